@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import kcalc as kc
-from kcalc.network.layers import Opaque
+from kcalc.network.layers import Opaque, Product
 
 from .__main__ import say
 from .architectures import ARCHITECTURES, WIDTH, Architecture
@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 METHODS = {"dks": "tanh", "tat": "leaky_relu", "eoc": "tanh"}
 COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
 WITHOUT, BEFORE = "without norms", "pre-activated"
-DRAWS, TOLERANCE = 4, 0.1
+DRAWS, BATCHES, TOLERANCE = 8, 8, 0.1
 TOKENS = 16  # of images that are cut into patches
 NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
 REASONS = (  # (words of a refusal, what the table says)
@@ -188,13 +188,15 @@ def shaped(reading: Any, method: str) -> tuple[Cell, Any]:
     """
     refused: Exception | None = None
     variants = {"": reading, BEFORE: [*edited(reading.network)][-1][1]}
+    gated = method == "dks" and bool(reading.network.nodes_of(Product))
+    own = {"gates": "normalise"} if gated else {}
     targets: dict[str, float] = {}
     nearest: dict[str, float] = {}
     for _ in range(2):
         for options, edits in product(({}, {"assume_independent": True}), variants):
             try:
                 given = variants[edits]
-                found = kc.shape(given, METHODS[method], method, **options, **targets)
+                found = kc.shape(given, METHODS[method], method, **own, **options, **targets)
             except kc.KcalcError as error:
                 refused = error
                 if advice := NEAREST.search(str(error)):
@@ -233,7 +235,9 @@ class Watched(torch.fx.Interpreter):
 def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
     """Inputs with q = 1 at every location, alike at all of them: what the kernel maps are about."""
     found = []
-    for x in entry.example(seed):
+    seeds = range(BATCHES * seed, BATCHES * (seed + 1))
+    for parts in zip(*map(entry.example, seeds), strict=True):
+        x = torch.cat(parts)
         if x.is_floating_point() and x.ndim > 2:
             x = x[(..., *(slice(0, 1),) * (x.ndim - 2))].expand_as(x).clone()
         if x.is_floating_point() and x.ndim > 1:
@@ -355,10 +359,10 @@ def page(rows: Sequence[Row], taken: float) -> str:
         "that the network needed first, or the reason of a refusal. The last column measures a "
         "shaped copy of the model, by the first of the methods dks, tat, eoc that shapes it: the q "
         f"value at the last node of at least {WIDTH} channels, divided by the predicted one; the "
-        f"mean over {DRAWS} draws of the weights, with its standard error, for inputs that are "
-        "equal at all locations. Bold: it differs from 1 by more than 10 %, and by more than three "
-        "standard errors (of 10 % at most). Products, such as squeeze-and-excite gates, double "
-        "relative deviations of q.",
+        f"mean over {DRAWS} draws of the weights, each for {2 * BATCHES} inputs that are equal at "
+        "all locations, with its standard error. Bold: it differs from 1 by more than 10 %, and by "
+        "more than three standard errors (of 10 % at most). Gates of products, such as those of "
+        'squeeze-and-excite blocks, are shaped with `gates="normalise"`.',
         ("architecture", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
     )

@@ -378,6 +378,106 @@ def adam(rate: float) -> Callable[[Any], Any]:
     return lambda model: torch.optim.Adam(model.parameters(), lr=rate)
 
 
+class Multiplied(nn.Module):
+    """Two layers stored as (inputs, outputs), whose data stand on the left."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.ws = nn.ParameterList(torch.empty(shape) for shape in ((8, 64), (64, 16)))
+        for w in self.ws:
+            nn.init.kaiming_normal_(w, mode=mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x @ self.ws[0]) @ self.ws[1]
+
+
+class Experts(nn.Module):
+    """Stacked experts, each with its share of every example; ``drawn`` one by one or once."""
+
+    def __init__(self, drawn: bool) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 4)
+        stack = torch.randn(4, 8, 8) if drawn else torch.randn(1, 8, 8).repeat(4, 1, 1)
+        self.stack = nn.Parameter(stack * 8**-0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1).T[..., None]
+        return (torch.bmm(x.expand(4, *x.shape), self.stack) * shares).sum(0)
+
+
+class Shared(nn.Module):
+    """Experts that are drawn one by one, as they are stored or with their axes exchanged."""
+
+    def __init__(self, right: bool, law: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.stack = nn.Parameter(torch.empty(4, 8, 32))
+        for expert in self.stack.data:
+            law(expert.T if right else expert)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("td,edm->tem", x, self.stack).sum(1)
+
+
+class Routed(nn.Module):
+    """One expert of four for each example, its result times a share that is 1 or not."""
+
+    def __init__(self, divided: bool, experts: int = 4) -> None:
+        super().__init__()
+        self.router, self.divided = nn.Linear(8, experts), divided
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(experts))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        share, choice = self.router(x).softmax(-1).max(-1)
+        share = share / share if self.divided else share
+        total = x
+        for k, expert in enumerate(self.experts):
+            total = total + expert(x) * (choice == k).float()[:, None] * share[:, None]
+        return total
+
+
+class Detached(nn.Module):
+    """A perceptron whose hidden layer is detached before the last layer, or not."""
+
+    def __init__(self, detached: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.detached = nn.Linear(8, 16), nn.Linear(16, 5), detached
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.relu(self.first(x))
+        return self.last(hidden.detach() if self.detached else hidden)
+
+
+def plain(std: float, depth: int = 20) -> Any:
+    """Linear layers of width 64 with ReLUs between, and no norm."""
+    layers = [nn.Linear(64, 64, bias=False) for _ in range(depth)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=std)
+    return nn.Sequential(*(m for layer in layers for m in (layer, nn.ReLU())), nn.Linear(64, 12))
+
+
+class Recurrent(nn.Module):
+    """A recurrent network and a readout of any size."""
+
+    def __init__(self, std: float) -> None:
+        super().__init__()
+        self.table, self.cells = nn.Embedding(VOCABULARY, 16), nn.GRU(16, 16, 2, batch_first=True)
+        self.head = nn.Linear(16, VOCABULARY)
+        nn.init.normal_(self.head.weight, std=std)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cells(self.table(ids))[0])
+
+
+def convolved(right: bool) -> Any:
+    """Two convolutions by He's law, of which one is drawn as its transpose would be."""
+    model = nn.Sequential(
+        nn.Conv2d(8, 32, 3), nn.ReLU(), nn.Conv2d(32, 8, 3), nn.Flatten(), nn.Linear(128, 3)
+    )
+    weight = model[0].weight
+    nn.init.kaiming_normal_(weight if right else weight.transpose(0, 1))
+    return model
+
+
 @dataclass(frozen=True)
 class Pair:
     """A broken and a mended builder, and what an audit must find of the broken one.
@@ -462,6 +562,39 @@ PAIRS: dict[str, Pair] = {
     ),
     "He's fan of stacked experts": Pair(
         "INIT-FAN", "warning", "experts", lambda: Stored(False), lambda: Stored(True), (16, 64)
+    ),
+    "w1 scaled block by block, of twice the fans": Pair(
+        "INIT-DEPTH-PLACE", "error", "blocks.3.mlp.w1.weight",
+        lambda: Decoder(True, by_block("w1.weight")),
+        lambda: Decoder(True, by_block("w2.weight")), IDS,
+    ),
+    "copies in a stack of experts": Pair(
+        "INIT-COPY", "warning", "stack", lambda: Experts(False), lambda: Experts(True)
+    ),
+    "fan_in of weights with the data on the left": Pair(
+        "INIT-FAN", "warning", "ws.0", lambda: Multiplied("fan_in"), lambda: Multiplied("fan_out")
+    ),
+    "He's fan of experts drawn one by one": Pair(
+        "INIT-FAN", "warning", "stack",
+        lambda: Shared(False, nn.init.kaiming_normal_),
+        lambda: Shared(True, nn.init.kaiming_normal_),
+    ),
+    "He's fan of a transposed kernel": Pair(
+        "INIT-FAN", "warning", "0.weight",
+        lambda: convolved(False), lambda: convolved(True), (4, 8, 8, 8),
+    ),
+    "a share divided by itself": Pair(
+        "GRAD-DEAD", "warning", "router.weight", lambda: Routed(True), lambda: Routed(False)
+    ),
+    "a forgotten detach": Pair(
+        "GRAD-DEAD", "warning", "first.weight", lambda: Detached(True), lambda: Detached(False)
+    ),
+    "a plain network that vanishes": Pair(
+        "GRAD-BLOCKS", "warning", "0.weight",
+        lambda: plain(0.02), lambda: plain((2 / 64) ** 0.5, 50), (32, 64),
+    ),
+    "a large readout of a recurrent network": Pair(
+        "LOSS-START", "error", "head.weight", lambda: Recurrent(20.0), lambda: Recurrent(0.1), IDS
     ),
     "a cut at 100 sigma": Pair(
         "INIT-TRUNC", "note", "weight",

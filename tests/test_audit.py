@@ -131,9 +131,20 @@ def _quantised() -> Any:
     return layer
 
 
+def _quantised_later() -> Any:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+
+
+def _exits() -> Any:
+    raise SystemExit(0)
+
+
 REFUSED: dict[str, tuple[Any, Any, str]] = {
     "meta tensors": (_meta, (2, 3), "meta tensor"),
     "quantised weights": (_quantised, (2, 4), "before it is quantised"),
+    "dynamically quantised weights": (_quantised_later, (2, 4), "before it is quantised"),
+    "a builder that exits": (_exits, (2, 3), "the builder raised SystemExit"),
     "labels": (_labelled, (4, 8), "a model that needs labels"),
     "a builder that raises": (lambda: 1 / 0, (2, 3), "the builder raised ZeroDivisionError"),
     "a builder of something else": (lambda: 3, (2, 3), "the builder returned a int"),
@@ -311,4 +322,72 @@ def test_predicted_sizes_are_those_of_wide_models(
 def test_models_without_rules_say_that_nothing_is_predicted() -> None:
     model = PAIRS["layers of PyTorch's encoder"]
     found = kc.audit(model.mended, model.inputs)
-    assert all(block.predicted is None for block in found.blocks) == bool(found.remarks)
+    assert all(block.predicted is None for block in found.blocks) == any(
+        "nothing is predicted" in remark for remark in found.remarks
+    )
+
+
+def test_a_place_outside_the_working_folder_is_no_uri(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = kc.audit(BROKEN.broken, IDS)
+    monkeypatch.chdir(tmp_path)
+    (result,) = found.to_sarif()["runs"][0]["results"]
+    (where,) = result["locations"]
+    assert "physicalLocation" not in where
+    assert where["logicalLocations"][0] == {"fullyQualifiedName": found.findings[0].place}
+
+
+def test_an_optimizer_of_another_model_gives_one_finding() -> None:
+    optimizer = torch.optim.SGD(Perceptron(nothing).parameters(), lr=0.1)
+    (finding,) = kc.audit(lambda: Perceptron(nothing), (16, 8), optimizer=optimizer).findings
+    assert finding.code == "OPT-MISSING" and "none of this model's" in finding.message
+
+
+def test_missing_parameters_have_their_line() -> None:
+    pair = PAIRS["a layer in no group"]
+    findings = kc.audit(pair.broken, pair.inputs, **pair.broken_options).findings
+    assert findings and all("audit_models.py:" in finding.place for finding in findings)
+
+
+@pytest.mark.parametrize(("scale", "advice"), [(1.0, "divide scores"), (None, "draw queries")])
+def test_advice_on_scores_sees_whether_they_are_divided(scale: Any, advice: str) -> None:
+    found = kc.audit(lambda: Decoder(sigma=lambda _: 1.0, scale=scale), IDS, predict=False)
+    (fix,) = {f.fix for f in found.findings if f.code == "ATT-FROZEN"}
+    assert fix.startswith(advice)
+
+
+def test_a_builder_that_raises_is_named_with_its_line() -> None:
+    with pytest.raises(
+        kc.KcalcError, match=r"ZeroDivisionError at test_audit\.py:\d+ in"
+    ) as caught:
+        kc.audit(lambda: 1 / 0, (2, 3))
+    assert "without arguments" not in str(caught.value)
+
+
+def test_one_finding_of_fans_for_a_line() -> None:
+    pair = PAIRS["fan_in of weights with the data on the left"]
+    (finding,) = kc.audit(pair.broken, pair.inputs, predict=False).findings
+    assert "ws.0 fan_in = 64, and in the run it is 8" in finding.message
+    assert "ws.1 fan_in = 16, and in the run it is 64" in finding.message
+    assert finding.parameters == ("ws.0", "ws.1")
+
+
+def test_a_result_that_is_not_read_as_logits_is_a_remark() -> None:
+    remarks = kc.audit(lambda: Perceptron(nothing), (16, 8), predict=False).remarks
+    assert remarks == ("LOSS-START is not applied: the result is not read as logits",)
+
+
+def test_several_optimizers_share_the_parameters() -> None:
+    def two(model: Any) -> list[Any]:
+        matrices = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim < 2]
+        return [torch.optim.SGD(matrices, lr=0.1), torch.optim.Adam(others, lr=1e-3)]
+
+    assert kc.audit(lambda: Perceptron(nothing), (16, 8), optimizer=two).findings == ()
+    model = Perceptron(nothing)
+    assert kc.audit(model, (16, 8), optimizer=two(model)).findings == ()
+    first, _ = two(model)
+    assert "OPT-MISSING" in {f.code for f in kc.audit(model, (16, 8), optimizer=[first]).findings}
+    with pytest.raises(kc.KcalcError, match="closure"):
+        kc.audit(narrow, (16, 8), optimizer=lambda m: torch.optim.LBFGS(m.parameters()))

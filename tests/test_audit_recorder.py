@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from kcalc.audit.laws import estimated, truncated_sigma  # noqa: E402
+from kcalc.audit.laws import estimated, truncated_moments  # noqa: E402
 from kcalc.audit.recorder import recorded  # noqa: E402
 
 
@@ -116,10 +116,11 @@ def test_nothing_stays_patched_after_a_builder_that_raises() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(-2.0, 2.0), (-1.0, 0.5), (-100.0, 100.0), (0.5, 3.0)])
-def test_sigma_of_truncated_laws(low: float, high: float) -> None:
-    assert truncated_sigma(0.7, 0.7 * low, 0.7 * high) == pytest.approx(
-        stats.truncnorm(low, high, scale=0.7).std(), rel=1e-9
-    )
+def test_moments_of_truncated_laws(low: float, high: float) -> None:
+    law = stats.truncnorm(low, high, scale=0.7)
+    mean, sigma = truncated_moments(0.7, 0.7 * low, 0.7 * high)
+    assert sigma == pytest.approx(law.std(), rel=1e-9)
+    assert mean == pytest.approx(law.mean(), rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])

@@ -23,7 +23,6 @@ from kcalc.claims.bench import Bench
 from kcalc.claims.claim import verdict
 from kcalc.claims.per_layer_gradient.draws import agree
 from kcalc.claims.report import Report, plain
-from kcalc.claims.scaling_calculus.draws import all_agree
 from kcalc.claims.what_holds import page
 from kcalc.cli import main
 from kcalc.foundation.mathml import mathml
@@ -164,12 +163,7 @@ def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
         named = dict(enumerate(samples))
         table = {node: SimpleNamespace(mean=1.0) for node in named}
         assert [item.holds for item in agree(b, named, table, "", powers=(1,))] == [expected]
-        assert (
-            all_agree(
-                b, {str(k): v for k, v in named.items()}, {str(k): 1.0 for k in named}, ""
-            ).holds
-            is expected
-        )
+        assert b.worst(named, 1.0, "").holds is expected
 
 
 def test_a_claim_without_its_reason_or_correction_is_refused() -> None:

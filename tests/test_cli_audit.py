@@ -19,6 +19,8 @@ pair = PAIRS["w3 scaled for w2"]
 broken, mended = pair.broken, pair.mended
 copied = PAIRS["layers made by copying"].broken
 recipe = {{"2.weight": 0.5}}
+def exits():
+    sys.exit(0)
 def adam(model):
     import torch
     return torch.optim.Adam(list(model.parameters())[1:])
@@ -39,6 +41,7 @@ def test_exit_status_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "error INIT-DEPTH-PLACE" in text and "audit_models.py:" in text
     ignored = ["audit", f"{folder.name}:broken", "--input", "4,16", "--ignore", "INIT-DEPTH-PLACE"]
     assert main(ignored) == 0
+    assert main([*ignored[:-1], "INIT-COPY,INIT-DEPTH-PLACE"]) == 0
     assert main(["audit", f"{folder.name}:mended", "--input", "4,16", "--fail-on", "note"]) == 0
     assert "INIT-DEPTH-PLACE" not in capsys.readouterr().out
     assert main(["audit", f"{folder.name}:copied", "--input", "4,8"]) == 0
@@ -76,6 +79,7 @@ def test_recipes_and_optimizers_by_name(folder: Path, capsys: pytest.CaptureFixt
         (["{}:mended", "--input", "4,16", "--json", "a.txt"], "must end in .json"),
         (["{}:mended", "--input", "4,16", "--baseline", "missing.lock"], "missing.lock"),
         (["{}:recipe", "--input", "4,16"], "give a torch.nn.Module"),
+        (["{}:exits", "--input", "4,16"], "SystemExit"),
     ],
 )
 def test_bad_input(

@@ -6,14 +6,15 @@ import argparse
 
 import pytest
 
-from kcalc.cli.moments import COMMAND
+from kcalc.cli import moments
+from kcalc.cli.command import call, describe
 from kcalc.foundation.errors import KcalcError
 
 
 def run(*arguments):
     parser = argparse.ArgumentParser()
-    COMMAND.options(parser)
-    COMMAND.run(parser.parse_args(arguments))
+    describe(parser, moments.run)
+    call(moments.run, vars(parser.parse_args(arguments)))
 
 
 def test_moments(capsys, tmp_path):

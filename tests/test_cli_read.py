@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import kcalc as kc
-from kcalc import cli
-from kcalc.cli import main, read
+from kcalc.cli import main
 from kcalc.cli.models import token_ids
 
 L = kc.layers
@@ -37,8 +36,6 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def _command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    if read.COMMAND not in cli.COMMANDS:
-        monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, read.COMMAND))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_models_of_a_test.py").write_text(MODULE)
     yield

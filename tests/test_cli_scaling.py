@@ -15,7 +15,9 @@ import pytest
 import kcalc as kc
 from kcalc.calculi.scaling import scaling
 from kcalc.cli import main
-from kcalc.cli.scaling import COMMAND, scaling_text
+from kcalc.cli import scaling as command
+from kcalc.cli.command import call, describe
+from kcalc.cli.scaling import scaling_text
 
 A, L = kc.architectures, kc.layers
 
@@ -23,8 +25,8 @@ A, L = kc.architectures, kc.layers
 def run(arguments: str) -> None:
     """The command by itself, whether or not it is among those of ``kcalc``."""
     parser = argparse.ArgumentParser()
-    COMMAND.options(parser)
-    COMMAND.run(parser.parse_args(arguments.split()))
+    describe(parser, command.run)
+    call(command.run, vars(parser.parse_args(arguments.split())))
 
 
 def images(folder: Path) -> str:

@@ -9,7 +9,7 @@ from inspect import signature
 import pytest
 
 from kcalc.cli import main
-from kcalc.cli.targets import OPTIONS
+from kcalc.cli.targets import TARGETS, owners
 from kcalc.shaping import METHODS
 
 
@@ -76,7 +76,7 @@ def test_every_target_of_every_method_has_an_option() -> None:
         wanted = set(signature(function).parameters) - {"network", "activation", "rule"}
         # the network's own option; --residual-weight says the same
         wanted -= {"shortcut_weight"} if method == "residual_weights" else set()
-        assert {target.name for target in OPTIONS if method in target.methods} == wanted, method
+        assert {target for target in TARGETS if method in owners(target)} == wanted, method
 
 
 def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixture[str]) -> None:

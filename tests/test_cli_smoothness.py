@@ -10,13 +10,14 @@ import pytest
 
 import kcalc as kc
 from kcalc.calculi.smoothness import smoothness
-from kcalc.cli.smoothness import COMMAND
+from kcalc.cli import smoothness as command
+from kcalc.cli.command import call, describe
 
 
 def run(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser()
-    COMMAND.options(parser)
-    COMMAND.run(parser.parse_args(arguments))
+    describe(parser, command.run)
+    call(command.run, vars(parser.parse_args(arguments)))
 
 
 def test_the_figures_are_those_of_python(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,19 @@ def build(width=8, depth=1):
     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), *hidden, nn.ReLU(), nn.Linear(width, 2))
 
 
+class Running(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, width), nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.two(self.one(x).cumsum(1))
+
+
+def running(width):
+    return Running(width)
+
+
 def ids(width):
     return nn.Sequential(nn.Embedding(9, width), nn.Linear(width, 2))
 """
@@ -55,6 +68,12 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("vanilla-3 --width 8", "--width and --to belong together"),
         ("vanilla-3 --depth 1 --to-depth 2", "--depth is for functions"),
         ("built_by_width:build --input 2,4", "give the widths of both models"),
+        ("built_by_width:build --width 8 --to 16", "--input SIZES or --ids SIZES"),
+        ("built_by_width:build --input 2,4 --width -3 --to 16", "--width must be a whole"),
+        ("vanilla-3 --optimizer adam", "without decay is Adam"),
+        ("vanilla-3 --optimizer lion", "sgd, adamw, adafactor, muon, muon-match-rms"),
+        ("resnet-50 --optimizer sgd", "resnet-50 has fixed widths"),
+        ("built_by_width:running --input 2,4 --width 8 --to 16", "not read.*operations that are"),
         (
             "built_by_width:build --input 2,4 --width 8 --to 16 --depth 1 --to-depth 2",
             "has no counterpart|differ in depth by more|several counterparts|different places",

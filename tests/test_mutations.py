@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import claim_mutations as mutations
 import pytest
 
 import kcalc as kc
-from kcalc.claims import Evidence, Verdict, mutations
+from kcalc.claims import Evidence, Verdict
 from kcalc.claims.bench import Bench
 
 

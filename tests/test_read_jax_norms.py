@@ -73,6 +73,9 @@ def test_normalisation_written_out(norm, layer):
             (x - x.mean(-1, keepdims=True)) / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5)
         ),
         lambda x: x / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5),
+        lambda x: (
+            jax.nn.relu(x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        ),
         lambda x: (x - x.mean(1, keepdims=True)) / jnp.sqrt(x.var(2, keepdims=True) + 1e-5),
     ],
 )
@@ -82,6 +85,15 @@ def test_what_only_looks_like_normalisation_is_not_read_as_one(almost):
     )
     assert not {"LayerNorm", "RMSNorm", "BatchNorm", "GroupNorm"} & set(layers_of(r))
     assert r.fidelity.level == "not read"
+
+
+def test_gains_by_location_are_no_gains_of_channels():
+    def function(p, x):
+        return normalised_by_hand(x @ p["w"]) * p["g"]
+
+    parameters = {"w": jnp.ones((3, 4)), "g": jnp.arange(4.0).reshape(4, 1)}
+    r = architecture(function, parameters, jnp.ones((2, 4, 3)))
+    assert "LayerNorm" in layers_of(r) and r.fidelity.level == "not read"
 
 
 @pytest.mark.parametrize(

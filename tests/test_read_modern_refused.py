@@ -173,6 +173,16 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
         DENSE,
         "averages channels",
     ),
+    "rectified differences": (
+        norm_model(
+            lambda m, x: (
+                F.relu(x - x.mean(-1, keepdim=True))
+                / torch.sqrt(x.var(-1, keepdim=True, correction=0) + 1e-5)
+            )
+        ),
+        DENSE,
+        "several feature maps",
+    ),
     "mean absolute value": (
         norm_model(lambda m, x: x / (x.abs().mean(-1, keepdim=True) + 1e-6)),
         DENSE,

@@ -166,6 +166,7 @@ READ: dict[str, Case] = {
     "whole quotient": folded("Div", "a b", whole=True, a=A([-5, 4, 7]), b=A([3, -3, 2])),
     "padded 10": folded("Pad", "a", 10, pads=[1, 1], value=2.5, a=A([1], F)),
     "padded": folded("Pad", "a p v i", 18, a=weights(2, 2), p=A([0, 1]), v=F(7), i=A([-1])),
+    "padded by edges": folded("Pad", "a p", a=THREE[:2], p=A([0, 1]), mode="edge"),
     **{
         f"{op} of a number": folded(op, "a", a=F(-3))
         for op in ("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMean")
@@ -471,7 +472,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("Split", "x s", FLAT, outputs="a y", axis=1, s=A([2, 3])),
         "do not make up axis 1",
     ),
-    "constant parts": (folded("Split", "a s", a=SIX, s=A([3])), "do not make up axis 0"),
+    "constant parts": (folded("Split", "a s", a=SIX, s=A([3])), "do not fit together"),
     "step 0": (
         case("Slice", "x s e a t", FLAT, s=A([0]), e=A([2]), a=A([1]), t=A([0])),
         "do not fit",
@@ -495,15 +496,14 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "text": (folded("Constant", "", value_string="a"), "no tensor of numbers"),
     "nothing to cast to": (folded("Cast", "a", a=SIX, to=8), "does not read"),
     "nothing to cast a feature map to": (case("Cast", "x", FLAT, to=8), "does not read"),
-    "edges": (folded("Pad", "a p", a=SIX, p=A([0, 1]), mode="edge"), "is not constant"),
     "fill": (
         folded("ConstantOfShape", "s", s=A([3]), value=helper.make_tensor("v", 1, [2], [1.0, 2.0])),
         "not one number",
     ),
-    "tiles": (folded("Tile", "a r", a=SIX, r=A([-1])), "do not belong"),
-    "expanded constant": (folded("Expand", "a s", a=SIX, s=A([0])), "would make"),
+    "tiles": (folded("Tile", "a r", a=SIX, r=A([-1])), "do not fit together"),
+    "expanded constant": (folded("Expand", "a s", a=SIX, s=A([0])), ""),
     "negative size": (folded("ConstantOfShape", "s", s=A([-3])), "would make"),
-    "no axes": (folded("Unsqueeze", "a", a=SIX), "are missing"),
+    "no axes": (folded("Unsqueeze", "a", a=SIX), "do not fit together"),
     "division by 0": (folded("Div", "a b", whole=True, a=A([1]), b=A([0])), "ZeroDivision"),
     "remainder by 0": (folded("Mod", "a b", whole=True, a=A([1]), b=A([0])), "ZeroDiv"),
 }

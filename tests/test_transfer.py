@@ -14,7 +14,7 @@ import kcalc as kc
 from kcalc.transfer.branches import branches
 from kcalc.transfer.growth import open_growth
 from kcalc.transfer.optimizers import GAUGES, OPTIMIZERS
-from kcalc.transfer.powers import WIDTH, degrees, larger
+from kcalc.transfer.powers import WIDTH, Order, degrees, order_of
 from kcalc.transfer.rules import Placement, abc_exponents, derive, options, setting
 from kcalc.transfer.sizes import sizes
 
@@ -329,11 +329,67 @@ def test_ratios_that_differ_are_symbols_of_their_own() -> None:
     assert spectral["affine_3.weight"].learning_rate == pytest.approx(math.sqrt(2 / 4))
 
 
+def bottleneck(width: int, narrow: int) -> kc.Network:
+    relu = L.Nonlinear("relu")
+    return kc.chain(
+        L.Input(3), L.Affine(width), relu, L.Affine(narrow), relu, L.Affine(width), relu,
+        L.Affine(2),
+    )  # fmt: skip
+
+
+def test_widths_that_grow_at_different_rates() -> None:
+    """A bottleneck of width sqrt(n): gradients by its input weights are n^-1/2, not n^-3/4.
+
+    Behind it n^1/2 outputs per unit add aligned changes; into it weights are sqrt(r) / p, the
+    condition on spectral norms [Yang, Simon, Bernstein 2023].
+    """
+    found = kc.transfer(bottleneck(256, 16), base=bottleneck(16, 4))
+    assert found.ratios == {"n_1": 4.0, "n_2": 16.0}
+    into = found["affine_2.weight"]
+    assert (into.role, into.epsilon) == ("hidden", pytest.approx(16**-0.5))
+    assert (into.init_std, into.learning_rate) == (pytest.approx(4**0.5 / 16), 1 / 16)
+    assert found["affine_1.weight"].epsilon == pytest.approx(1 / 16)
+    assert found["affine_3.weight"].init_std == pytest.approx(4**-0.5)
+    plain = kc.transfer(bottleneck(256, 16), base=bottleneck(16, 4), optimizer="sgd")
+    # D / (g s) with D = 1/16, g = 16^-1/2
+    assert plain["affine_2.weight"].learning_rate == pytest.approx(16**-0.5)
+
+
+def test_rounded_widths_grow_alike() -> None:
+    """Ratios 4 and 4.07: no matrix is a readout, and powers are those of one width."""
+    found = kc.transfer(bottleneck(244, 64), base=bottleneck(60, 16))
+    roles = [found[f"affine_{k}.weight"].role for k in (1, 2, 3, 4)]
+    assert roles == ["input", "hidden", "hidden", "readout"]
+    assert found["affine_2.weight"].init_std == pytest.approx((244 / 60) ** -0.5)
+
+
+def test_weights_on_the_stream_have_no_exponent_of_depth() -> None:
+    block = kc.chain(kc.residual(kc.chain(L.LayerNorm(), L.Affine())), L.Affine())
+    net = kc.chain(L.Input(8), L.Affine(), kc.repeat(block, 3), L.Affine(2))
+    with pytest.raises(kc.KcalcError, match="weights on the stream between residual branches"):
+        kc.transfer(net)
+    assert kc.transfer(net, axes="width").parameters
+
+
+def test_no_epsilon_where_the_optimizer_has_none() -> None:
+    """Plain data has None where the table shows a dash."""
+    found = kc.transfer(perceptron(), optimizer="sgd")
+    rule = found.to_dict()["parameters"][0]
+    assert rule["epsilon"] is None and rule["exponents"]["epsilon"] is None
+    assert kc.transfer(perceptron()).to_dict()["parameters"][0]["exponents"]["epsilon"] == "1/n"
+
+
 def test_sizes_are_compared_by_degrees() -> None:
     depth = sp.Symbol("L", positive=True)
+    larger = Order().larger
     assert larger(1 / n, n**-HALF, 0 * n) == n**-HALF
     assert degrees(n**2 / depth) == (2, -1)
     assert larger(0, 0) == 0
+    slow, fast = sp.symbols("n_1 n_2", positive=True)
+    order = order_of({slow: 4.0, fast: 16.0})
+    assert order.larger(slow, fast**HALF * depth) == fast**HALF * depth
+    assert order.larger(slow**2, fast**HALF) == slow**2
+    assert order.smaller(slow / fast, 1 / slow, 1 / fast) == 1 / fast
 
 
 # -- results ---------------------------------------------------------------------------------------
@@ -357,7 +413,9 @@ def test_results_show_powers_and_numbers() -> None:
 vanilla = kc.architectures.vanilla
 REFUSED = {
     "use optimizer='adamw'": lambda: kc.transfer(perceptron(), optimizer="adam"),
-    "unknown optimizer": lambda: kc.transfer(perceptron(), optimizer="lion"),
+    "sgd, adamw, adafactor, muon, muon-match-rms": lambda: kc.transfer(
+        perceptron(), optimizer="lion"
+    ),
     "decay must be 0, 1/2 or 1": lambda: kc.transfer(perceptron(), decay=0.3),
     r"lie in \[1/2, 1\]": lambda: kc.transfer(perceptron(), branch_exponent=2),
     "no residual branches": lambda: kc.transfer(perceptron(), axes="depth"),
@@ -388,6 +446,7 @@ REFUSED = {
         biased_network(16, 2), base=biased_network(8, 1)
     ),
     "ZeroDivisionError": lambda: kc.transfer(lambda width: 1 / 0, base=1, to=2),
+    "returned None with base=1": lambda: kc.transfer(lambda width: None, base=1, to=2),
     "what the network grows from": lambda: kc.transfer(perceptron),
     "a function that builds a model": lambda: kc.transfer(3, base=1, to=2),
 }

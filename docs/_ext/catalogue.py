@@ -85,20 +85,13 @@ def _latex(sp: Any, expr: Any) -> str:
     return shown.replace(r"\operatorname", r"\mathrm")
 
 
-def _words(text: str) -> list[nodes.Node]:
-    """The text of a docstring with its ``literals``."""
-    return [
-        _code(piece) if i % 2 else nodes.Text(piece) for i, piece in enumerate(text.split("``"))
-    ]
-
-
 class ShapingMethods(SphinxDirective):
     """The methods of ``kc.shape`` with their targets and defaults."""
 
     def run(self) -> list[nodes.Node]:
         from inspect import signature
 
-        from kcalc.shaping import METHODS, RULES
+        from kcalc.shaping import METHODS, record
 
         rows: list[list[Cell]] = []
         for name, method in METHODS.items():
@@ -112,11 +105,8 @@ class ShapingMethods(SphinxDirective):
                 targets += [nodes.Text(", ")] * bool(targets) + [
                     _code(f"{parameter.name}={parameter.default!r}")
                 ]
-            text = (
-                RULES[name][1] if name in RULES else (method.__doc__ or "").strip().splitlines()[0]
-            )
-            words = text.partition(" [")[0].rstrip(".")
-            rows.append([[_code(name)], _words(words), targets or [nodes.Text("none")]])
+            about = [nodes.Text(record(method).about)]
+            rows.append([[_code(name)], about, targets or [nodes.Text("none")]])
         return [table(["method", "what it does", "targets"], rows)]
 
 

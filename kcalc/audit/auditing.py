@@ -10,11 +10,12 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from . import depth, initialisation, optimising, training  # noqa: F401  (they enter criteria)
 from .building import built
-from .findings import findings_of, known_codes
+from .findings import findings_of, known_codes, named
 from .laws import Law
 from .measuring import measure
 from .predicted import Prediction
 from .predicted import predict as predicted
+from .reaching import reached
 from .recipes import checked
 from .recorder import SEED, drawn
 from .result import Audit
@@ -46,7 +47,8 @@ def audit(
     builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
     "lecun", "he", "xavier", "torch"}.
 
-    optimizer: an optimizer of the model, or a function that takes the model and returns one.
+    optimizer: an optimizer of the model, a list of them, or a function that takes the model and
+    returns one or a list.
 
     also: codes of criteria that are off by default, "INIT-TRUNC".
 
@@ -101,15 +103,28 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
     again = None if isinstance(given, torch.nn.Module) else partial(_again, given)
     model = copied(original)
     _patched(model, laws)
-    return Subject(model, laws, measure(model, example_inputs), original, again)
+    values = {name: p.detach().clone() for name, p in model.named_parameters() if _gaps(laws[name])}
+
+    def fresh() -> Any:
+        other = copied(original)
+        with torch.no_grad():
+            for name, value in values.items():
+                other.get_parameter(name).copy_(value)
+        return other
+
+    return Subject(model, laws, measure(model, example_inputs, fresh), original, again)
 
 
 def _again(builder: Callable[[], Any]) -> Any:
-    """Another draw of a builder's model."""
+    """Another draw of a builder's model, from a seed that the builder cannot set."""
     import torch
 
     torch.manual_seed(SEED + 1)
-    return built(builder)
+    seed, torch.manual_seed = torch.manual_seed, lambda _: torch.default_generator
+    try:
+        return built(builder)
+    finally:
+        torch.manual_seed = seed
 
 
 def _patched(model: Any, laws: dict[str, Law]) -> None:
@@ -118,13 +133,26 @@ def _patched(model: Any, laws: dict[str, Law]) -> None:
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if laws[name].name == "uninitialised" or laws[name].partly_written:
+            if _gaps(laws[name]):
                 parameter.normal_(0, PATCH)
+
+
+def _gaps(law: Law) -> bool:
+    return law.name == "uninitialised" or law.partly_written
 
 
 def _remarks(subject: Subject) -> tuple[str, ...]:
     """What was not looked at."""
-    unused = [n for n, g in subject.measured.gradients.items() if g is None]
-    if not unused:
-        return ()
-    return (f"{len(unused)} parameters are not read on these inputs: {', '.join(unused[:3])} ...",)
+    measured = subject.measured
+    program = measured.structure.program
+    without = [n for n, g in measured.gradients.items() if g is None and n not in measured.detached]
+    unread = [n for n in without if not reached(program, n)]
+    texts = {
+        "do not reach the result on these inputs": unread,
+        "do not enter the loss of this audit": [n for n in without if n not in unread],
+        "get no example (a choice among experts, or attention to one key)": measured.unreached,
+    }
+    remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
+    if measured.objective.kind == "linear":
+        remarks.append("LOSS-START is not applied: the result is not read as logits")
+    return tuple(remarks)

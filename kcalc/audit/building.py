@@ -16,11 +16,13 @@ def built(builder: Callable[[], Any]) -> Any:
         model = builder()
     except KcalcError:
         raise
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
+    except (Exception, SystemExit) as error:
+        from ..interchange.torch_model.examples import place
+
+        text = " ".join(str(error).split())[:200] or "without a message"
+        advice = "" if place(error) else "; give a function that needs no arguments"
         raise KcalcError(
-            f"the builder raised {type(error).__name__}: {text}; give a function without arguments "
-            f"that returns a torch.nn.Module"
+            f"the builder raised {type(error).__name__}{place(error)}: {text}{advice}"
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise KcalcError(
@@ -36,6 +38,12 @@ def usable(model: Any) -> Any:
 
     if isinstance(model, torch.jit.ScriptModule):
         raise KcalcError("a ScriptModule hides its operations: give the module as it was scripted")
+    for name, module in model.named_modules():
+        if ".quantized." in f"{type(module).__module__}.":
+            raise KcalcError(
+                f"{name or 'the model'} holds quantised weights ({type(module).__name__}): audit "
+                f"the model before it is quantised"
+            )
     tensors = dict(model.named_parameters())
     if not tensors:
         raise KcalcError(f"a {type(model).__name__} has no parameters to audit")

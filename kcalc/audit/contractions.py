@@ -17,7 +17,8 @@ class Contraction:
     ``value``: the result; ``data``: the operand; ``parameters``: the names of the parameters that
     the weight is made of; ``fan_in``: the number of terms in each sum; ``fan_out``: the number of
     sums that each entry of the data takes part in (without strides); ``axes``: {parameter: the
-    axes that are contracted}, where the weight is a view of it.
+    axes that are contracted}, where the weight is a view of it; ``entries``: those of the weight,
+    of one matrix where several are stacked.
     """
 
     value: Value
@@ -26,6 +27,7 @@ class Contraction:
     fan_in: int
     fan_out: int
     axes: dict[str, tuple[int, ...]]
+    entries: int
     transposed: bool = False
 
 
@@ -62,7 +64,8 @@ def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Con
     of = [n for n in of if not _gain(tuple(parameters[n].shape), shape, dims)]
     names = tuple(of) or weight.weights
     axes = {n: a for n in names if (a := _axes(weight.tensor, dims, parameters[n])) is not None}
-    return Contraction(value, data, names, int(fan_in), int(fan_out), axes, transposed)
+    entries = prod(shape if value.op == "convolution" else shape[-2:])
+    return Contraction(value, data, names, int(fan_in), int(fan_out), axes, entries, transposed)
 
 
 def _gain(sizes: tuple[int, ...], weight: tuple[int, ...], dims: tuple[int, ...]) -> bool:

@@ -45,22 +45,23 @@ def _finding(
     factor = _depth_factor(stack, readers[0], common)
     if plain:
         message = (
-            f"{named(readers)} {_verb(readers)} scaled by {factor} for depth, but reads the "
-            f"residual stream, and {named(plain)}, which writes to it, is not scaled"
+            f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth, but "
+            f"{_verb(readers, 'reads', 'read')} the residual stream, and {named(plain)}, which "
+            f"{_verb(plain, 'writes', 'write')} to it, {_verb(plain, 'is', 'are')} not scaled"
         )
         fix = f"scale {named(plain)} by {factor} and leave {named(readers)} at the common sigma"
     else:
         message = (
-            f"{named(readers)} {_verb(readers)} scaled by {factor} for depth as the writers of the "
-            f"residual stream are, but reads the stream"
+            f"{named(readers)} {_verb(readers, 'is', 'are')} scaled by {factor} for depth as the "
+            f"writers of the residual stream are, but {_verb(readers, 'reads', 'read')} the stream"
         )
         fix = f"leave {named(readers)} at the common sigma: the factor for depth is the writers'"
     severity = "error" if plain else "warning"
     return Finding("INIT-DEPTH-PLACE", severity, names, message, fix, subject.place(names))
 
 
-def _verb(families: list[str]) -> str:
-    return "is" if len(families) == 1 else "are"
+def _verb(families: list[str], one: str, several: str) -> str:
+    return one if len(families) == 1 else several
 
 
 def _scores_only(stack: Stack, family: str) -> bool:
@@ -115,14 +116,14 @@ def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
 
 
 def _by_fans(stack: Stack, family: str, common: str) -> bool:
-    """Whether one law by fans gives the family's sigma and the common one."""
+    """Whether one law by fans gives the sigmas of all blocks of a family, and the common one."""
     subject = stack.subject
-    names = (stack.families[family][0], stack.families[common][0])
-    if subject.laws[names[0]].fan is not None:
+    names = (stack.families[common][0], *stack.families[family])
+    if subject.laws[names[1]].fan is not None:
         return True
     sizes = []
     for name in names:
         contraction, sigma = subject.contracted[name], subject.laws[name].sigma
         fans = (contraction.fan_in, contraction.fan_out)
         sizes.append([sigma * math.sqrt(fan) for fan in (*fans, sum(fans))])
-    return any(alike(one, other, 0.0) for one, other in zip(*sizes, strict=True))
+    return any(all(alike(size, by[0]) for size in by) for by in zip(*sizes, strict=True))

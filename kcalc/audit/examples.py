@@ -77,18 +77,31 @@ def _configured(model: Any) -> dict[str, Any]:
     random = torch.Generator().manual_seed(0)
     text = getattr(config, "text_config", config)
     if main == "input_ids" and isinstance(getattr(text, "vocab_size", None), int):
-        longest = getattr(text, "max_position_embeddings", None) or TOKENS
-        shape = (BATCH, min(TOKENS, int(longest)))
+        longest = int(getattr(text, "max_position_embeddings", None) or 2 * TOKENS)
+        padding = getattr(text, "pad_token_id", None)
+        if isinstance(padding, int) and 0 <= padding < longest - 2:
+            longest -= padding + 1  # RoBERTa counts positions from there
+        shape = (BATCH, min(TOKENS, longest))
         ids = {"input_ids": _ids(text, shape, random)}
+        vision = getattr(config, "vision_config", None)
+        side = getattr(vision, "image_size", None)
+        if isinstance(side, int):
+            ids["pixel_values"] = _pixels(vision, side, random)
         if getattr(config, "is_encoder_decoder", False):
             ids["decoder_input_ids"] = _ids(text, shape, random)
         return ids
     size = getattr(config, "image_size", None)
     if main == "pixel_values" and size:
-        sides = (size, size) if isinstance(size, int) else tuple(size)
-        channels = int(getattr(config, "num_channels", None) or 3)
-        return {"pixel_values": torch.randn(BATCH, channels, *sides, generator=random)}
+        return {"pixel_values": _pixels(config, size, random)}
     raise KcalcError(f"a {type(model).__name__} does not say what its inputs are: {ADVICE}")
+
+
+def _pixels(config: Any, size: Any, random: Any) -> Any:
+    import torch
+
+    sides = (size, size) if isinstance(size, int) else tuple(size)
+    channels = int(getattr(config, "num_channels", None) or 3)
+    return torch.randn(BATCH, channels, *sides, generator=random)
 
 
 def _ids(config: Any, shape: tuple[int, ...], random: Any) -> Any:

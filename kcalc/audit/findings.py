@@ -98,9 +98,13 @@ def known_codes(codes: Any, what: str) -> tuple[str, ...]:
 
 
 def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
-    """Parameters in a message: a family by its form, else the first ones and how many there are."""
-    forms = families(names)
-    if len(forms) == 1 and len(names) > 1:
-        return f"{next(iter(forms))} ({len(names)})"
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    """Parameters in a message: the first families by their forms, and how many more there are."""
+    texts = forms(names)
+    more = sum(len(members) for members in list(families(names).values())[most:])
+    return ", ".join(texts[:most]) + (f" and {more} more" if more else "")
+
+
+def forms(names: tuple[str, ...] | list[str]) -> list[str]:
+    """Each family by its form and size, or by the name of its one member."""
+    found = families(names).items()
+    return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .findings import Finding, criterion, named
+from .contractions import Contraction
+from .findings import Finding, criterion, forms, named
+from .operations import NORMS
 from .subject import Subject, families
 
 FAN_OFF = 3 / 2
+MOST = 3  # sets of copies in a message
 DEEP_CUT = 8.0  # standard deviations
 
 
@@ -20,42 +23,85 @@ def never(subject: Subject) -> Iterator[Finding]:
         for name, law in subject.laws.items()
         if law.name == "uninitialised" or law.partly_written
     )
-    if names:
-        yield Finding(
-            "INIT-NEVER",
-            "error",
-            names,
-            f"nothing initialises {named(names)}: what stood in the memory is kept",
-            "initialise it where it is made, or in the model's function that draws all weights",
-            subject.place(names),
-        )
+    whole = tuple(n for n in names if subject.laws[n].name == "uninitialised")
+    partly = tuple(n for n in names if n not in whole)
+    for members, text in ((whole, ""), (partly, _gap(subject, partly))):
+        if members:
+            yield Finding(
+                "INIT-NEVER",
+                "error",
+                members,
+                f"nothing initialises {text}{named(members)}: what stood in the memory is kept",
+                "initialise it where it is made, or in the model's function that draws all weights",
+                subject.laws[members[0]].made or subject.place(members),
+            )
+
+
+def _gap(subject: Subject, names: tuple[str, ...]) -> str:
+    """In words how many entries of some parameters are unwritten."""
+    if not names:
+        return ""
+    tensors = [subject.original.get_parameter(name) for name in names]
+    unwritten = sum(int(tensor.isnan().sum()) for tensor in tensors)
+    return f"{unwritten} of the {sum(tensor.numel() for tensor in tensors)} entries of "
 
 
 @criterion(
     "INIT-COPY",
     "warning",
-    "trainable matrices are equal bit for bit within a draw and differ between two seeds; of a "
-    "finished model, or of a builder that sets its own seed: are equal, and their entries are not "
-    "correlated with their neighbours",
+    "trainable matrices, or the matrices of a stack, are equal bit for bit within a draw and "
+    "differ between two seeds (torch.manual_seed is without effect in the second draw); of a "
+    "finished model: are equal, and their entries are not correlated with their neighbours",
 )
 def copies(subject: Subject) -> Iterator[Finding]:
     """Layers that start as copies of one another."""
-    groups = _equal_groups(subject)
-    if groups and subject.again is not None:
+    groups, stacked = _equal_groups(subject), _equal_slices(subject)
+    if (groups or stacked) and subject.again is not None:
         other = dict(subject.again().named_parameters())
         if all(_equal(p, other.get(name)) for name, p in subject.parameters.items()):
             groups = [g for g in groups if _looks_drawn(subject.parameters[g[0]])]
+            stacked = [n for n in stacked if _looks_drawn(subject.parameters[n][0])]
         else:
             groups = [g for g in groups if not _equal(subject.parameters[g[0]], other.get(g[0]))]
-    for names in _joined(groups):
+            stacked = [n for n in stacked if not _equal(subject.parameters[n], other.get(n))]
+    if groups:
+        names = tuple(name for group in groups for name in group)
+        sets = "; ".join(" = ".join(forms(group)) for group in groups[:MOST])
+        more = f"; and {len(groups) - MOST} more" if len(groups) > MOST else ""
         yield Finding(
             "INIT-COPY",
             "warning",
             names,
-            f"{named(names)} start as copies of one another",
+            f"copies of one another at the start: {sets}{more}",
             "draw each of them: copy.deepcopy copies weights too, so initialise after copying",
             subject.place(names),
         )
+    for members in families(stacked).values():
+        count = len(subject.parameters[members[0]])
+        yield Finding(
+            "INIT-COPY",
+            "warning",
+            members,
+            f"the {count} matrices stacked in {named(members)} start as copies of one another",
+            "draw the whole stack: repeat and expand copy one draw",
+            subject.place(members),
+        )
+
+
+def _equal_slices(subject: Subject) -> list[str]:
+    """The trainable stacks of matrices, read by a product, whose matrices are equal."""
+    return [
+        name
+        for name, contraction in subject.contracted.items()
+        if (p := subject.parameters[name]).requires_grad
+        and p.ndim > 2
+        and len(p) > 1
+        and p[0].numel() >= 4
+        and contraction.value.op != "convolution"
+        and float(p[0].float().std()) > 0
+        and _equal(p, p[:1].expand_as(p))
+        and (subject.again is not None or _looks_drawn(p[0]))
+    ]
 
 
 def _equal_groups(subject: Subject) -> list[tuple[str, ...]]:
@@ -91,20 +137,19 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _looks_drawn(tensor: Any) -> bool:
-    """Whether neighbours in a matrix are uncorrelated within five standard errors."""
+    """Whether neighbours in a matrix are uncorrelated within five standard errors.
+
+    A matrix of which most entries are one number (an identity) is not drawn.
+    """
     matrix = tensor.detach().double().flatten(1)
+    if float((matrix == matrix.median()).double().mean()) > 0.5:
+        return False
     matrix = matrix - matrix.mean()
     scale = matrix.square().mean()
     for one, other in ((matrix[1:], matrix[:-1]), (matrix[:, 1:], matrix[:, :-1])):
         if one.numel() and abs(float((one * other).mean() / scale)) > 5 / one.numel() ** 0.5:
             return False
     return True
-
-
-def _joined(groups: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Groups of the same modules as one: all weights of copied layers."""
-    if groups:
-        yield tuple(name for group in groups for name in group)
 
 
 @criterion(
@@ -146,37 +191,66 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
 
 @criterion(
     "INIT-FAN",
-    "warning",
+    "warning or note",
     "builder alone: the fan that the initialiser used, over that of the contraction in the run, is "
-    "outside 2/3 ... 3/2 (fan_in and fan_out each; Xavier: their sum)",
+    "outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the "
+    "contraction's fan_in for x @ w; Xavier: their sum); note: a norm behind it hides the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
     """Fans taken from the wrong axes of a weight."""
-    off: dict[str, tuple[str, float, float]] = {}
+    off: dict[tuple[str, str], dict[str, tuple[str, float, float]]] = {}
     for name, contraction in subject.contracted.items():
         used = subject.laws[name].fan
         if used is None or contraction.transposed or subject.parameters[name].ndim < 2:
             continue
         fan_in, fan_out = contraction.fan_in, contraction.fan_out
         size = subject.parameters[name].numel()
-        if size < fan_in * fan_out or (
-            subject.parameters[name].ndim == 2 and size > fan_in * fan_out
+        if size < contraction.entries or (
+            subject.parameters[name].ndim == 2 and size > contraction.entries
         ):
             continue  # a view with repeated entries, or a slice of fused weights
-        true = {"fan_in": fan_in, "fan_out": fan_out}.get(used[0], fan_in + fan_out)
-        if not 1 / FAN_OFF <= used[1] / true <= FAN_OFF:
-            off[name] = (used[0], used[1], true)
-    for names in families(off).values():
-        mode, given, true = off[names[0]]
-        text = "fan_in + fan_out" if mode == "fan_sum" else mode
+        outs = [fan_out]
+        if subject.parameters[name].ndim > 2 and contraction.value.op != "convolution":
+            outs.append(fan_out // len(subject.parameters[name]))  # an einsum reads a stack as one
+        right = {"fan_in": [fan_in], "fan_out": [*outs, fan_in]}.get(
+            used[0], [fan_in + out for out in outs]
+        )
+        if not any(1 / FAN_OFF <= used[1] / true <= FAN_OFF for true in right):
+            where = subject.laws[name].place or next(iter(families([name])))
+            severity = "note" if _normed(subject, contraction) else "warning"
+            off.setdefault((severity, where), {})[name] = (used[0], used[1], right[0])
+    for (severity, _), members in off.items():
+        names = tuple(members)
         yield Finding(
             "INIT-FAN",
-            "warning",
+            severity,
             names,
-            f"the initialiser of {named(names)} took {text} = {given:g}; in the run it is {true:g}",
-            f"give the fan of the contraction: sigma is {_times(given, true)}",
+            "the initialiser took a fan that is not the contraction's: " + _fans(members),
+            "give the fan of the contraction in the run",
             subject.place(names),
         )
+
+
+def _normed(subject: Subject, contraction: Contraction) -> bool:
+    """Whether a norm stands right behind a contraction and hides its scale."""
+    readers = subject.measured.structure.program.readers.get(contraction.value.index, [])
+    return bool(readers) and all(reader.op in NORMS for reader in readers)
+
+
+def _fans(members: dict[str, tuple[str, float, float]]) -> str:
+    """In words which fans were taken, those of like weights together."""
+    alike: dict[tuple[str, float, float], list[str]] = {}
+    for name, fan in members.items():
+        alike.setdefault(fan, []).append(name)
+    texts = []
+    for (mode, given, true), names in list(alike.items())[:MOST]:
+        text = "fan_in + fan_out" if mode == "fan_sum" else mode
+        texts.append(
+            f"{named(names)} {text} = {given:g}, and in the run it is {true:g}, so that sigma is "
+            f"{_times(given, true)}"
+        )
+    more = sum(map(len, list(alike.values())[MOST:]))
+    return "; ".join(texts) + (f"; and {more} more" if more else "")
 
 
 def _times(given: float, true: float) -> str:

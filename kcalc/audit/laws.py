@@ -18,8 +18,8 @@ class Law:
     "uninitialised", "measured" ...; ``sigma``: the standard deviation of an entry; ``error``: its
     standard error, 0 where the law was recorded; ``mean``; ``cut``: the distance of the truncation
     from the mean in standard deviations of the untruncated law; ``fan``: (the mode, the fan) that
-    a law by fans used; ``place``: "file:line" of the call; ``replaced``: the laws that it
-    overwrote.
+    a law by fans used; ``place``: "file:line" of the call; ``made``: that of the memory, where
+    it was made without numbers; ``replaced``: the laws that it overwrote.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Law:
     fan: tuple[str, float] | None = None
     place: str = ""
     replaced: tuple[Law, ...] = ()
+    made: str = ""
 
     def __str__(self) -> str:
         return self.name if self.place == "" else f"{self.name} at {self.place}"
@@ -56,21 +57,23 @@ class Law:
         }
 
 
-def truncated_sigma(std: float, low: float, high: float) -> float:
-    """The standard deviation of a normal law of mean 0 cut at ``low`` and ``high``.
+def truncated_moments(std: float, low: float, high: float) -> tuple[float, float]:
+    """The mean and the standard deviation of a normal law of mean 0 cut at ``low`` and ``high``.
 
     With a = low / std, b = high / std and Z = Phi(b) - Phi(a):
+    mean = std (phi(a) - phi(b)) / Z,
     variance = std^2 (1 + (a phi(a) - b phi(b)) / Z - ((phi(a) - phi(b)) / Z)^2).
     """
     if std <= 0 or low >= high:
-        return 0.0
+        return 0.0, 0.0
     a, b = max(low / std, -40.0), min(high / std, 40.0)
     density = [math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in (a, b)]
     mass = (math.erf(b / math.sqrt(2)) - math.erf(a / math.sqrt(2))) / 2
     if mass <= 0:
-        return math.nan
-    spread = 1 + (a * density[0] - b * density[1]) / mass - ((density[0] - density[1]) / mass) ** 2
-    return std * math.sqrt(max(spread, 0.0))
+        return math.nan, math.nan
+    shift = (density[0] - density[1]) / mass
+    spread = 1 + (a * density[0] - b * density[1]) / mass - shift**2
+    return std * shift, std * math.sqrt(max(spread, 0.0))
 
 
 def estimated(tensor: Any) -> Law:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.errors import KcalcError
-from .examples import arguments, redrawn
+from .descent import dead, dense
+from .examples import ADVICE, arguments
 from .objective import Objective, objective
 from .program import run_recorded
+from .reaching import detached, unreached
 from .structure import Structure, structure_of
-
-STEPS = 4
-STEP = 0.01  # size of an update over the size of the parameters
 
 
 @dataclass
@@ -23,9 +21,12 @@ class Measured:
     """What a run of the model and its gradient say.
 
     ``gradients``: {parameter: gradient}, None where the loss does not depend on it;
-    ``streams``: {index of a merge: gradient of its value}; ``dead``: parameters whose gradient was
-    exactly zero at every step; ``nonfinite``: texts that name where inf or NaN arose;
-    ``call``: the arguments of the call.
+    ``streams``: {index of a merge, or of a contraction where nothing merges: gradient of its
+    value}; ``dead``: parameters whose gradient was exactly zero at every step; ``rounded``: those
+    of which it was rounding alone; ``detached``: parameters whose values reach the result, and
+    that get no gradient from any of it; ``unreached``: those that no example was given to by a
+    choice among layers; ``nonfinite``: texts that name where inf or NaN arose; ``call``: the
+    arguments of the call.
     """
 
     structure: Structure
@@ -33,12 +34,17 @@ class Measured:
     gradients: dict[str, Any]
     streams: dict[int, Any]
     dead: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+    detached: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
     call: tuple[tuple[Any, ...], dict[str, Any]] = field(default=((), {}))
 
 
-def measure(model: Any, example_inputs: Any) -> Measured:
+def measure(model: Any, example_inputs: Any, fresh: Callable[[], Any]) -> Measured:
     """Run a model (a copy) on its examples, and differentiate.
+
+    ``fresh``: makes another copy of the model, in which nothing has run.
 
     Raises: KcalcError where the model does not run on them.
     """
@@ -47,23 +53,43 @@ def measure(model: Any, example_inputs: Any) -> Measured:
     call = arguments(model, example_inputs)
     parameters = dict(model.named_parameters())
     with _in_training_of_norms(model), torch.enable_grad():
-        program = _run(model, call)
+        program = _run(model, call, example_inputs is None)
         structure = structure_of(program, parameters)
         aim = objective(program.result, _classes(structure), 0)
         names = [name for name, p in parameters.items() if p.requires_grad]
-        merged = [m.value for m in structure.merges if m.value.tensor.requires_grad]
-        wanted = [parameters[name] for name in names] + [v.tensor for v in merged]
+        marked = [c.value for c in structure.merges or structure.contractions]
+        marked = [value for value in marked if value.tensor.requires_grad]
+        cut = detached(program, {name: parameters[name] for name in names})
+        wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
         found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
-        gradients = dict(zip(names, map(_dense, found[: len(names)]), strict=True))
-        streams = {v.index: g for v, g in zip(merged, found[len(names) :], strict=True)}
-        measured = Measured(structure, aim, gradients, streams, call=call)
+        gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
+        streams = {v.index: g for v, g in zip(marked, found[len(names) :], strict=True)}
+        measured = Measured(structure, aim, gradients, streams, detached=cut, call=call)
         measured.nonfinite = _nonfinite(measured)
-        if not measured.nonfinite:
-            measured.dead = _dead(model, call, gradients, _classes(structure))
+    if not measured.nonfinite:
+        _descended(measured, fresh)
     return measured
 
 
-def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
+    """Fill in which parameters stay without a gradient."""
+    import torch
+
+    def prepared() -> Any:
+        model = fresh()
+        _evaluating(model)
+        return model
+
+    classes = _classes(measured.structure)
+    with torch.enable_grad():
+        zero, measured.rounded = dead(prepared, measured.call, measured.gradients, classes)
+    program = measured.structure.program
+    measured.unreached = tuple(name for name in zero if unreached(program, name))
+    measured.dead = tuple(name for name in zero if name not in measured.unreached)
+
+
+def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
+    """``configured``: whether the inputs were made from the model's configuration."""
     from ..interchange.torch_model.examples import first_line, place
 
     args, kwargs = call
@@ -73,21 +99,18 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         raise
     except Exception as error:
         advice = "check that it runs on them as they are"
-        text = first_line(error)
+        text = first_line(error).rstrip(". ")
         if "out of range" in text or "indices" in text:
             advice = "give the token ids as a tensor of whole numbers"
         if "label" in str(error).lower() or "target" in str(error).lower():
             advice = (
                 "a model that needs labels gets them in a dictionary: {'x': ..., 'labels': ...}"
             )
+        if configured:
+            advice = f"the configuration gave {', '.join(call[1])} alone: {ADVICE}"
         raise KcalcError(
             f"the model did not run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
-
-
-def _dense(gradient: Any) -> Any:
-    """A gradient as a dense tensor: tables may have sparse ones."""
-    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 def _classes(structure: Structure) -> bool:
@@ -97,17 +120,25 @@ def _classes(structure: Structure) -> bool:
     return bool(outputs) and any(r in ends for r in structure.stream_roots(outputs[0]))
 
 
+def _evaluating(model: Any) -> list[Any]:
+    """Put all modules into evaluation, and batch norms into training. Returns: these."""
+    import torch
+
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    model.eval()
+    for norm in norms:
+        norm.train()
+    return norms
+
+
 @contextmanager
 def _in_training_of_norms(model: Any) -> Iterator[None]:
     """Evaluation for all modules but batch norms, whose running statistics are kept."""
     import torch
 
     modes = {module: module.training for module in model.modules()}
-    norms = [m for m in modes if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = _evaluating(model)
     kept = [(b, b.detach().clone()) for norm in norms for b in norm.buffers()]
-    model.eval()
-    for norm in norms:
-        norm.train()
     try:
         yield
     finally:
@@ -116,46 +147,6 @@ def _in_training_of_norms(model: Any) -> Iterator[None]:
                 buffer.copy_(value)
         for module, mode in modes.items():
             module.training = mode
-
-
-def _dead(model: Any, call: Any, gradients: dict[str, Any], classes: bool) -> tuple[str, ...]:
-    """Parameters whose gradient is exactly zero now and in the following steps."""
-    import torch
-
-    parameters = dict(model.named_parameters())
-    dead = {n for n, g in gradients.items() if g is not None and not bool(g.any())}
-    if not dead:
-        return ()
-    kept = {name: p.detach().clone() for name, p in parameters.items()}
-    try:
-        for step in range(1, STEPS):
-            _descend(parameters, gradients)
-            args, kwargs = redrawn(call, step)
-            aim = objective(model(*args, **kwargs), classes, step)
-            names = [name for name, g in gradients.items() if g is not None]
-            found = torch.autograd.grad(aim.loss, [parameters[n] for n in names], allow_unused=True)
-            gradients = dict(zip(names, map(_dense, found), strict=True))
-            dead = {n for n in dead if gradients[n] is None or not bool(gradients[n].any())}
-            if not dead:
-                break
-    finally:
-        with torch.no_grad():
-            for name, value in kept.items():
-                parameters[name].copy_(value)
-    return tuple(name for name in parameters if name in dead)
-
-
-def _descend(parameters: dict[str, Any], gradients: dict[str, Any]) -> None:
-    """One step of gradient descent, of a size relative to that of the parameters."""
-    import torch
-
-    moved = {n: g for n, g in gradients.items() if g is not None}
-    with torch.no_grad():
-        size = math.sqrt(sum(float(parameters[n].float().square().sum()) for n in moved))
-        slope = math.sqrt(sum(float(g.float().square().sum()) for g in moved.values()))
-        rate = STEP * size / slope if slope > 0 else 0.0
-        for name, gradient in moved.items():
-            parameters[name].sub_(gradient.to(parameters[name]), alpha=rate)
 
 
 def _nonfinite(measured: Measured) -> tuple[str, ...]:
@@ -176,5 +167,7 @@ def _nonfinite(measured: Measured) -> tuple[str, ...]:
         if value.flavour != "data" or value.op in ("where", "masked_fill", "add"):
             continue
         if not bool(value.tensor.isfinite().all()):
+            if value.op == "input":
+                return ("the example inputs",)
             return (f"the result of {value.op} in {value.module or 'the model'}",)
     return ("the result of the model",)

@@ -9,6 +9,9 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 
+CLASSES = 10
+"""The least number of outputs without a name that are read as logits."""
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -29,7 +32,8 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
 
     A result with a ``loss`` gives that. Logits give the cross entropy of random labels: tensors
     named ``logits``, or the one tensor that a model returns where ``classes`` says that a readout
-    gives its last axis. Other results give the mean product with normal numbers.
+    gives its last axis, and this has at least ten entries: fewer may be targets of a regression.
+    Other results give the mean product with normal numbers.
 
     Raises: KcalcError for a result without a differentiable tensor.
     """
@@ -43,7 +47,7 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
         for leaf in pytree.tree_leaves(result)
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad
     ]
-    if logits is None and classes and leaves and leaves[0].ndim in (2, 3):
+    if logits is None and classes and leaves and _many(leaves[0]):
         logits = leaves[0]
     if logits is not None and (logits.ndim not in (2, 3) or logits.shape[-1] < 2):
         logits = None
@@ -66,6 +70,10 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
         for leaf in leaves
     )
     return Objective(loss, "linear")
+
+
+def _many(tensor: Any) -> bool:
+    return tensor.ndim in (2, 3) and tensor.shape[-1] >= CLASSES
 
 
 def _named(result: Any, name: str) -> Any:

@@ -24,7 +24,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
     if subject.optimizer is None:
         return
     try:
-        optimizer = optimizer_of(subject, subject.original)
+        optimizers = optimizers_of(subject, subject.original)
     except KcalcError:
         raise
     except ValueError as error:
@@ -40,8 +40,18 @@ def missing(subject: Subject) -> Iterator[Finding]:
             "put every parameter into one group",
         )
         return
-    counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
+    counts = Counter(map(id, _held(optimizers)))
     trainable = {n: p for n, p in subject.original.named_parameters() if p.requires_grad}
+    if not any(counts[id(p)] for p in trainable.values()):
+        yield Finding(
+            "OPT-MISSING",
+            "error",
+            tuple(trainable),
+            "the optimizer holds none of this model's parameters",
+            "give a function that makes it of the model, optimizer=lambda model: ...",
+            subject.place(tuple(trainable)),
+        )
+        return
     for wrong, text in ((0, "in no group"), (2, "in two groups")):
         names = [n for n, p in trainable.items() if min(counts[id(p)], 2) == wrong]
         for members in families(names).values():
@@ -51,25 +61,32 @@ def missing(subject: Subject) -> Iterator[Finding]:
                 members,
                 f"{named(members)}: trainable, and {text} of the optimizer",
                 "put it into one group, or set requires_grad=False",
+                subject.place(members),
             )
 
 
-def optimizer_of(subject: Subject, model: Any) -> Any:
-    """The user's optimizer, made for ``model`` where a function was given.
+def optimizers_of(subject: Subject, model: Any) -> list[Any]:
+    """The user's optimizers, made for ``model`` where a function was given.
 
     Raises: KcalcError for what is no optimizer.
     """
     import torch
 
     given = subject.optimizer
-    if not isinstance(given, torch.optim.Optimizer) and callable(given):
+    if not isinstance(given, torch.optim.Optimizer | list | tuple) and callable(given):
         given = _made(given, model)
-    if not isinstance(given, torch.optim.Optimizer):
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    if not several or not all(isinstance(one, torch.optim.Optimizer) for one in several):
         raise KcalcError(
-            f"optimizer must be a torch.optim.Optimizer, or a function that takes the model and "
-            f"returns one, got {glimpse(given)}"
+            f"optimizer must be a torch.optim.Optimizer, a list of them, or a function that takes "
+            f"the model and returns one or a list, got {glimpse(given)}"
         )
-    return given
+    return several
+
+
+def _held(optimizers: list[Any]) -> list[Any]:
+    """The parameters in all groups."""
+    return [p for one in optimizers for group in one.param_groups for p in group["params"]]
 
 
 def _made(function: Any, model: Any) -> Any:
@@ -117,15 +134,27 @@ def stalled(subject: Subject) -> Iterator[Finding]:
     )
 
 
+def _stepped(optimizer: Any) -> None:
+    try:
+        optimizer.step()
+    except Exception as error:
+        raise KcalcError(
+            f"a step of {type(optimizer).__name__} raised {type(error).__name__}: "
+            f"{str(error)[:200]}; give an optimizer that steps without a closure"
+        ) from error
+
+
 def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, Counter]:
     """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
     import torch
 
     model, given = subject.model, subject.optimizer
-    if isinstance(given, torch.optim.Optimizer):
-        model, optimizer = copy.deepcopy((subject.original, given))
+    if isinstance(given, torch.optim.Optimizer | list | tuple):
+        model, given = copy.deepcopy((subject.original, given))
+        optimizers = list(given) if isinstance(given, list | tuple) else [given]
     else:
-        optimizer = optimizer_of(subject, model)
+        optimizers = optimizers_of(subject, model)
+    held = set(map(id, _held(optimizers)))
     parameters = dict(model.named_parameters())
     kept = {name: p.detach().clone() for name, p in parameters.items()}
     unchanged: Counter[str] = Counter()
@@ -133,10 +162,11 @@ def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, 
     for name, gradient in subject.measured.gradients.items():
         parameters[name].grad = gradient
     try:
-        optimizer.step()
+        for optimizer in optimizers:
+            _stepped(optimizer)
         for name in names:
             gradient = subject.measured.gradients.get(name)
-            if gradient is not None:
+            if gradient is not None and id(parameters[name]) in held:
                 alive = gradient != 0
                 moved[name] = int(alive.sum())
                 unchanged[name] = int((alive & (parameters[name] == kept[name])).sum())

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.errors import KcalcError
+from .operations import NORMS, TABLES
 from .subject import Subject
 
+SHIFTED = 0.2  # a mean times the root of fan_in, over sigma
 EXAMPLES = 2  # examples that a reading gets
 
 
@@ -38,6 +40,9 @@ def predict(subject: Subject) -> Prediction:
     example = _single_input(subject)
     if example is None:
         return Prediction(remark="nothing is predicted for a model of several inputs")
+    obstacle = _obstacle(subject, example)
+    if obstacle:
+        return Prediction(remark=f"nothing is predicted: {obstacle}")
     try:
         reading = read(subject.model, example)
         network = reading.network
@@ -56,6 +61,28 @@ def predict(subject: Subject) -> Prediction:
     if subject.measured.objective.logits is not None and len(network.outputs) == 1:
         logits = _rms(values[network.outputs[0]])
     return Prediction(streams, logits, tuple(values.assumptions))
+
+
+def _obstacle(subject: Subject, example: Any) -> str:
+    """A parameter whose numbers the kernel calculus takes for independent draws of mean 0.
+
+    Returns: "" where there is none.
+    """
+    for name, used in subject.contracted.items():
+        law, size = subject.laws[name], subject.parameters[name].numel()
+        if law.sigma == 0 or law.name in ("eye", "dirac"):
+            return f"{name} is not random"
+        allowed = SHIFTED * law.sigma / used.fan_in**0.5 + 6 * law.sigma / max(size, 1) ** 0.5
+        if abs(law.mean) > allowed:
+            return f"the entries of {name} have the mean {law.mean:.3g}"
+    for value in subject.measured.structure.program.values:
+        biases = [n for v in value.inputs[2:3] for n in v.weights] if value.op in NORMS else []
+        for name in biases:
+            if bool(subject.parameters[name].any()):
+                return f"{name}, the bias of a norm, is not zero"
+        if value.op in TABLES and value.ids and not bool(value.tensor.any(-1).all()):
+            return "some token ids have a row of zeros in their table"
+    return ""
 
 
 def _single_input(subject: Subject) -> Any:
@@ -86,7 +113,7 @@ def _token_count(subject: Subject) -> int:
     first = subject.measured.structure.contractions[0].value.tensor
     if first.ndim > 3:
         return math.prod(first.shape[2:])
-    return int(subject.measured.structure.merges[0].value.tensor.shape[1])
+    return int(subject.measured.structure.attention[0].softmax.tensor.shape[-2])
 
 
 def _rms(value: Any) -> float:

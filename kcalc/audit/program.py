@@ -131,7 +131,17 @@ class _Run:
         )
 
     def known(self, tensor: Any) -> Value | None:
-        return self.places.get(_key(tensor))
+        """The value of a tensor, None where no value has its memory.
+
+        A layout that no recorded operation gave (``transpose_`` inside a compiled operation changes
+        it unseen) is a view of the last value in that memory, of equal size if there is one.
+        """
+        key = _key(tensor)
+        if key in self.places or key[0] not in self.stored:
+            return self.places.get(key)
+        inside = [self.places[place] for place in self.stored[key[0]]]
+        source = max(inside, key=lambda v: (v.tensor.numel() == tensor.numel(), v.index))
+        return self._made("alias", (source,), (), tensor)
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Add the values that an operation gave."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
 from .building import built, usable
-from .laws import Law, estimated, truncated_sigma
+from .laws import Law, estimated, truncated_moments
 
 UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 NORMAL, UNIFORM = ("normal", 1.0, 0.0), ("uniform", 12**-0.5, 0.5)
@@ -110,7 +110,9 @@ def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list
         if key not in writes:
             out.fill_(math.nan)
             held.append(out)
-            writes[key] = Written(Law("uninitialised", place=_place()), None, out.numel())
+            place = _place()
+            law = Law("uninitialised", place=place, made=place)
+            writes[key] = Written(law, None, out.numel())
         return
     source = args[0] if args and hasattr(args[0], "untyped_storage") else None
     before = writes.get(_key(source)) if source is not None else None
@@ -173,8 +175,9 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
         if name in ("zero_", "fill_") and before.name != "uninitialised":
             return  # the row of a padding index
         started = before.name not in ("uninitialised", law.name)
-        law = replace(law, name="several" if started else law.name, sigma=math.nan, fan=None)
-    writes[key] = Written(replace(law, replaced=before_all), frame, size)
+        fan = law.fan if before.fan in (None, law.fan) else None
+        law = replace(law, name="several" if started else law.name, sigma=math.nan, fan=fan)
+    writes[key] = Written(replace(law, replaced=before_all, made=before.made), frame, size)
 
 
 def _written(name: str, args: Any, out: Any, before: Law, frame: Any, place: str) -> Law:
@@ -211,7 +214,8 @@ def _by_initialiser(frame: Any, out: Any) -> Law | None:
             std, mean = float(local["std"]), float(local["mean"])
             low, high = float(local["a"]) - mean, float(local["b"]) - mean
             cut = min(abs(low), abs(high)) / std if std > 0 else None
-            return Law(short, truncated_sigma(std, low, high), mean=mean, cut=cut)
+            shift, sigma = truncated_moments(std, low, high)
+            return Law(short, sigma, mean=mean + shift, cut=cut)
         if short.startswith("kaiming"):
             fan, gain = float(local["fan"]), float(local["gain"])
             return Law(short, gain / math.sqrt(fan), fan=(str(local["mode"]), fan))
@@ -282,7 +286,14 @@ def _law_of(parameter: Any, writes: dict[int, Written]) -> Law:
         return measured
     law = known.law
     if law.name == "uninitialised":
-        return law
+        unwritten = parameter.isnan()
+        if bool(unwritten.all()):
+            return law
+        law = replace(law, name="computed")
+    if known.size < parameter.numel() and not (
+        parameter.ndim > 2 and known.size == parameter[0].numel()
+    ):
+        law = replace(law, fan=None)
     if measured.name == "not finite":
         return replace(law, sigma=math.nan, mean=math.nan)
     if measured.name == "constant":

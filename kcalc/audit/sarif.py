@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..version import __version__
@@ -11,7 +12,10 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(findings: tuple[Finding, ...]) -> dict[str, Any]:
-    """A SARIF log with one run."""
+    """A SARIF log with one run.
+
+    Files below the working folder are given as such, others (of packages) as names of places.
+    """
     codes = dict.fromkeys([*CRITERIA, *(finding.code for finding in findings)])
     rules = [
         {
@@ -35,7 +39,9 @@ def _result(finding: Finding) -> dict[str, Any]:
         ]
     }
     file, _, line = finding.place.rpartition(":")
-    if file and line.isdigit():
+    if file and line.isdigit() and not Path(file).is_file():
+        where["logicalLocations"].insert(0, {"fullyQualifiedName": finding.place})
+    elif file and line.isdigit():
         where["physicalLocation"] = {
             "artifactLocation": {"uri": file},
             "region": {"startLine": int(line)},

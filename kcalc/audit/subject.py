@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..foundation.families import family
 from ..foundation.process_state import cached_property
 from .contractions import Contraction
 from .laws import Law
 from .measuring import Measured
 from .structure import Merge
-
-BLOCK = re.compile(r"(^|[._])\d+(?=\.|$)")
 
 
 @dataclass
@@ -125,5 +123,5 @@ def families(names: Any) -> dict[str, tuple[str, ...]]:
     """Names by their form with the first number, which is the block's, as *."""
     found: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(BLOCK.sub(r"\1*", name, count=1), []).append(name)
+        found.setdefault(family(name), []).append(name)
     return {form: tuple(members) for form, members in found.items()}

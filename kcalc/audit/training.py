@@ -7,31 +7,50 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .findings import Finding, criterion, named
+from .operations import NORMS, ROOT_FUNCTIONS, VIEWS
+from .roots import contraction_weight, is_product
 from .structure import Attention, Merge
-from .subject import Subject, families
+from .subject import Subject
 
 TARGETS = 256
 GRADIENTS = 50.0
+PLAIN = 1e9
 
 
 @criterion(
     "GRAD-DEAD",
-    "error",
+    "error or warning",
     "the gradient is exactly zero in 4 steps of gradient descent on different inputs (zero writers "
-    "with a zero readout, and LoRA, get one by then)",
+    "with a zero readout, and LoRA, get one by then); warning: that of a matrix is rounding alone, "
+    "or a trainable parameter reaches the result without a path for gradients",
 )
 def dead(subject: Subject) -> Iterator[Finding]:
     """Parameters that training cannot move."""
-    for names in families(subject.measured.dead).values():
-        yield Finding(
-            "GRAD-DEAD",
+    measured = subject.measured
+    for severity, names, text, fix in (
+        (
             "error",
-            names,
-            f"the gradient of {named(names)} is exactly zero in 4 steps",
+            measured.dead,
+            "is exactly zero in 4 steps",
             "see which factor of it is zero: a zero weight or gain before and behind it, or a ReLU "
             "that no input reaches",
-            subject.place(names),
-        )
+        ),
+        (
+            "warning",
+            measured.rounded,
+            "is rounding alone in 4 steps: in 64 bits it vanishes",
+            "see what cancels it: a share divided by itself, or values that are equal for all keys",
+        ),
+        (
+            "warning",
+            measured.detached,
+            "is missing: its values reach the result through detach() or no_grad() alone",
+            "remove the detach; where it is meant, set requires_grad=False",
+        ),
+    ):
+        if names:
+            message = f"the gradient of {named(names)} {text}"
+            yield Finding("GRAD-DEAD", severity, names, message, fix, subject.place(names))
 
 
 @criterion(
@@ -104,6 +123,7 @@ def frozen(subject: Subject) -> Iterator[Finding]:
     structure = subject.measured.structure
     for severity, low, high in (("error", 2.0, math.inf), ("warning", 1.0, 2.0)):
         found: dict[str, tuple[Scores, tuple[str, ...]]] = {}
+        divided = True
         for attention in structure.attention:
             known = scores(attention)
             if known is None or not low < known.variance / known.log_keys <= high:
@@ -115,7 +135,9 @@ def frozen(subject: Subject) -> Iterator[Finding]:
                 for operand in (attention.query, attention.key)
                 if contraction.value.index in structure.roots(operand)
             )
-            found[attention.softmax.module] = (known, tuple(dict.fromkeys(names)))
+            module = attention.softmax.module or "the model"
+            found[module] = (known, tuple(dict.fromkeys(names)))
+            divided = divided and _is_divided(attention)
         if found:
             known, _ = max(found.values(), key=lambda item: item[0].variance)
             names = tuple(dict.fromkeys(n for _, names in found.values() for n in names))
@@ -126,9 +148,28 @@ def frozen(subject: Subject) -> Iterator[Finding]:
                 names,
                 f"the scores of {places} have variance {known.variance:.3g} over keys, and ln T is "
                 f"{known.log_keys:.3g}: the softmax starts on single keys",
-                "divide scores by the root of the head size, or draw queries and keys smaller",
+                ("" if divided else "divide scores by the root of the head size, or ")
+                + "draw queries and keys smaller",
                 subject.place(names),
             )
+
+
+def _is_divided(attention: Attention) -> bool:
+    """Whether scores, queries or keys are multiplied by a number below 1."""
+    stack = [attention.scores]
+    while stack:
+        value = stack.pop()
+        if contraction_weight(value) is not None:
+            continue
+        factors = [float(n) for n in value.numbers if isinstance(n, int | float)]
+        factors += [float(v.tensor) for v in value.inputs if v.tensor.numel() == 1]
+        if value.op == "mul" and any(0 < abs(n) < 1 for n in factors):
+            return True
+        if value.op in ("div", "true_divide") and any(abs(n) > 1 for n in factors):
+            return True
+        if is_product(value) or value.op in VIEWS | {"mul", "div", "true_divide"}:
+            stack += value.data
+    return False
 
 
 def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
@@ -146,10 +187,13 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
     "GRAD-BLOCKS",
     "warning",
     "no norm stands behind the writers of a stream, and the rms of the gradient at the first block "
-    "output over that at the last of one shape is outside 1/50 ... 50",
+    "output over that at the last of one shape is outside 1/50 ... 50; of a network without "
+    "streams and norms: that at the first layer over that at the last is outside 1e-9 ... 1e9",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
-    """Gradients that vanish or explode along a residual stream."""
+    """Gradients that vanish or explode along a residual stream, or along a plain network."""
+    if not subject.measured.structure.merges:
+        yield from _plain(subject)
     for stack in subject.stacks:
         stages: dict[tuple[int, ...], list[Merge]] = {}
         for merge in stack.merges:
@@ -169,6 +213,36 @@ def blocks(subject: Subject) -> Iterator[Finding]:
                 "scale the writers for depth, or put the norm in front of the branch",
                 subject.place(names),
             )
+
+
+def _plain(subject: Subject) -> Iterator[Finding]:
+    """Of a network without streams and norms: layers are told by their weights.
+
+    The gradient at a layer that is used again and again is the largest of its uses.
+    """
+    structure = subject.measured.structure
+    data = [v for v in structure.program.values if v.flavour == "data"]
+    if any(v.op in NORMS or v.op in ROOT_FUNCTIONS for v in data):
+        return
+    sizes: dict[tuple[str, ...], float] = {}
+    for contraction in structure.contractions:
+        gradient = subject.measured.streams.get(contraction.value.index)
+        if gradient is not None:
+            size = float(gradient.double().square().mean().sqrt())
+            sizes[contraction.parameters] = max(size, sizes.get(contraction.parameters, 0.0))
+    first, last = next(iter(sizes), ()), next(reversed(sizes), ())
+    begin, end = sizes.get(first, 0.0), sizes.get(last, 0.0)
+    if subject.measured.nonfinite or not begin or not end or 1 / PLAIN <= begin / end <= PLAIN:
+        return
+    yield Finding(
+        "GRAD-BLOCKS",
+        "warning",
+        tuple(name for names in sizes for name in names),
+        f"the gradient at the result of {named(first)}, the first layer, is {begin / end:.3g} "
+        f"times that at {named(last)}, the last",
+        "draw the layers by a law that keeps sizes: for ReLUs He's, of variance 2 / fan_in",
+        subject.place(first),
+    )
 
 
 @criterion("NONFINITE", "error", "inf or NaN in the result, the loss or a gradient")

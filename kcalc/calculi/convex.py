@@ -142,7 +142,10 @@ class ConvexCalculus(ABC, Generic[State]):
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: list[State]) -> State:
-        return self.multiply(inputs)
+        if op.slopes is None:
+            return self.multiply(inputs)
+        whole = _rounded(sp.Float(sum(op.slopes)))
+        return self.normalise(whole, self.mix(convex_shares(op.slopes), inputs))
 
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
         """The state of a node from those that it reads, in slot order."""

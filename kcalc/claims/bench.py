@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any, TypeVar
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, expand, sympify
 
 from ..fields.balls import working
 from .claim import PRINTED, STATEMENT, Evidence, Method
@@ -41,6 +43,28 @@ class Bench:
         """``quick`` or ``full``, by the budget."""
         return full if self.budget == "full" else quick
 
+    def rounds(self, quick: int, full: int | None = None) -> range:
+        """``quick`` or ``full`` rounds of a loop, by the budget; without ``full``, ``quick``."""
+        return range(self.size(quick, quick if full is None else full))
+
+    # -- random numbers ----------------------------------------------------------------------------
+
+    def normal(self, *shape: int) -> Any:
+        """Standard normals: one float, or an array of this shape."""
+        return self.rng.normal(size=shape) if shape else self.rng.normal()
+
+    def uniform(self, low: float, high: float, *shape: int) -> Any:
+        """Uniform numbers between ``low`` and ``high``: one float, or an array of this shape."""
+        return self.rng.uniform(low, high, shape or None)
+
+    def whole(self, low: int, high: int) -> int:
+        """A whole number from ``low`` to ``high - 1``."""
+        return int(self.rng.integers(low, high))
+
+    def wholes(self, low: int, high: int, count: int) -> list[int]:
+        """``count`` whole numbers from ``low`` to ``high - 1``."""
+        return self.rng.integers(low, high, count).tolist()
+
     def _say(
         self,
         about: str | None,
@@ -50,7 +74,8 @@ class Bench:
         margin: float | None = None,
         data: dict[str, Any] | None = None,
     ) -> Evidence:
-        return Evidence(about or STATEMENT, method, holds, what, margin, data or {})
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in (data or {}).items()}
+        return Evidence(about or STATEMENT, method, holds, what, margin, plain)
 
     # -- exact -------------------------------------------------------------------------------------
 
@@ -60,9 +85,9 @@ class Bench:
         It holds if SymPy simplifies the expression to 0; it fails if its value at a random point,
         in 50 digits, is not 0.
         """
-        expr = sp.sympify(difference, strict=True)
+        expr = sympify(difference, strict=True)
         for simplify in (
-            sp.expand,
+            expand,
             sp.simplify,
             lambda e: sp.simplify(sp.expand_func(e.rewrite(sp.exp))),
         ):
@@ -72,7 +97,7 @@ class Bench:
                 )
         for _ in range(5):
             point = {
-                s: sp.Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0)
+                s: Rational(int(self.rng.integers(1, 999)), 1000) + (2 if s.is_integer else 0)
                 for s in expr.free_symbols
             }
             value = sp.N(expr.subs(point), _DIGITS)
@@ -100,7 +125,7 @@ class Bench:
         found: Any,
         truth: Any,
         what: str,
-        tolerance: float = 1e-10,
+        tolerance: float = 1e-12,
         about: str | None = None,
         **data: Any,
     ) -> Evidence:
@@ -170,7 +195,7 @@ class Bench:
 
     def counterexample(
         self,
-        violated_by: float,
+        violated_by: Any,
         what: str,
         about: str | None = None,
         tolerance: float = 1e-9,
@@ -183,14 +208,14 @@ class Bench:
         fails = bool(violated_by > tolerance)
         margin = -float(violated_by) + (0.0 if fails else tolerance)
         about = about or (PRINTED if self.amended else STATEMENT)
-        return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, margin, dict(data))
+        return self._say(about, Method.COUNTEREXAMPLE, not fails, what, margin, data)
 
     # -- samples -----------------------------------------------------------------------------------
 
     def statistical(
         self,
         samples: Any,
-        truth: float,
+        truth: Any,
         what: str,
         about: str | None = None,
         threshold: float = THRESHOLD,
@@ -206,10 +231,10 @@ class Bench:
         with 0 as well as with a ``truth`` other than 0, and where there are fewer than 30 samples
         for a truth of 0.
         """
-        values = np.asarray(samples, dtype=float)
+        values, truth = np.asarray(samples, dtype=float), float(truth)
         mean = float(values.mean())
         spread = (
-            float(values.std(ddof=1) / math.sqrt(values.size))
+            float(values.std(ddof=1) / sqrt(values.size))
             if error is None and values.size > 1
             else error
         )
@@ -221,7 +246,7 @@ class Bench:
         found = {
             "estimate": mean,
             "standard_error": spread,
-            "expected": float(truth),
+            "expected": truth,
             "z": z,
             "samples": int(values.size),
         }
@@ -230,6 +255,28 @@ class Bench:
         )
         holds = False if abs(z) > threshold else None if blurred and spread else True
         return self._say(about, Method.STATISTICAL, holds, what, threshold - abs(z), found | data)
+
+    def worst(
+        self,
+        samples: Mapping[Any, Any],
+        truths: Mapping[Any, float] | float,
+        what: str,
+        about: str | None = None,
+    ) -> Evidence:
+        """:meth:`statistical` for several means, of which the worst comparison is told.
+
+        A refuted one is worse than an undecided one; otherwise the margins decide. ``truths``: by
+        the keys of ``samples``, or one for all. The data has the number of comparisons.
+        """
+        if not isinstance(truths, Mapping):
+            truths = dict.fromkeys(samples, truths)
+        found = {
+            str(name): self.statistical(samples[name], truth, what, about)
+            for name, truth in truths.items()
+        }
+        name = min(found, key=lambda name: _rank(found[name]))
+        more = {"comparisons": len(found), "worst": name}
+        return replace(found[name], data={**found[name].data, **more})
 
     # -- enclosures --------------------------------------------------------------------------------
 
@@ -314,6 +361,14 @@ class Bench:
         )
 
 
+def _rank(found: Evidence) -> tuple[int, float]:
+    """Sort key of evidence: refuted first, then undecided, then by margin."""
+    return (
+        {False: 0, None: 1, True: 2}[found.holds],
+        -math.inf if found.margin is None else found.margin,
+    )
+
+
 def _ends(value: Any) -> tuple[float, float]:
     """(lower, upper) bound of a certified lower bound (a float), a ball, or an exact number.
 
@@ -321,7 +376,7 @@ def _ends(value: Any) -> tuple[float, float]:
     """
     if isinstance(value, float):
         return float(value), math.inf
-    if isinstance(value, int | np.integer | sp.Rational):
+    if isinstance(value, int | np.integer | Rational):
         return float(value), float(value)
     low, high = float(value.lower()), float(value.upper())
     return (
@@ -330,4 +385,4 @@ def _ends(value: Any) -> tuple[float, float]:
     )
 
 
-__all__ = ["BUDGETS", "PRINTED", "THRESHOLD", "Bench"]
+__all__ = ["BUDGETS", "PRINTED", "THRESHOLD", "Array", "Bench"]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..activations import Activation, activation
-from ..network import combinators
+from ..network.combinators import chain, residual
 from ..network.layers import Affine, Concat, Input, Nonlinear, Sum
 from ..network.network import Network
-
-Array = np.ndarray
+from .bench import Array, Bench
 
 SMOOTH = (
     "tanh",
@@ -40,7 +40,7 @@ class PowerMap:
 
     weights: Array
 
-    def __call__(self, c: Array | float) -> Array:
+    def __call__(self, c: Array | float) -> Any:
         return np.polynomial.polynomial.polyval(np.asarray(c, dtype=float), self.weights)
 
     def derivative(self, order: int) -> PowerMap:
@@ -55,15 +55,23 @@ class PowerMap:
 
 
 def power_maps(
-    rng: np.random.Generator, count: int, degree: int = 12, zero: bool = False, odd: bool = False
+    bench: Bench,
+    quick: int,
+    full: int | None = None,
+    degree: int = 12,
+    zero: bool = False,
+    odd: bool = False,
 ) -> list[PowerMap]:
-    """Random positive definite C maps, sparse and dense; ``zero``: with C(0) = 0; ``odd``: odd."""
+    """Random positive definite C maps, sparse and dense, ``quick`` or ``full`` many by the budget.
+
+    ``zero``: with C(0) = 0; ``odd``: odd.
+    """
     out = []
-    for _ in range(count):
-        weights = rng.exponential(size=degree + 1) ** rng.uniform(0.5, 6) * (
-            rng.random(degree + 1) < rng.uniform(0.2, 1)
+    for _ in bench.rounds(quick, full):
+        weights = bench.rng.exponential(size=degree + 1) ** bench.uniform(0.5, 6) * (
+            bench.rng.random(degree + 1) < bench.uniform(0.2, 1)
         )
-        weights[1] += rng.exponential() * (rng.random() < 0.5)
+        weights[1] += bench.rng.exponential() * (bench.rng.random() < 0.5)
         if zero or odd:
             weights[0] = 0
         if odd:
@@ -74,32 +82,34 @@ def power_maps(
     return out
 
 
-def residual_network(
-    rng: np.random.Generator,
-    phi: str | Activation = "tanh",
-    blocks: int = 3,
-    normalised: bool = True,
-) -> Network:
+def graph(**nodes: Any) -> Network:
+    """A network from its nodes in order, each a layer with the names of its parents.
+
+    ``graph(x=Input(), a=(Affine(), "x"), b=(Affine(), "x"), y=(Sum(), "a", "b"))``.
+    """
+    rows = {name: node if isinstance(node, tuple) else (node,) for name, node in nodes.items()}
+    return Network.from_steps([(name, row[0], row[1:]) for name, row in rows.items()])
+
+
+def residual_network(bench: Bench, phi: str | Activation = "tanh", blocks: int = 3) -> Network:
     """A random network of residual blocks, some of them nested, with normalised sums."""
     phi = activation(phi)
-    parts = [combinators.chain(Input(), Affine())]
+    parts = [chain(Input(), Affine())]
     for _ in range(blocks):
-        branch = combinators.chain(
-            *[combinators.chain(Nonlinear(phi), Affine()) for _ in range(int(rng.integers(1, 4)))]
-        )
-        weight = float(rng.uniform(0.2, 0.9))
-        if rng.random() < 0.3:
-            inner = combinators.residual(branch, shortcut_weight=float(rng.uniform(0.2, 0.9)))
-            branch = combinators.chain(Nonlinear(phi), Affine(), inner, Nonlinear(phi), Affine())
-        parts.append(combinators.residual(branch, shortcut_weight=weight))
-        if rng.random() < 0.4:
-            parts.append(combinators.chain(Nonlinear(phi), Affine()))
-    return combinators.chain(*parts, Nonlinear(phi), Affine())
+        branch = chain(*[chain(Nonlinear(phi), Affine()) for _ in range(bench.whole(1, 4))])
+        weight = bench.uniform(0.2, 0.9)
+        if bench.rng.random() < 0.3:
+            inner = residual(branch, shortcut_weight=bench.uniform(0.2, 0.9))
+            branch = chain(Nonlinear(phi), Affine(), inner, Nonlinear(phi), Affine())
+        parts.append(residual(branch, shortcut_weight=weight))
+        if bench.rng.random() < 0.4:
+            parts.append(chain(Nonlinear(phi), Affine()))
+    return chain(*parts, Nonlinear(phi), Affine())
 
 
-def unit_rows(rng: np.random.Generator, rows: int, columns: int) -> Array:
+def unit_rows(bench: Bench, rows: int, columns: int) -> Array:
     """Inputs of q = 1, (rows, columns)."""
-    x = rng.normal(size=(rows, columns))
+    x = bench.normal(rows, columns)
     return x / np.sqrt((x**2).mean(axis=1, keepdims=True))
 
 
@@ -110,6 +120,7 @@ __all__ = [
     "PowerMap",
     "Sum",
     "activations",
+    "graph",
     "power_maps",
     "residual_network",
     "unit_rows",

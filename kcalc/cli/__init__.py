@@ -1,6 +1,6 @@
 """The command line: ``kcalc COMMAND``.
 
-A command is one file here with a ``COMMAND``, entered into ``COMMANDS`` below.
+A command is a file here with a function ``run``, and its line in ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -10,26 +10,12 @@ import errno
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError
 from ..version import __version__
-from . import (
-    audit,
-    gain,
-    maps,
-    moments,
-    ntk,
-    read,
-    report,
-    scaling,
-    shape,
-    smoothness,
-    train,
-    transfer,
-    verify,
-)
-from .command import Command
+from .command import call, describe
 from .wording import Options, spoken
 
 __all__ = ["COMMANDS", "main", "parser"]
@@ -37,21 +23,21 @@ __all__ = ["COMMANDS", "main", "parser"]
 BAD_INPUT = 2
 LINE = 600  # characters
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EBADF, getattr(errno, "EDQUOT", errno.ENOSPC)}
-COMMANDS: tuple[Command, ...] = (
-    maps.COMMAND,
-    shape.COMMAND,
-    ntk.COMMAND,
-    gain.COMMAND,
-    moments.COMMAND,
-    scaling.COMMAND,
-    smoothness.COMMAND,
-    transfer.COMMAND,
-    report.COMMAND,
-    train.COMMAND,
-    verify.COMMAND,
-    read.COMMAND,
-    audit.COMMAND,
-)
+COMMANDS = {
+    "maps": "print Q and C maps of a network",
+    "shape": "compute the constants that make a network trainable",
+    "ntk": "print the neural tangent kernel of a network",
+    "gain": "print the weight scale that keeps q",
+    "moments": "print how much a network of finite width fluctuates",
+    "scaling": "print the scaling of every weight",
+    "smoothness": "bound the curvature and the step size of a network's loss",
+    "transfer": "print how settings change with width and depth",
+    "report": "write one self-contained HTML page about a network",
+    "train": "train networks and compare methods",
+    "verify": "check the statements of the source papers",
+    "read": "read a model of another framework",
+    "audit": "find what is wrong with a model's initialisation",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,9 +73,10 @@ def _status(arguments: Sequence[str] | None) -> int:
     """The exit status of the command line, its output written."""
     known: Options = {}
     try:
-        options = parser().parse_args(arguments)
-        known = options.known
-        return options.run(options) or 0
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        options = vars(parser(words).parse_args(words))
+        known = options["known"]
+        return call(options["run"], options) or 0
     except FreshnessError as error:
         return _refused(
             spoken(str(error) if "assume_independent" in known else error.message, known)
@@ -131,21 +118,17 @@ def one_line(message: str) -> str:
     return line if len(line) <= LINE else f"{line[: LINE - 200]} ... {line[-195:]}"
 
 
-def parser() -> argparse.ArgumentParser:
-    """The argument parser, every option of every command with its meaning."""
+def parser(words: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """The argument parser, with the options of the commands that ``words`` name."""
     top = _Parser(prog="kcalc", description="Kernel calculus on neural networks.")
     top.add_argument("--version", action="version", version=f"kcalc {__version__}")
     verbs = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in COMMANDS:
+    for name, help in COMMANDS.items():
         verb = verbs.add_parser(
-            command.name,
-            help=command.help,
-            description=command.description,
-            epilog=command.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter
-            if "\n" in command.description + (command.epilog or "")
-            else argparse.HelpFormatter,
+            name, help=help, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        command.options(verb)
-        verb.set_defaults(run=command.run, known={action.dest: action for action in verb._actions})
+        if name in words:
+            run = import_module(f".{name}", __name__).run
+            describe(verb, run)
+            verb.set_defaults(run=run, known={action.dest: action for action in verb._actions})
     return top

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from ..audit import audit
 from ..audit.findings import SEVERITIES, known_codes
@@ -12,101 +12,112 @@ from ..audit.recipes import RECIPES
 from ..audit.result import Audit
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
-from .command import Command
-from .models import PYTHON, input_option, python_attribute
+from .command import Option
+from .models import PYTHON, Inputs, python_attribute
 
 FOUND = 1
-FILES = ("json", "sarif", "html")
-EPILOG = """\
-examples:
-  kcalc audit mymodel:build --input 4,64
-  kcalc audit mymodel:build --fail-on warning --ignore INIT-COPY --sarif audit.sarif
-  kcalc audit mymodel:build --lock init.lock
-  kcalc audit mymodel:build --baseline init.lock
-
-The module is imported, and its code run. The exit status is 0 without findings of the severity of
---fail-on or a worse one, 1 with them, 2 for bad input.
-"""
+FILES = {
+    kind: Option(f"also write the audit as {kind}", metavar="FILE")
+    for kind in ("json", "sarif", "html")
+}
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "model",
-        metavar="MODULE:BUILDER",
-        help="a function without arguments that returns a torch.nn.Module, whose run is recorded; "
-        "or a module, whose weights are measured",
-    )
-    input_option(command)
-    command.add_argument(
-        "--recipe",
-        metavar="NAME",
-        help=f"the recipe that the model declares: {', '.join(r for r in RECIPES if r != 'mup')}, "
-        "mup=module:builder with the builder of the base width, or module:attribute with "
-        "{pattern: sigma}",
-    )
-    command.add_argument(
-        "--optimizer",
-        metavar="MODULE:FUNCTION",
-        help="a function that takes the model and returns its optimizer",
-    )
-    command.add_argument(
-        "--fail-on",
-        choices=SEVERITIES,
-        default="error",
-        help="the least severity that gives the exit status 1; default error",
-    )
-    command.add_argument(
-        "--ignore", action="append", default=[], metavar="CODE", help="leave out findings of a code"
-    )
-    command.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        metavar="CODE",
-        help="apply a criterion that is off by default: INIT-TRUNC",
-    )
-    command.add_argument(
-        "--no-predict",
-        action="store_false",
-        dest="predict",
-        help="leave out the sizes of stream and logits by the kernel calculus, which are given "
-        "where it has rules for every layer",
-    )
-    command.add_argument("--lock", metavar="FILE", help="write laws and sigmas to a file")
-    command.add_argument(
-        "--baseline", metavar="FILE", help="report what differs from the file that --lock wrote"
-    )
-    for kind in FILES:
-        command.add_argument(f"--{kind}", metavar="FILE", help=f"also write the audit as {kind}")
+def run(
+    model: Annotated[
+        str,
+        Option(
+            "a function without arguments that returns a torch.nn.Module, whose run is recorded; "
+            "or a module, whose weights are measured",
+            "model",
+            metavar="MODULE:BUILDER",
+        ),
+    ],
+    input: Inputs = (),
+    recipe: Annotated[
+        str | None,
+        Option(
+            f"the recipe that the model declares: {', '.join(r for r in RECIPES if r != 'mup')}, "
+            "mup=module:builder with the builder of the base width, or module:attribute with "
+            "{pattern: sigma}",
+            metavar="NAME",
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        Option(
+            "a function that takes the model and returns its optimizer, or a list of optimizers",
+            metavar="MODULE:FUNCTION",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        str,
+        Option(
+            "the least severity that gives the exit status 1; default error", choices=SEVERITIES
+        ),
+    ] = "error",
+    ignore: Annotated[
+        tuple[str, ...],
+        Option("leave out findings of some codes, with commas between", metavar="CODES"),
+    ] = (),
+    also: Annotated[
+        tuple[str, ...],
+        Option("apply a criterion that is off by default: INIT-TRUNC", metavar="CODE"),
+    ] = (),
+    predict: Annotated[
+        bool,
+        Option(
+            "leave out the sizes of stream and logits by the kernel calculus, which are given "
+            "where it has rules for every layer",
+            "--no-predict",
+            action="store_false",
+        ),
+    ] = True,
+    lock: Annotated[str | None, Option("write laws and sigmas to a file", metavar="FILE")] = None,
+    baseline: Annotated[
+        str | None, Option("report what differs from the file that --lock wrote", metavar="FILE")
+    ] = None,
+    **files: Annotated[str, FILES],
+) -> int:
+    """Audit the initialisation of a PyTorch model.
 
+    The audit has the law and the role of every parameter, the sizes of stream, gradients and
+    logits at the start, and findings with file and line.
 
-def _run(options: argparse.Namespace) -> int:
-    known_codes(options.ignore, "--ignore")
-    paths = [path for kind in FILES if (path := getattr(options, kind))]
-    for path, kind in zip(paths, [k for k in FILES if getattr(options, k)], strict=True):
+    Examples:
+      kcalc audit mymodel:build --input 4,64
+      kcalc audit mymodel:build --fail-on warning --ignore INIT-COPY --sarif audit.sarif
+      kcalc audit mymodel:build --lock init.lock
+      kcalc audit mymodel:build --baseline init.lock
+
+    The module is imported, and its code run. The exit status is 0 without findings of the
+    severity of --fail-on or a worse one, 1 with them, 2 for bad input.
+
+    """
+    ignored = known_codes([c.strip() for text in ignore for c in text.split(",")], "--ignore")
+    for kind, path in files.items():
         if not path.endswith(f".{kind}"):
             raise KcalcError(f"--{kind}: {path} must end in .{kind}")
         destination(path)
     found = audit(
-        _named(options.model, "the builder"),
-        tuple(options.input) or None,
-        _recipe(options.recipe),
-        None if options.optimizer is None else _named(options.optimizer, "--optimizer"),
-        tuple(options.also),
-        options.predict,
+        _named(model, "the builder"),
+        tuple(input) or None,
+        _recipe(recipe),
+        None if optimizer is None else _named(optimizer, "--optimizer"),
+        tuple(also),
+        predict,
     )
-    if options.baseline:
-        found = replace(found, findings=(*found.findings, *found.changes(options.baseline)))
-    found = _without(found, options.ignore)
-    if options.lock:
-        found.lock(options.lock)
-    for path in paths:
+    if baseline:
+        found = replace(found, findings=(*found.findings, *found.changes(baseline)))
+    found = _without(found, ignored)
+    if lock:
+        found.lock(lock)
+    for path in files.values():
         found.save(path)
     print(found)
-    return FOUND if found.found(options.fail_on) else 0
+    return FOUND if found.found(fail_on) else 0
 
 
-def _without(found: Audit, codes: list[str]) -> Audit:
+def _without(found: Audit, codes: Sequence[str]) -> Audit:
     """The audit without findings of some codes."""
     return replace(found, findings=tuple(f for f in found.findings if f.code not in codes))
 
@@ -121,14 +132,3 @@ def _recipe(text: str | None) -> Any:
     if text is not None and text.startswith("mup="):
         return "mup", _named(text.removeprefix("mup="), "the builder of the base width")
     return python_attribute(text) if text is not None and PYTHON.fullmatch(text) else text
-
-
-COMMAND = Command(
-    "audit",
-    "find what is wrong with a model's initialisation",
-    "Audit the initialisation of a PyTorch model: the law and the role of every parameter, the\n"
-    "sizes of stream, gradients and logits at the start, and findings with file and line.",
-    _options,
-    _run,
-    EPILOG,
-)

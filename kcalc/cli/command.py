@@ -1,30 +1,30 @@
-"""The form of a command, and the option types and files that commands share."""
+"""Commands from functions: the parameters of a function are the options of its command.
+
+A parameter is annotated ``Annotated[type, Option(help)]``. The option ``--like-this`` gives the
+parameter ``like_this``; without it the parameter keeps its default. A parameter that is annotated
+``Annotated[type, function]`` is the result of that function, whose parameters are options too;
+``**targets: Annotated[Any, {name: Option(help)}]`` takes the options of a table. The docstring
+describes the command; what follows "Examples:" in it stands below the options.
+"""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 
-@dataclass(frozen=True)
-class Command:
-    """One word of the command line.
+class Option:
+    """An option: its help, its flags where its name does not give them, and what argparse takes.
 
-    ``help`` is its line in ``kcalc --help``; ``description`` and ``epilog`` stand above and below
-    its own options, as written where the description has several lines. ``options`` adds its
-    arguments to a parser; ``run`` does the work: it prints to standard output and raises KcalcError
-    for bad input; its result is the exit status, None for 0.
+    ``group``: the heading it stands under. The annotated type says what argparse is not told:
+    float is a finite number, bool a switch, and a tuple collects an option given several times.
     """
 
-    name: str
-    help: str
-    description: str
-    options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int | None]
-    epilog: str | None = None
+    def __init__(self, help: str, *flags: str, group: str | None = None, **more: Any) -> None:
+        self.flags, self.group, self.more = flags, group, {"help": help, **more}
 
 
 def number(text: str) -> float:
@@ -38,9 +38,66 @@ def number(text: str) -> float:
     return value
 
 
-def plot_option(command: argparse.ArgumentParser) -> None:
-    """``--plot FILE``."""
-    command.add_argument("--plot", metavar="FILE", help="write a figure (.png, .pdf or .svg)")
+GIVEN = object()  # in place of an Option: all that was given, {name: value}
+KINDS: dict[type, dict[str, Any]] = {
+    tuple: {"action": "append"},
+    float: {"type": number},
+    int: {"type": int},
+    bool: {"action": "store_true"},
+}
+Plot: TypeAlias = Annotated[
+    str | None, Option("write a figure (.png, .pdf or .svg)", metavar="FILE")
+]
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """(name, type, the rest of its annotation) of every parameter."""
+    hints = get_type_hints(function, include_extras=True)
+    for name in inspect.signature(function).parameters:
+        kind, *about = get_args(hints[name])
+        yield name, kind, tuple(about)
+
+
+def describe(parser: argparse.ArgumentParser, function: Callable[..., Any]) -> None:
+    """Give a parser the description and the options of a function."""
+    text, mark, examples = (inspect.getdoc(function) or "").partition("Examples:\n")
+    parser.description, parser.epilog = text.strip(), mark.lower() + examples
+    _declare(parser, function, {None: parser})
+
+
+def _declare(
+    parser: argparse.ArgumentParser, function: Callable[..., Any], groups: dict[Any, Any]
+) -> None:
+    for name, kind, about in _parameters(function):
+        if callable(about[0]):
+            _declare(parser, about[0], groups)
+            continue
+        if about[0] is GIVEN:
+            continue
+        table = about[0].items() if isinstance(about[0], Mapping) else ((name, o) for o in about)
+        usual = next(
+            (KINDS[k] for k in KINDS if k in (kind, get_origin(kind), *get_args(kind))), {}
+        )
+        for dest, option in table:
+            if option.group not in groups:
+                groups[option.group] = parser.add_argument_group(option.group)
+            flags = option.flags or ("--" + dest.replace("_", "-"),)
+            named = {"dest": dest} if flags[0].startswith("-") else {}
+            groups[option.group].add_argument(
+                *flags, **usual | {"default": argparse.SUPPRESS} | named | option.more
+            )
+
+
+def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Call a function with the options that were given."""
+    values: dict[str, Any] = {}
+    for name, _, about in _parameters(function):
+        if about[0] is GIVEN or callable(about[0]):
+            values[name] = given if about[0] is GIVEN else call(about[0], given)
+            continue
+        names = about[0] if isinstance(about[0], Mapping) else (name,)
+        values |= {key: given[key] for key in names if key in given}
+    return function(**values)
 
 
 def save_figure(axes: Any, path: str) -> None:

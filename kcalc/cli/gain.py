@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Annotated
 
 from ..activations import activation
 from ..activations.gains import gain
-from .command import Command, number
+from .command import Option
 from .text import table
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("activations", nargs="+", metavar="NAME", help="activations by name")
-    command.add_argument("--q", type=number, default=1.0, help="the q value to keep; default 1")
-
-
-def _run(options: argparse.Namespace) -> None:
+def run(
+    activations: Annotated[
+        list[str], Option("activations by name", "activations", nargs="+", metavar="NAME")
+    ],
+    q: Annotated[float, Option("the q value to keep; default 1")] = 1.0,
+) -> None:
+    """Print the gains of activations."""
     rows = [("activation", "gain", "centred gain")]
-    for name in options.activations:
+    for name in activations:
         phi = activation(name)
-        variance = float(phi.second_moment(options.q)) - float(phi.mean(options.q)) ** 2
-        centred = f"{gain(phi, options.q, centred=True):.13g}" if variance > 0 else "-"
-        rows.append((phi.name, f"{gain(phi, options.q):.13g}", centred))
+        variance = float(phi.second_moment(q)) - float(phi.mean(q)) ** 2
+        centred = f"{gain(phi, q, centred=True):.13g}" if variance > 0 else "-"
+        rows.append((phi.name, f"{gain(phi, q):.13g}", centred))
     print("\n".join(table(rows)))
-
-
-COMMAND = Command(
-    "gain", "print the weight scale that keeps q", "Print the gains of activations.", _options, _run
-)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import c_map, node_values, q_map
@@ -13,17 +12,9 @@ from ..calculi.gradients import Gradients, gradients
 from ..calculi.slopes import slope_texts
 from ..calculi.subnetworks import maximal_slope, subnetworks
 from ..foundation.errors import KcalcError
-from .command import Command, number, plot_option, save_figure
-from .networks import (
-    Named,
-    network_from,
-    network_options,
-    sigma_options,
-    token_options,
-    tokens_of,
-    with_sigmas,
-)
-from .text import activation_names, assumption_lines, heuristic_lines, mode_lines, table
+from .command import Option, Plot, save_figure
+from .networks import Named, Tokens, Weighted
+from .text import assumption_lines, heading, mode_lines, table
 
 if TYPE_CHECKING:
     from ..maps.maps import CMap
@@ -32,82 +23,60 @@ COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
 STABILITY = {True: "attracting", False: "repelling", None: "undecided by the slope"}
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    network_options(command)
-    plot_option(command)
-    sigma_options(command)
-    token_options(command)
-    command.add_argument(
-        "--q", type=number, help="q value (mean square) of the network's input; default 1"
-    )
-    command.add_argument(
-        "--assume-independent",
-        action="store_true",
-        help="go on where a hypothesis fails, saying so",
-    )
-    command.add_argument(
-        "--slopes",
-        action="store_true",
-        help="print the slope polynomial and the maximal slope function instead (with --q at true "
-        "q values); --plot draws the subnetworks",
-    )
-
-
-def _run(options: argparse.Namespace) -> None:
-    named = network_from(options)
-    named = replace(named, network=with_sigmas(named.network, options))
-    if options.q is not None and options.q <= 0:
-        raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
-    if options.slopes:
-        text = slopes_text(named, options.q)
-        if options.plot:
-            save_figure(subnetworks(named.network).draw(), options.plot)
+def run(
+    named: Weighted,
+    over: Tokens,
+    plot: Plot = None,
+    q: Annotated[
+        float | None, Option("q value (mean square) of the network's input; default 1")
+    ] = None,
+    assume_independent: Annotated[
+        bool, Option("go on where a hypothesis fails, saying so")
+    ] = False,
+    slopes: Annotated[
+        bool,
+        Option(
+            "print the slope polynomial and the maximal slope function instead (with --q at true "
+            "q values); --plot draws the subnetworks"
+        ),
+    ] = False,
+) -> None:
+    """Print the global Q and C map of a network."""
+    network, level = named.network, 1.0 if q is None else q
+    if level <= 0:
+        raise KcalcError(f"--q is a mean square and must be > 0, got {q}")
+    if slopes:
+        text = slopes_text(named, q)
+        if plot:
+            save_figure(subnetworks(network).draw(), plot)
         print(text)
         return
-    level = 1.0 if options.q is None else options.q
-    tokens = tokens_of(options)
-    if options.tokens is not None and tells_tokens_apart(named.network, options.tokens):
-        if options.plot:
+    at = partial(node_values, network, 0.0, q=level, assume_independent=assume_independent, **over)
+    if over["tokens"] is not None and tells_tokens_apart(network, over["tokens"]):
+        if plot:
             raise KcalcError(
                 "attention that tells tokens apart is sampled, and has no map to plot; drop --plot"
             )
-        values = node_values(
-            named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens
-        )
+        values = at()
         found = [
-            gradients(
-                named.network,
-                level,
-                output,
-                assume_independent=options.assume_independent,
-                **tokens,
-            )
-            for output in named.network.outputs
+            gradients(network, level, output, assume_independent=assume_independent, **over)
+            for output in network.outputs
         ]
         print(sampled_text(named, values, found))
         return
-    q = q_map(named.network, options.assume_independent, **tokens)
-    c = c_map(named.network, options.assume_independent, **tokens)
-    text = maps_text(named, q, c, level)
-    if options.tokens is not None:
-        values = node_values(
-            named.network, 0.0, q=level, assume_independent=options.assume_independent, **tokens
-        )
-        text += "\n\n" + tokens_text(named, values)
-    if options.plot:
-        save_figure(c.plot(q=level, labels=[named.short]), options.plot)
+    c = c_map(network, assume_independent, **over)
+    text = maps_text(named, q_map(network, assume_independent, **over), c, level)
+    if over["tokens"] is not None:
+        text += "\n\n" + tokens_text(named, at())
+    if plot:
+        save_figure(c.plot(q=level, labels=[named.short]), plot)
     print(text)
 
 
 def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
     """The global maps as aligned text."""
     network = named.network
-    lines = [
-        *heuristic_lines(c_of),
-        named.title,
-        f"activations: {', '.join(activation_names(network))}",
-        "",
-    ]
+    lines = heading(named.title, network, c_of)
     values, slopes, q_out = c_of(COSINES, q), c_of.derivative(1)(COSINES, q), q_of(q)
     for node in network.outputs:
         value, slope, out = (v[node] if isinstance(v, dict) else v for v in (values, slopes, q_out))
@@ -155,12 +124,7 @@ def sampled_text(named: Named, values: Any, found: Sequence[Gradients]) -> str:
 
     They are given with their standard errors. ``found``: the gradients of every output.
     """
-    title = [
-        *heuristic_lines(values),
-        named.title,
-        f"activations: {', '.join(activation_names(named.network))}",
-        "",
-    ]
+    title = heading(named.title, named.network, values)
     modes = [
         line
         for one in found
@@ -179,12 +143,7 @@ def slopes_text(named: Named, q: float | None) -> str:
     """
     network = named.network
     mu = maximal_slope(network, q)
-    lines = [
-        *heuristic_lines(mu),
-        named.title,
-        f"activations: {', '.join(activation_names(network))}",
-        "",
-    ]
+    lines = heading(named.title, network, mu)
     polynomials = slope_texts(network, q)
     lines.append("slope polynomial p(psi), psi = C'(1) of every nonlinear layer")
     lines.extend(
@@ -195,12 +154,3 @@ def slopes_text(named: Named, q: float | None) -> str:
     if not network.free_symbols:
         lines += [*str(mu.bounds()).splitlines(), ""]
     return "\n".join([*lines, *assumption_lines(mu)])
-
-
-COMMAND = Command(
-    "maps",
-    "print Q and C maps of a network",
-    "Print the global Q and C map of a network.",
-    _options,
-    _run,
-)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..interchange.example_shapes import example_shape
 from ..interchange.model_reading import Reading
 from ..interchange.read import FORMATS, read
+from .command import Option
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LONGEST = 40  # digits of a size, more than any has
@@ -58,27 +59,22 @@ def token_ids(text: str) -> np.ndarray:
     return FIRST_ID + np.arange(prod(shape)).reshape(shape) % IDS
 
 
-def input_option(command: argparse.ArgumentParser) -> None:
-    """``--input SIZES`` for real numbers, ``--ids SIZES`` for token ids, once for every input."""
-    command.add_argument(
+Inputs: TypeAlias = Annotated[
+    tuple[Any, ...],
+    Option(
+        "as --input, for an input of token ids (whole numbers): 2,16 for 2 sequences of 16 tokens; "
+        "inputs stand in the order of --input and --ids",
         "--ids",
         type=token_ids,
-        action="append",
-        dest="input",
-        default=argparse.SUPPRESS,
         metavar="SIZES",
-        help="as --input, for an input of token ids (whole numbers): 2,16 for 2 sequences of 16 "
-        "tokens; inputs stand in the order of --input and --ids",
-    )
-    command.add_argument(
-        "--input",
+    ),
+    Option(
+        "the shape of an example input, the examples first: 1,3,224,224; once for every input of "
+        "the model",
         type=sizes,
-        action="append",
-        default=[],
         metavar="SIZES",
-        help="the shape of an example input, the examples first: 1,3,224,224; once for every input "
-        "of the model",
-    )
+    ),
+]
 
 
 def is_model(text: str) -> bool:

@@ -5,23 +5,24 @@ a family and a number (``resnet-v2-101``), or a model of the user's own.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from ..activations import activation, names
+from ..activations import activation as activation_named
+from ..activations import names
 from ..calculi.widths import open_nodes
 from ..foundation.errors import KcalcError, unknown
 from ..interchange.model_reading import Reading
 from ..network import architectures
 from ..network.layers import Affine, Nonlinear, Sum
 from ..network.network import Network
+from ..shaping import METHODS
 from ..shaping.base import replace_activations
-from .command import number
-from .models import LONGEST, input_option, is_model, model_named
+from .command import Option
+from .models import LONGEST, Inputs, is_model, model_named
 
 EXAMPLES = (
     "vanilla-100",
@@ -84,7 +85,8 @@ class Named:
 
     network: Network
     title: str
-    reading: Reading | None = None  # of a model whose network is as it was read
+    reading: Reading | None = None  # of a model to which no more was done than
+    activation: str | None = None  # to give it these activations
 
     @property
     def short(self) -> str:
@@ -96,57 +98,42 @@ class Named:
         )
 
 
-def network_options(command: argparse.ArgumentParser) -> None:
-    """Add the options for the network, its activation and its shortcut weight.
-
-    Options for the user's own models are added too.
-    """
-    command.add_argument("network", metavar="NET", help=NET_HELP)
-    command.add_argument(
-        "--activation",
-        metavar="NAME",
-        help=f"activation of every nonlinear layer: {', '.join(names())}",
-    )
-    command.add_argument(
-        "--shortcut-weight",
-        type=number,
-        metavar="W",
-        help="amplitude of the shortcut in ResNet sums, in [0, 1)",
-    )
-    input_option(command)
-    command.add_argument(
-        "--without-normalization",
-        action="store_true",
-        help="drop Batch-, Layer-, RMS- and GroupNorm, and normalise the weights of sums",
-    )
-    command.add_argument(
-        "--normalise-sums",
-        action="store_true",
-        help="divide the weights of every sum by the root of their squares' sum",
-    )
-    command.add_argument(
-        "--preactivated",
-        action="store_true",
-        help="rewrite a ResNet V1, whose sums add activations, as a V2",
-    )
+ShortcutWeight: TypeAlias = Annotated[
+    float | None, Option("amplitude of the shortcut in ResNet sums, in [0, 1)", metavar="W")
+]
 
 
-def network_from(options: argparse.Namespace) -> Named:
-    """The network that the options of :func:`network_options` name.
+def network_from(
+    network: Annotated[str, Option(NET_HELP, "network", metavar="NET")],
+    activation: Annotated[
+        str | None,
+        Option(f"activation of every nonlinear layer: {', '.join(names())}", metavar="NAME"),
+    ] = None,
+    shortcut_weight: ShortcutWeight = None,
+    input: Inputs = (),
+    without_normalization: Annotated[
+        bool, Option("drop Batch-, Layer-, RMS- and GroupNorm, and normalise the weights of sums")
+    ] = False,
+    normalise_sums: Annotated[
+        bool, Option("divide the weights of every sum by the root of their squares' sum")
+    ] = False,
+    preactivated: Annotated[
+        bool, Option("rewrite a ResNet V1, whose sums add activations, as a V2")
+    ] = False,
+) -> Named:
+    """The network that a command line names.
 
     Raises: KcalcError as :func:`named_network`.
     """
-    named = named_network(
-        options.network, options.activation, options.shortcut_weight, options.input
-    )
-    if options.without_normalization or options.normalise_sums:
-        named = bare(named, options.without_normalization)
-    if not options.preactivated:
+    named = named_network(network, activation, shortcut_weight, input)
+    if without_normalization or normalise_sums:
+        named = bare(named, without_normalization)
+    if not preactivated:
         return named
-    network = named.network.preactivated()
-    moved = [node for node in network if network.parents(node) != named.network.parents(node)]
+    found = named.network.preactivated()
+    moved = [node for node in found if found.parents(node) != named.network.parents(node)]
     return Named(
-        network,
+        found,
         "\n".join([named.title, *_listed("rewritten as pre-activation, other inputs", moved)]),
     )
 
@@ -167,50 +154,58 @@ def _listed(what: str, nodes: Sequence[Any]) -> list[str]:
     return wrap(f"{what}: {', '.join(map(str, nodes)) or 'none'}", 112, subsequent_indent="  ")
 
 
-def sigma_options(command: argparse.ArgumentParser, biases: bool = True) -> None:
-    """``--sigma-w S`` and, with ``biases``, ``--sigma-b S``, which :func:`with_sigmas` applies."""
-    command.add_argument(
-        "--sigma-w",
-        type=number,
-        metavar="S",
-        help="sqrt(fan-in) times the standard deviation of all weights",
-    )
-    if biases:
-        command.add_argument(
-            "--sigma-b", type=number, metavar="S", help="standard deviation of all biases"
-        )
+Net: TypeAlias = Annotated[Named, network_from]
+SigmaW: TypeAlias = Annotated[
+    float | None,
+    Option("sqrt(fan-in) times the standard deviation of all weights", metavar="S"),
+]
 
 
-def token_options(command: argparse.ArgumentParser) -> None:
-    """``--tokens T`` and ``--token-cosine R``, which :func:`tokens_of` reads."""
-    command.add_argument(
-        "--tokens", type=int, metavar="T", help="tokens of an input, for networks with attention"
-    )
-    command.add_argument(
-        "--token-cosine",
-        type=number,
-        metavar="R",
-        help="cosine of two tokens of an input; default 0",
-    )
-
-
-def tokens_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of maps over tokens."""
-    return {"tokens": options.tokens, "token_cosine": options.token_cosine}
-
-
-def with_sigmas(network: Network, options: argparse.Namespace) -> Network:
+def weighted(
+    named: Net,
+    sigma_w: SigmaW = None,
+    sigma_b: Annotated[
+        float | None, Option("standard deviation of all biases", metavar="S")
+    ] = None,
+) -> Named:
     """The network with one sigma_w, and one sigma_b, in all Affine layers, where they are given."""
-    given = {
-        name: value
-        for name in ("sigma_w", "sigma_b")
-        if (value := getattr(options, name, None)) is not None
-    }
-    return (
-        network.map_layers(lambda node, layer: replace(layer, **given), Affine)
-        if given
-        else network
-    )
+    given = {k: v for k, v in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if v is not None}
+    if not given:
+        return named
+    network = named.network.map_layers(lambda node, layer: replace(layer, **given), Affine)
+    return Named(network, named.title)
+
+
+def without_biases(named: Net, sigma_w: SigmaW = None) -> Named:
+    """The network with one sigma_w in all Affine layers, where it is given."""
+    return weighted(named, sigma_w)
+
+
+Weighted: TypeAlias = Annotated[Named, weighted]
+WeightsAlone: TypeAlias = Annotated[Named, without_biases]
+
+
+def tokens_of(
+    tokens: Annotated[
+        int | None, Option("tokens of an input, for networks with attention", metavar="T")
+    ] = None,
+    token_cosine: Annotated[
+        float | None, Option("cosine of two tokens of an input; default 0", metavar="R")
+    ] = None,
+) -> dict[str, Any]:
+    """The keyword arguments of maps over tokens."""
+    return {"tokens": tokens, "token_cosine": token_cosine}
+
+
+Tokens: TypeAlias = Annotated[dict[str, Any], tokens_of]
+FirstMethod: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "shape the network first, by a method of kcalc shape with its default targets",
+        metavar="METHOD",
+        choices=tuple(METHODS),
+    ),
+]
 
 
 def check_widths(network: Network, features: int | None) -> None:
@@ -283,12 +278,12 @@ def _from_model(name: str, activation_name: str | None, inputs: Sequence[Any]) -
     reading = model_named(name, inputs)
     network = reading.network.written_out()
     if activation_name is not None:
-        phi = activation(activation_name)
+        phi = activation_named(activation_name)
         network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), phi))
     lines = [f"{name}: {_counted(network)}"]
     if reading.fidelity.level != "exact":
         lines.append(f"read with {reading.fidelity} ('kcalc read {name}' prints the notes)")
-    return Named(network, "\n".join(lines), reading)
+    return Named(network, "\n".join(lines), reading, activation_name)
 
 
 def _built(family: str, depth: int, phi: str, weight: float | None) -> Named:

@@ -5,8 +5,7 @@ The neural tangent kernel is also split into its parts by layer.
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -15,84 +14,53 @@ from ..calculi.ntk import TangentKernel, ntk
 from ..calculi.tangent import PARAMETERIZATIONS
 from ..foundation.errors import KcalcError
 from ..network.layers import Affine
-from ..shaping import METHODS, shape
-from .command import Command, number, plot_option, save_figure
-from .networks import (
-    Named,
-    network_from,
-    network_options,
-    sigma_options,
-    token_options,
-    tokens_of,
-    with_sigmas,
-)
-from .text import activation_names, assumption_lines, heuristic_lines, mode_lines, table
+from ..shaping import shape
+from .command import Option, Plot, save_figure
+from .networks import FirstMethod, Named, Tokens, Weighted
+from .text import assumption_lines, heading, mode_lines, table
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
 ROUNDING = 2.0**-48  # per layer, over the variance of the output; less prints as 0
-EPILOG = """\
-examples:
-  kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356
-  kcalc ntk vanilla-100 --activation tanh --method dks --layers
-"""
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    network_options(command)
-    plot_option(command)
-    command.add_argument(
-        "--q",
-        type=number,
-        default=1.0,
-        help="q value (mean square) of the network's input; default 1",
-    )
-    sigma_options(command)
-    token_options(command)
-    command.add_argument(
-        "--method",
-        metavar="METHOD",
-        choices=tuple(METHODS),
-        help="shape the network first, by a method of kcalc shape with its default targets",
-    )
-    command.add_argument(
-        "--parameterization", choices=PARAMETERIZATIONS, default="ntk", help="default ntk"
-    )
-    command.add_argument(
-        "--features",
-        type=int,
-        metavar="N",
-        help="width where none is stated (standard parameterisation)",
-    )
-    command.add_argument(
-        "--layers",
-        action="store_true",
-        help="also print the part of every Affine layer and the gradients there",
-    )
+def run(
+    named: Weighted,
+    tokens: Tokens,
+    plot: Plot = None,
+    q: Annotated[float, Option("q value (mean square) of the network's input; default 1")] = 1.0,
+    method: FirstMethod = None,
+    parameterization: Annotated[str, Option("default ntk", choices=PARAMETERIZATIONS)] = "ntk",
+    features: Annotated[
+        int | None, Option("width where none is stated (standard parameterisation)", metavar="N")
+    ] = None,
+    layers: Annotated[
+        bool, Option("also print the part of every Affine layer and the gradients there")
+    ] = False,
+) -> None:
+    """Print the infinite-width kernels of a network as functions of the inputs' c value.
 
+    Printed too is how large gradients are at initialisation.
 
-def _run(options: argparse.Namespace) -> None:
-    named = network_from(options)
-    if options.q <= 0:
-        raise KcalcError(f"--q is a mean square and must be > 0, got {options.q}")
-    network = with_sigmas(named.network, options)
-    if options.method is not None:
-        network = shape(network, method=options.method).network
-    tokens = tokens_of(options)
-    kernel = ntk(network, options.parameterization, options.features, **tokens)
-    text = kernel_text(named, kernel, options.q, options.layers, **tokens)
-    if options.plot:
-        save_figure(kernel.plot(q=options.q), options.plot)
+    Examples:
+      kcalc ntk vanilla-100 --activation relu --sigma-w 1.41421356
+      kcalc ntk vanilla-100 --activation tanh --method dks --layers
+
+    """
+    if q <= 0:
+        raise KcalcError(f"--q is a mean square and must be > 0, got {q}")
+    network = named.network
+    if method is not None:
+        network = shape(network, method=method).network
+    kernel = ntk(network, parameterization, features, **tokens)
+    text = kernel_text(named, kernel, q, layers, **tokens)
+    if plot:
+        save_figure(kernel.plot(q=q), plot)
     print(text)
 
 
 def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **tokens: Any) -> str:
     """The kernels as aligned text."""
-    lines = [
-        *heuristic_lines(kernel),
-        named.title,
-        f"activations: {', '.join(activation_names(kernel.network))}",
-        "",
-    ]
+    lines = heading(named.title, kernel.network, kernel)
     tangent, covariance = kernel(COSINES, q), kernel.nngp(COSINES, q)
     for node in kernel.network.outputs:
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
@@ -135,14 +103,3 @@ def _gradient_lines(kernel: TangentKernel, found: Gradients, q: float, layers: b
             "",
         ]
     return lines
-
-
-COMMAND = Command(
-    "ntk",
-    "print the neural tangent kernel of a network",
-    "Print the infinite-width kernels of a network as functions of the inputs' c value,\nand how "
-    "large gradients are at initialisation.",
-    _options,
-    _run,
-    EPILOG,
-)

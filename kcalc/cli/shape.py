@@ -1,103 +1,125 @@
-"""``kcalc shape NET``: constants by every shaping method.
-
-A method's options are rows of ``OPTIONS`` in targets.py.
-"""
+"""``kcalc shape NET``: constants by every shaping method."""
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from collections.abc import Iterable
+from textwrap import wrap
+from typing import Annotated, Any
 
 from ..calculi.scaling.tables import MOST, rows
 from ..foundation.errors import KcalcError
-from ..foundation.files import destination
 from ..foundation.printing import cut
-from ..interchange.json_format import write_json
 from ..interchange.model_reading import Reading
 from ..interchange.writers import WRITERS, writer
 from ..network.layers import Affine, Attend, Nonlinear, Opaque, Sum
 from ..network.network import Network, sum_weights
-from ..shaping import METHODS, Constants, RegionalShaping, shape
+from ..shaping import METHODS, Constants, RegionalShaping, record, shape
+from ..shaping.advice import OPTION
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
-from .command import Command, plot_option, save_figure
-from .networks import Named, check_widths, network_from, network_options
-from .targets import DESCRIPTION, EXAMPLES, add_targets, targets
-from .text import assumption_lines, heuristic_lines, table
+from .command import Option, Plot, save_figure
+from .networks import Named, Net, check_widths
+from .targets import TARGETS, flag, owners
+from .text import Json, assumption_lines, check_json, heuristic_lines, show, table
 
 REWEIGHTED = ("residual_weights", "nf")
+TAKING = {method for target in TARGETS if target != OPTION for method in owners(target)}
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    network_options(command)
-    plot_option(command)
-    command.add_argument(
-        "--method",
-        default="dks",
-        metavar="METHOD",
-        help=f"{', '.join(METHODS)} (see above); default dks",
-    )
-    add_targets(command)
-    command.add_argument(
-        "--json",
-        metavar="FILE",
-        help="also write the result as JSON, '-' for standard output alone",
-    )
-    command.add_argument(
-        "--export",
-        metavar="TARGET",
-        help=f"print the result as code or data for a framework instead: {', '.join(WRITERS)}",
-    )
-    command.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="write the text of --export to a file, and print the constants as usual",
-    )
-
-
-def _run(options: argparse.Namespace) -> None:
-    named = network_from(options)
-    given = targets(options)
-    if options.output and not options.export:
+def run(
+    named: Net,
+    plot: Plot = None,
+    method: Annotated[str, Option(f"{', '.join(METHODS)} (see above); default dks")] = "dks",
+    json: Json = None,
+    export: Annotated[
+        str | None,
+        Option(
+            f"print the result as code or data for a framework instead: {', '.join(WRITERS)}",
+            metavar="TARGET",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        Option(
+            "write the text of --export to a file, and print the constants as usual",
+            "-o",
+            "--output",
+            metavar="FILE",
+        ),
+    ] = None,
+    **targets: Annotated[Any, TARGETS],
+) -> None:
+    _check_targets(method, targets)
+    if output and not export:
         raise KcalcError(
             "-o names the file of an export; say which with --export, as in --export torch -o "
             "acts.py"
         )
-    if options.export:
-        writer(options.export)
-    if options.method == "geometric":
-        check_widths(named.network, given.get("features"))
-    reading = named.reading
-    if reading is not None and _partly(reading):
-        if options.plot or options.export:
+    if export:
+        writer(export)
+    if method == "geometric":
+        check_widths(named.network, targets.get("features"))
+    if named.reading is not None and _partly(named.reading):
+        if plot or export:
             raise KcalcError(
                 "--plot and --export are for one network, and this model has operations that are "
                 "left alone; --json writes the constants of all regions"
             )
-        result = shape(reading, options.activation, options.method, **given)
+        result = shape(named.reading, named.activation, method, **targets)
     else:
-        result = shape(named.network, method=options.method, **given)
+        result = shape(named.network, method=method, **targets)
     text = (
         regional_text(named, result)
         if isinstance(result, RegionalShaping)
         else shape_text(named, result)
     )
-    for path in (options.json, options.output):
-        if path and path != "-":
-            destination(path)
-    if options.plot and isinstance(result, Shaping):
-        save_figure(result.plot(), options.plot)
-    if options.json:
-        write_json(result.to_dict(), options.json)
-    if options.export and isinstance(result, Shaping):
-        to_file = options.output and options.output != "-"
-        source = result.export(options.export, options.output if to_file else None)
-        if not to_file:
-            print(source, end="")
-            return
-    if options.json != "-":
-        print(text)
+    for path in (json, output):
+        check_json(path)
+    if isinstance(result, Shaping):
+        if plot:
+            save_figure(result.plot(), plot)
+        if export:
+            to_file = output and output != "-"
+            source = result.export(export, output if to_file else None)
+            text = text if to_file else source.rstrip("\n")
+    show(text, result.to_dict, json)
+
+
+def _check_targets(method: str, given: Iterable[str]) -> None:
+    """Refuse targets of other methods. Raises: KcalcError naming the method to add."""
+    for target in given:
+        if method in TAKING and method not in (methods := owners(target)):
+            raise KcalcError(
+                f"{flag(target)} is a target of the method {' or '.join(methods)}, not of "
+                f"{method}; add --method {methods[0]}"
+            )
+
+
+def _method_lines() -> str:
+    return "\n".join(
+        line
+        for name, method in METHODS.items()
+        for line in wrap(
+            f"{name}: {record(method).about}", 86, initial_indent="  ", subsequent_indent="      "
+        )
+    )
+
+
+run.__doc__ = f"""Compute the constants that make a network trainable, and check them.
+
+Methods:
+{_method_lines()}
+
+Examples:
+  kcalc shape vanilla-100 --activation tanh
+  kcalc shape resnet-v2-101 --activation relu --method tat --eta 0.9 --shortcut-weight 0.8
+  kcalc shape vanilla-50 --activation gelu --method tat --tau 0.3 --json constants.json
+  kcalc shape vanilla-50 --activation tanh --method eoc --sigma-b 0.05
+  kcalc shape resnet-v2-50 --activation gelu --method nf --alpha 0.2
+  kcalc shape resnet-v2-50 --method residual_weights --scheme slope --slope 2 --local-slope 1.1
+  kcalc shape resnet-v2-101 --activation tanh --export torch -o acts.py
+  kcalc shape vanilla-10 --method geometric --features 256 --output-std 0.05
+"""
 
 
 def _partly(reading: Reading) -> bool:
@@ -209,13 +231,3 @@ def _weight_lines(network: Network) -> list[str]:
         elif len(weights) == 2:
             rows.append([str(node), *weights])
     return table([("sum", "first weight", "second weight"), *rows], indent=2) if rows else []
-
-
-COMMAND = Command(
-    "shape",
-    "compute the constants that make a network trainable",
-    DESCRIPTION,
-    _options,
-    _run,
-    EXAMPLES,
-)

@@ -6,7 +6,7 @@ Statements about descent are printed too.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Annotated, Any
 
 from ..calculi.smoothness import smoothness
 from ..calculi.smoothness.losses import LOSSES
@@ -15,103 +15,91 @@ from ..foundation.errors import KcalcError
 from ..network.layers import Affine
 from ..network.network import Network
 from ..network.skips import averaging_shortcuts
-from .command import Command, number, plot_option, save_figure
-from .networks import check_widths, network_from, network_options
-from .text import activation_names
-
-EPILOG = """\
-examples:
-  kcalc smoothness vanilla-3 --activation tanh --features 16 --radius 2 --loss cross_entropy
-  kcalc smoothness rescaled-resnet-4 --activation tanh --features 16 --normalisation weight \\
-      --first entry --scale contracting --no-biases
-"""
+from .command import Option, Plot, number, save_figure
+from .networks import Net, check_widths
+from .text import heading
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    network_options(command)
-    plot_option(command)
-    command.add_argument(
-        "--features", type=int, metavar="N", help="width of layers that do not state theirs"
-    )
-    command.add_argument(
-        "--radius",
-        type=number,
-        metavar="R",
-        help="Frobenius norm of each layer's parameters at most; needed for plain layers",
-    )
-    command.add_argument(
-        "--normalisation",
-        choices=("entry", "weight"),
-        help="how weights are normalised; default: they are not",
-    )
-    command.add_argument(
-        "--first",
-        choices=("entry", "weight", "none"),
-        help="normalisation of the first layer, at scale 1, where it differs",
-    )
-    command.add_argument(
-        "--epsilon",
-        type=number,
-        default=1.0,
-        metavar="E",
-        help="regulariser of all normalisations; default 1",
-    )
-    command.add_argument(
-        "--scale",
-        default="1",
-        metavar="S",
-        help=f"factor of normalised weights, or {CONTRACTING!r}; default 1",
-    )
-    command.add_argument("--no-biases", action="store_true", help="biases are 0 and not trained")
-    command.add_argument(
-        "--examples", type=int, default=1, metavar="N", help="number of examples; default 1"
-    )
-    command.add_argument(
-        "--q", type=number, default=1.0, help="mean square of the inputs; default 1"
-    )
-    command.add_argument(
-        "--loss", choices=tuple(LOSSES), default="cross_entropy", help="default cross_entropy"
-    )
-    command.add_argument(
-        "--level", type=number, metavar="L", help="upper bound of the loss, for the square losses"
-    )
-    command.add_argument(
-        "--average-shortcuts",
-        action="store_true",
-        help="first replace every projection shortcut A by I + A",
-    )
+def run(
+    named: Net,
+    plot: Plot = None,
+    features: Annotated[
+        int | None, Option("width of layers that do not state theirs", metavar="N")
+    ] = None,
+    radius: Annotated[
+        float | None,
+        Option(
+            "Frobenius norm of each layer's parameters at most; needed for plain layers",
+            metavar="R",
+        ),
+    ] = None,
+    normalisation: Annotated[
+        str | None,
+        Option("how weights are normalised; default: they are not", choices=("entry", "weight")),
+    ] = None,
+    first: Annotated[
+        str | None,
+        Option(
+            "normalisation of the first layer, at scale 1, where it differs",
+            choices=("entry", "weight", "none"),
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float, Option("regulariser of all normalisations; default 1", metavar="E")
+    ] = 1.0,
+    scale: Annotated[
+        str, Option(f"factor of normalised weights, or {CONTRACTING!r}; default 1", metavar="S")
+    ] = "1",
+    no_biases: Annotated[bool, Option("biases are 0 and not trained")] = False,
+    examples: Annotated[int, Option("number of examples; default 1", metavar="N")] = 1,
+    q: Annotated[float, Option("mean square of the inputs; default 1")] = 1.0,
+    loss: Annotated[str, Option("default cross_entropy", choices=tuple(LOSSES))] = "cross_entropy",
+    level: Annotated[
+        float | None, Option("upper bound of the loss, for the square losses", metavar="L")
+    ] = None,
+    average_shortcuts: Annotated[
+        bool, Option("first replace every projection shortcut A by I + A")
+    ] = False,
+) -> None:
+    r"""Bound the curvature of a network's loss, and what follows from it.
 
+    Bounded are Lipschitz constants, the curvature of the loss, the step size and the smallest
+    eigenvalue of the tangent kernel over a set of parameters; printed too is which statements
+    about descent are proved.
 
-def _run(options: argparse.Namespace) -> None:
-    named = network_from(options)
-    network = averaging_shortcuts(named.network) if options.average_shortcuts else named.network
-    check_widths(network, options.features)
-    first = _first(network, options.first)
-    if options.radius is None and (options.normalisation is None or not options.no_biases):
-        what = "weights" if options.normalisation is None else "biases"
-        other = "" if options.normalisation is None else ", or --no-biases"
+    Examples:
+      kcalc smoothness vanilla-3 --activation tanh --features 16 --radius 2 \
+          --loss cross_entropy
+      kcalc smoothness rescaled-resnet-4 --activation tanh --features 16 \
+          --normalisation weight --first entry --scale contracting --no-biases
+
+    """
+    network = averaging_shortcuts(named.network) if average_shortcuts else named.network
+    check_widths(network, features)
+    ends = _first(network, first)
+    if radius is None and (normalisation is None or not no_biases):
+        what = "weights" if normalisation is None else "biases"
+        other = "" if normalisation is None else ", or --no-biases"
         raise KcalcError(
             f"nothing bounds the {what}, and no bound holds for all of them; give --radius R{other}"
         )
     found = smoothness(
         network,
-        options.features,
-        examples=options.examples,
-        q=options.q,
-        radius=options.radius,
-        normalisation={None: options.normalisation} | first,
-        epsilon=options.epsilon,
-        scale={None: _scale(options.scale)} | dict.fromkeys(first, 1.0),
-        biases=not options.no_biases,
-        loss=options.loss,
-        level=options.level,
+        features,
+        examples=examples,
+        q=q,
+        radius=radius,
+        normalisation={None: normalisation} | ends,
+        epsilon=epsilon,
+        scale={None: _scale(scale)} | dict.fromkeys(ends, 1.0),
+        biases=not no_biases,
+        loss=loss,
+        level=level,
     )
-    if options.plot:
-        save_figure(found.plot(), options.plot)
-    print(named.title)
-    print(f"activations: {', '.join(activation_names(network))}", end="\n\n")
-    print(found)
-    print("", "assumptions:", *(f"  {a}" for a in found.notes), sep="\n")
+    if plot:
+        save_figure(found.plot(), plot)
+    notes = (f"  {a}" for a in found.notes)
+    print(*heading(named.title, network), found, "", "assumptions:", *notes, sep="\n")
 
 
 def _first(network: Network, kind: str | None) -> dict[Any, Any]:
@@ -131,15 +119,3 @@ def _scale(text: str) -> Any:
         return number(text)
     except argparse.ArgumentTypeError:
         raise KcalcError(f"--scale must be a number > 0 or {CONTRACTING!r}, got {text!r}") from None
-
-
-COMMAND = Command(
-    "smoothness",
-    "bound the curvature and the step size of a network's loss",
-    "Bound Lipschitz constants, the curvature of the loss, the step size and the smallest "
-    "eigenvalue of the\n"
-    "tangent kernel over a set of parameters, and say which statements about descent are proved.",
-    _options,
-    _run,
-    EPILOG,
-)

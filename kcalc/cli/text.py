@@ -1,33 +1,38 @@
-"""Results as aligned text: tables and lists of assumptions."""
+"""Results as aligned text, tables and lists of assumptions, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias
 
 from ..calculi.gradients import Gradients, table_texts
+from ..foundation.files import destination
+from ..interchange.json_format import write_json
 from ..network.network import Network
+from .command import Option
+
+Json: TypeAlias = Annotated[
+    str | None,
+    Option("also write the result as JSON, '-' for standard output alone", metavar="FILE"),
+]
 
 
-def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
+def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) -> list[str]:
     """Rows as aligned lines, with a rule under the head.
 
-    The first column is aligned to the left, numbers to the right.
+    The first column is aligned to the left, the others to the right, or to the left too.
     """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(row: Sequence[str]) -> str:
         cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            cell.rjust(width) if right and i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        return " " * indent + "  ".join(cells)
+        return " " * indent + "  ".join(cells).rstrip()
 
-    return [
-        line(rows[0]),
-        " " * indent + "-" * (sum(widths) + 2 * len(widths) - 2),
-        *map(line, rows[1:]),
-    ]
+    rule = " " * indent + "-" * (sum(widths) + 2 * len(widths) - 2)
+    return [line(rows[0]), rule, *map(line, rows[1:])]
 
 
 def mode_lines(network: Network, found: Gradients) -> list[str]:
@@ -68,6 +73,21 @@ def heuristic_lines(*results: Any) -> list[str]:
     return [f"heuristic: {text} ({node}{f'; {len(others)} more below' if others else ''})"]
 
 
-def activation_names(network: Network) -> list[str]:
-    """The names of the activations of a network, each once; ["none"] where there is none."""
-    return list(dict.fromkeys(phi.name for phi in network.activations)) or ["none"]
+def heading(title: str, network: Network, *results: Any) -> list[str]:
+    """The first lines of a result: how far it is approximate, its network, the activations."""
+    names = list(dict.fromkeys(phi.name for phi in network.activations)) or ["none"]
+    return [*heuristic_lines(*results), title, f"activations: {', '.join(names)}", ""]
+
+
+def check_json(path: str | None) -> None:
+    """Refuse a file of ``--json`` that cannot be written. Raises: KcalcError naming it."""
+    if path and path != "-":
+        destination(path)
+
+
+def show(text: str, document: Callable[[], Any], path: str | None) -> None:
+    """Print a result, and write it as JSON where ``--json`` says so."""
+    if path:
+        write_json(document(), path)
+    if path != "-":
+        print(text)

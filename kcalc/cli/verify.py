@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import textwrap
+from json import dumps
 from pathlib import Path
+from typing import Annotated
 
 from ..claims.bench import BUDGETS
 from ..claims.claim import COPIES
@@ -17,11 +17,94 @@ from ..claims.report import errata_text
 from ..claims.verify import verify
 from ..foundation.errors import KcalcError
 from ..foundation.files import write_whole
-from .command import Command
+from .command import Option
 
 INTERRUPTED = 130
-EPILOG = """\
-examples:
+
+
+def run(
+    paper: Annotated[
+        tuple[str, ...] | None,
+        Option("claims of this paper only (may be given several times)", choices=tuple(PAPERS)),
+    ] = None,
+    claim: Annotated[
+        tuple[str, ...] | None,
+        Option(
+            "this claim, whole and with its evidence (may be given several times)", metavar="ID"
+        ),
+    ] = None,
+    slips: Annotated[
+        bool,
+        Option(
+            "list the slips of the copies in which the papers were read, and check nothing",
+            "--errata",
+        ),
+    ] = False,
+    budget: Annotated[str, Option("how much to compute; default quick", choices=BUDGETS)] = "quick",
+    seed: Annotated[int, Option("of the random numbers; default 0")] = 0,
+    processes: Annotated[
+        int | None,
+        Option("how many claims at once; default: one per processor", metavar="N"),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        Option(
+            "a file of finished claims (.jsonl), from which an interrupted run goes on",
+            "--journal",
+            "--resume",
+            metavar="FILE",
+        ),
+    ] = None,
+    json: Annotated[
+        str | None,
+        Option(
+            "write everything as JSON; - for standard output, the table then to standard error",
+            metavar="FILE",
+        ),
+    ] = None,
+    html: Annotated[
+        str | None,
+        Option(
+            "write a page with formulas, readable without network; - as for --json", metavar="FILE"
+        ),
+    ] = None,
+) -> int:
+    files = {"--journal": journal, "--json": json, "--html": html}
+    if slips:
+        others = [name for name, value in {"--claim": claim, **files}.items() if value is not None]
+        if others:
+            raise KcalcError(
+                f"--errata checks no claims, so that {others[0]} has nothing to do; leave one of "
+                f"the two out"
+            )
+        print(errata_text(errata(paper)))
+        return 0
+    _check_files(files)
+    try:
+        report = verify(claim, paper, budget, seed, processes, journal, progress=True)
+    except KeyboardInterrupt:
+        kept = (
+            f"finished claims are in {journal}: the same command goes on from there"
+            if journal
+            else "nothing is kept; with --journal FILE the same command goes on where it was"
+        )
+        print(f"kcalc: interrupted; {kept}", file=sys.stderr)
+        return INTERRUPTED
+    print(report.details() if claim else report, file=sys.stderr if "-" in (json, html) else None)
+    if json:
+        _write(json, dumps(report.to_dict(), indent=1) + "\n")
+    if html:
+        _write(html, report.to_html())
+    return 1 if report.contradictions else 0
+
+
+run.__doc__ = f"""Check the statements of the source papers.
+
+They are checked exactly, by enclosures, numerically, by Monte Carlo, or by counterexample.
+
+{textwrap.fill(COPIES, 86)}
+
+Examples:
   kcalc verify --budget quick
   kcalc verify --claim DKS-thm13a --claim DKS-thm13b
   kcalc verify --errata --paper tat
@@ -30,96 +113,6 @@ examples:
 The exit status is 1 where a verdict contradicts the one that kcalc stands by, or where a claim that
 can be decided is undecided, 2 for bad input, 130 after an interruption, else 0.
 """
-
-
-def _options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--paper",
-        action="append",
-        choices=tuple(PAPERS),
-        help="claims of this paper only (may be given several times)",
-    )
-    command.add_argument(
-        "--claim",
-        action="append",
-        metavar="ID",
-        help="this claim, whole and with its evidence (may be given several times)",
-    )
-    command.add_argument(
-        "--errata",
-        action="store_true",
-        help="list the slips of the copies in which the papers were read, and check nothing",
-    )
-    command.add_argument(
-        "--budget", choices=BUDGETS, default="quick", help="how much to compute; default quick"
-    )
-    command.add_argument("--seed", type=int, default=0, help="of the random numbers; default 0")
-    command.add_argument(
-        "--processes",
-        type=int,
-        metavar="N",
-        help="how many claims at once; default: one per processor",
-    )
-    command.add_argument(
-        "--journal",
-        "--resume",
-        metavar="FILE",
-        help="a file of finished claims (.jsonl), from which an interrupted run goes on",
-    )
-    command.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write everything as JSON; - for standard output, the table then to standard error",
-    )
-    command.add_argument(
-        "--html",
-        metavar="FILE",
-        help="write a page with formulas, readable without network; - as for --json",
-    )
-
-
-def _run(options: argparse.Namespace) -> int:
-    if options.errata:
-        others = [
-            name
-            for name in ("claim", "journal", "json", "html")
-            if getattr(options, name) is not None
-        ]
-        if others:
-            raise KcalcError(
-                f"--errata checks no claims, so that --{others[0]} has nothing to do; leave one "
-                f"of the two out"
-            )
-        print(errata_text(errata(options.paper)))
-        return 0
-    _check_files({f"--{name}": getattr(options, name) for name in ("journal", "json", "html")})
-    try:
-        report = verify(
-            options.claim,
-            options.paper,
-            options.budget,
-            options.seed,
-            options.processes,
-            options.journal,
-            progress=True,
-        )
-    except KeyboardInterrupt:
-        kept = (
-            f"finished claims are in {options.journal}: the same command goes on from there"
-            if options.journal
-            else ("nothing is kept; with --journal FILE the same command goes on where it was")
-        )
-        print(f"kcalc: interrupted; {kept}", file=sys.stderr)
-        return INTERRUPTED
-    print(
-        report.details() if options.claim else report,
-        file=sys.stderr if "-" in (options.json, options.html) else sys.stdout,
-    )
-    if options.json:
-        _write(options.json, json.dumps(report.to_dict(), indent=1) + "\n")
-    if options.html:
-        _write(options.html, report.to_html())
-    return 1 if report.contradictions else 0
 
 
 def _write(path: str, text: str) -> None:
@@ -149,14 +142,3 @@ def _check_files(files: dict[str, str | None]) -> None:
             raise KcalcError(
                 f"{other} and {option} name the same file, {printable(path)}; give each its own"
             )
-
-
-COMMAND = Command(
-    "verify",
-    "check the statements of the source papers",
-    "Check the statements of the source papers: exactly, by enclosures, numerically, by Monte "
-    "Carlo, or by counterexample.\n" + textwrap.fill(COPIES, 86),
-    _options,
-    _run,
-    EPILOG,
-)

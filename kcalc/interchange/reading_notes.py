@@ -5,12 +5,13 @@ Their nodes, sizes of images, and how far epsilons and biases are neglected.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ..calculi.global_maps import q_and_variances
+from ..calculi.attention.structure import tells_tokens_apart
+from ..calculi.global_maps import node_values, q_and_variances
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network
@@ -67,13 +68,14 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
     An epsilon is compared with the variance (the mean square) that its norm divides by.
 
     Kernel maps take it as 0. Where q values are not known, because something was not read, beside
-    1.
+    1. Attention is that of one token.
     """
     there = {node: epsilon for node, epsilon in epsilons.items() if node in network and epsilon > 0}
     if not there:
         return []
+    attends = bool(network.nodes_of(L.Attend))
     try:
-        values = q_and_variances(network)
+        values = _of_one_token(network) if attends else q_and_variances(network)
     except (KcalcError, OverflowError):
         values = {}
     notes: list[Note] = []
@@ -91,6 +93,15 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
             )
             notes.append(Note(node, "approximate", text))
     return notes
+
+
+def _of_one_token(network: Network) -> dict[Hashable, tuple[float, float]]:
+    """q values over one token, also in place of variances: masks do nothing there."""
+    void = {"causal": False, "rotary": None, "alibi": False, "window": None, "chunk": None}
+    alone = network.map_layers(lambda _, layer: replace(layer, **void), L.Attend)
+    if tells_tokens_apart(alone, 1):  # beside a class token the token is not alone
+        return {}
+    return {node: (v.q1, v.q1) for node, v in node_values(alone, tokens=1).items()}
 
 
 def biased(values: np.ndarray) -> bool:

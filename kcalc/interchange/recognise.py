@@ -183,7 +183,7 @@ class Recogniser(Elementwise):
         twin = self.owners.twin(op) if first is None and self.sigmas else None
         if (
             first is not None
-            and op.name in self.trace.outputs
+            and self._ends(op.name)
             and isinstance(self.by_name.get(first), Lookup)
         ):
             self.note(op.name, "approximate", TIED.format(first))
@@ -224,6 +224,14 @@ class Recogniser(Elementwise):
             standardised=op.standardised or (self.sigmas and is_standardised(op)),
         )
         return self.node(op, layer, [parent])
+
+    def _ends(self, name: str) -> bool:
+        """Whether nothing but functions of one number stands between an operation and the end."""
+        readers = [op for op in self.trace.ops if name in op.reads]
+        return (name in self.trace.outputs or bool(readers)) and all(
+            isinstance(op, Pointwise) and set(op.reads) == {name} and self._ends(op.name)
+            for op in readers
+        )
 
     def _note_weights(self, op: Linear, parent: str) -> None:
         """Note weights that are visibly no independent draws of mean 0."""

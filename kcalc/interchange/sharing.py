@@ -37,7 +37,9 @@ def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
         if op is not None and regions.axes.get(op.name) == 0:
             found.setdefault(node, TURNED)
         outside = [name for kind, name in regions.sources(node) if kind == "program"]
-        if not isinstance(regions.steps[node][0], Embedding) and not made.issuperset(outside):
+        together = any(reading.places.get(name) == node for name in outside)
+        embeds = isinstance(regions.steps[node][0], Embedding)
+        if not embeds and (together or not made.issuperset(outside)):
             found.setdefault(node, INSIDE)
     return found
 

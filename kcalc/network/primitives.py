@@ -93,9 +93,14 @@ class Mix(Primitive):
     weights: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prod(Primitive):
-    """The elementwise product of the inputs."""
+    """The elementwise product of the inputs.
+
+    ``slopes``: what the slopes of the inputs count in the product's, 1 each where it is None.
+    """
+
+    slopes: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

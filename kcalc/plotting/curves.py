@@ -23,7 +23,7 @@ from ..foundation.rootfinding import sign_changes
 from . import axis_names
 from . import titles as plot_claims
 from .drawing import network
-from .frame import GREY, LIGHT, PALETTE, STYLES, axes, finish, line_look, save
+from .frame import GREY, LIGHT, PALETTE, STYLES, axes, labelled, line_look, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,11 +85,8 @@ def c_maps(
         yticks=[-1, -0.5, 0, 0.5, 1],
     )
     ax.set_aspect("equal")
-    ax.set_xlabel(axis_names.C, fontsize=10)
-    ax.set_ylabel(axis_names.C_MAP, fontsize=10)
     says = plot_claims.c_maps(c, drawn) if points > SAID else "C map"
-    finish(ax, _mark_handles(ax), made, says=says)
-    return ax
+    return labelled(ax, made, axis_names.C, axis_names.C_MAP, says, _mark_handles(ax))
 
 
 def q_maps(
@@ -126,10 +123,8 @@ def q_maps(
         for point in given.fixed_points(low, high) if hasattr(given, "fixed_points") else ():
             _mark(ax, point.value, point.stable, color)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
-    ax.set_xlabel(axis_names.Q, fontsize=10)
-    ax.set_ylabel(axis_names.Q_MAP, fontsize=10)
-    finish(ax, _mark_handles(ax), made, says=plot_claims.q_maps(q, drawn, ones))
-    return ax
+    says = plot_claims.q_maps(q, drawn, ones)
+    return labelled(ax, made, axis_names.Q, axis_names.Q_MAP, says, _mark_handles(ax))
 
 
 Curve = Callable[[Array], Array]
@@ -407,9 +402,7 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
             label=label,
         )
     ax.set_xlim(-span, span)
-    ax.set_xlabel(axis_names.X, fontsize=10)
-    ax.set_ylabel(axis_names.PHI, fontsize=10)
     drawn = [{name: _curve(phi, None, (), name)(x) for name, phi in some} for some in (old, new)]
     handles = [{"label": label, "color": GREY, "linestyle": style} for label, style in extra]
-    finish(ax, handles, made, says=plot_claims.activations(x, *drawn))
-    return ax
+    says = plot_claims.activations(x, *drawn)
+    return labelled(ax, made, axis_names.X, axis_names.PHI, says, handles)

@@ -12,7 +12,7 @@ from ..foundation.plain_arguments import is_key, truth, whole
 from .graph_layout import HEIGHT, Box, Plan, Route, plan
 from .layer_texts import is_mathtext, layer_kind, layer_text, shortened, weights_text
 from .layered import Node
-from .regions import LISTED, Region, as_regions, draw_regions
+from .regions import LISTED, Region, as_regions, draw_regions, patch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,7 @@ def network(
         )
     for curve in drawn.connectors:
         ax.add_artist(
-            _patch(
+            patch(
                 "PathPatch",
                 _bezier(curve),
                 facecolor="none",
@@ -87,7 +87,7 @@ def network(
                 zorder=2,
             )
         )
-        ax.add_artist(_patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
+        ax.add_artist(patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
     kinds = {node: layer_kind(layers[node]) for node in drawn.boxes}
     outputs = sheet.outputs
     for node, box in drawn.boxes.items():
@@ -221,12 +221,6 @@ def _canvas(ax: Axes | None, drawn: Plan, margin: float, room: float) -> tuple[A
     return ax, scale
 
 
-def _patch(kind: str, *arguments: Any, **options: Any) -> Any:
-    import matplotlib.patches
-
-    return getattr(matplotlib.patches, kind)(*arguments, **options)
-
-
 def _bezier(curve: Sequence[tuple[float, float]]) -> Path:
     from matplotlib.path import Path
 
@@ -243,13 +237,13 @@ def _draw_box(ax: Axes, box: Box, kind: str, text: str, is_output: bool, scale: 
         "gid": f"node:{box.node}",
     }
     if box.round:
-        ax.add_artist(_patch("Circle", (box.x, box.y), box.width / 2, **look))
+        ax.add_artist(patch("Circle", (box.x, box.y), box.width / 2, **look))
     else:
         radius = {"activation": box.height / 2, "input": 0.09, "join": 0.0}.get(kind, 0.03)
         corner = (box.x - box.width / 2, box.y - box.height / 2)
         style = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
         ax.add_artist(
-            _patch("FancyBboxPatch", corner, box.width, box.height, boxstyle=style, **look)
+            patch("FancyBboxPatch", corner, box.width, box.height, boxstyle=style, **look)
         )
     size = (FONT + 2.5 if box.round else FONT) * scale
     ax.text(
@@ -266,7 +260,7 @@ def _draw_box(ax: Axes, box: Box, kind: str, text: str, is_output: bool, scale: 
 
 def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
     color, width = (SKIP, 1.3) if route.skip else (INK, 0.8)
-    arrow = _patch(
+    arrow = patch(
         "FancyArrowPatch",
         path=_bezier(route.curve),
         arrowstyle="-|>,head_length=3.2,head_width=1.6",
@@ -302,7 +296,7 @@ def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
 def _draw_groups(ax: Axes, drawn: Plan, scale: float, over_regions: bool) -> None:
     for group in drawn.groups:
         (x0, y0), (x1, y1) = group.low, group.high
-        box = _patch(
+        box = patch(
             "FancyBboxPatch",
             (x0, y0),
             x1 - x0,
@@ -336,7 +330,7 @@ def _draw_legend(
     for kind, (face, edge) in COLORS.items():
         if kind in kinds:
             handles.append(
-                _patch(
+                patch(
                     "Patch",
                     facecolor=face,
                     edgecolor=edge,
@@ -347,7 +341,7 @@ def _draw_legend(
     if any(route.skip for route in drawn.routes):
         handles.append(Line2D([], [], color=SKIP, linewidth=1.3 * scale, label="skip"))
     handles.append(
-        _patch("Patch", facecolor="white", edgecolor=INK, linewidth=1.6 * scale, label="output")
+        patch("Patch", facecolor="white", edgecolor=INK, linewidth=1.6 * scale, label="output")
     )
     ax.legend(
         handles=[*handles, *tints],

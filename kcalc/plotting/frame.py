@@ -149,6 +149,25 @@ def finish(
         _legend(ax, [*lines, *(Line2D([], [], **look) for look in extra)], widen)
 
 
+def labelled(
+    ax: Axes, made: bool, x: str, y: str, says: str, extra: Sequence[Mapping[str, Any]] = ()
+) -> Axes:
+    """The Axes with names ``x`` and ``y``, finished as by :func:`finish`.
+
+    ``made``: whether the figure is ours.
+    """
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    finish(ax, extra, made, says=says)
+    return ax
+
+
+def next_color(ax: Axes, gid: str | None = None) -> str:
+    """The colour of the palette after those of the lines drawn, or of those with a ``gid``."""
+    drawn = {line.get_color() for line in ax.get_lines() if gid in (None, line.get_gid())}
+    return PALETTE[len(drawn) % len(PALETTE)]
+
+
 def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
     """Draw a legend in the first corner where it covers no curve.
 

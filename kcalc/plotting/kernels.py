@@ -14,7 +14,7 @@ from ..foundation.printing import marked
 from ..foundation.real_numbers import q_pair
 from . import axis_names
 from . import titles as plot_claims
-from .frame import GREY, PALETTE, STYLES, axes, finish, line_look, plain_ticks
+from .frame import GREY, PALETTE, STYLES, axes, labelled, line_look, next_color, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,10 +61,8 @@ def kernel_curves(
             )
     ax.set_xlim(-1.02, 1.02)
     ax.axhline(0.0, color=GREY, lw=0.6)
-    ax.set_xlabel(axis_names.C)
-    ax.set_ylabel(axis_names.KERNEL)
-    finish(ax, [], made, says=plot_claims.kernels(np.cos(theta), drawn))
-    return ax
+    says = plot_claims.kernels(np.cos(theta), drawn)
+    return labelled(ax, made, axis_names.C, axis_names.KERNEL, says)
 
 
 def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
@@ -94,13 +92,10 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
         middle = float(np.sqrt(max(values.values()) * min(values.values())))
         ax.set_ylim(middle / 2, middle * 2)
     plain_ticks(ax.yaxis, *ax.get_ylim())
-    ax.set_xlabel(axis_names.NODE)
-    ax.set_ylabel(axis_names.GRADIENT)
     says = plot_claims.factor(
         [gradients.nodes[node] for node in gradients.weights], "Gradients at the Affine layers"
     )
-    finish(ax, [], made, says=says)
-    return ax
+    return labelled(ax, made, axis_names.NODE, axis_names.GRADIENT, says)
 
 
 def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
@@ -113,7 +108,7 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
     made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     for label, one in spectrums.items():
-        color = PALETTE[len({line.get_color() for line in ax.get_lines()}) % len(PALETTE)]
+        color = next_color(ax)
         rank = np.arange(1, one.eigenvalues.size + 1)
         share = one.eigenvalues / one.largest
         floor = one.resolution / one.largest
@@ -128,10 +123,8 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
             rank[unsure], share[unsure], color=drawn.get_color(), lw=0.9, ls=STYLES[2], label="_"
         )
     ax.set(xscale="log", yscale="log")
-    ax.set_xlabel(axis_names.RANK)
-    ax.set_ylabel(axis_names.EIGENVALUE_SHARE)
-    finish(ax, [], made, says=plot_claims.spectra(list(spectrums.values())))
-    return ax
+    says = plot_claims.spectra(list(spectrums.values()))
+    return labelled(ax, made, axis_names.RANK, axis_names.EIGENVALUE_SHARE, says)
 
 
 def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
@@ -145,10 +138,7 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: An
     made, look = ax is None, line_look(line)
     ax = axes(ax, 4.6, 3.2)
     for label, one in regimes.items():
-        color = PALETTE[
-            len({line.get_color() for line in ax.get_lines() if line.get_gid() == "measured"})
-            % len(PALETTE)
-        ]
+        color = next_color(ax, "measured")
         place = (np.arange(len(one.alphas)) + 1) / len(one.alphas)
         usual = {"color": color, "linewidth": 1.5, "label": label, "gid": "measured"}
         ax.plot(place, list(one.alphas.values()), **{**usual, **look})
@@ -156,11 +146,9 @@ def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: An
             ax.plot(place, one.limit.alphas, color=color, lw=1.0, ls=STYLES[1], label="_")
     dashed = {"label": "as depth grows", "color": GREY, "ls": STYLES[1], "lw": 1.0}
     ax.set_xlim(0, 1.02)
-    ax.set_xlabel(axis_names.RELATIVE_DEPTH)
-    ax.set_ylabel(axis_names.LAYER_SHARE)
     handles = [dashed] if any(one.limit is not None for one in regimes.values()) else []
-    finish(ax, handles, made, says=plot_claims.regimes(list(regimes.values())))
-    return ax
+    says = plot_claims.regimes(list(regimes.values()))
+    return labelled(ax, made, axis_names.RELATIVE_DEPTH, axis_names.LAYER_SHARE, says, handles)
 
 
 def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
@@ -174,12 +162,5 @@ def losses(times: Any, curves: Mapping[str, Any], ax: Axes | None = None, **line
         color = PALETTE[len(ax.get_lines()) % len(PALETTE)]
         ax.plot(times, values, **{"color": color, "linewidth": 1.5, "label": label, **look})
     ax.set(xscale="log", yscale="log")
-    ax.set_xlabel(axis_names.TIME)
-    ax.set_ylabel(axis_names.LOSS)
-    finish(
-        ax,
-        [],
-        made,
-        says=plot_claims.losses([np.asarray(values, dtype=float) for values in curves.values()]),
-    )
-    return ax
+    says = plot_claims.losses([np.asarray(values, dtype=float) for values in curves.values()])
+    return labelled(ax, made, axis_names.TIME, axis_names.LOSS, says)

@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..foundation.errors import KcalcError, glimpse
 from . import axis_names
 from . import titles as plot_claims
-from .frame import PALETTE, STYLES, axes, finish, plain_ticks
+from .frame import GREY, STYLES, axes, labelled, next_color, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-def _colour(ax: Axes) -> str:
-    return PALETTE[len({line.get_color() for line in ax.get_lines()}) % len(PALETTE)]
 
 
 def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
@@ -36,7 +32,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
     for label, one in results.items():
         if one.symbolic:
             raise KcalcError("moments with symbols cannot be drawn; give them numbers with .subs")
-        color = _colour(ax)
+        color = next_color(ax)
         values = [one.nodes[node].relative for node in _read_nodes(one)]
         ends.append(float(values[-1]))
         place = [i / max(1, len(values) - 1) for i in range(len(values))]
@@ -51,21 +47,15 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
                 where, found, color=color, lw=1.2, ls=STYLES[1], label="_" if label else "$|J|^2$"
             )
             handles = (
-                [{"label": "$|J|^2$ by layer", "color": "#666666", "ls": STYLES[1], "lw": 1.2}]
+                [{"label": "$|J|^2$ by layer", "color": GREY, "ls": STYLES[1], "lw": 1.2}]
                 if label
                 else []
             )
     ax.set_yscale("log")
     plain_ticks(ax.yaxis, *ax.get_ylim())
-    ax.set_xlabel(axis_names.RELATIVE_DEPTH)
-    ax.set_ylabel(axis_names.RELATIVE_VARIANCE)
-    finish(
-        ax,
-        handles,
-        made,
-        says=plot_claims.reaches(ends, "The relative variance of $|y|^2$", "at the output"),
-    )
-    return ax
+    says = plot_claims.reaches(ends, "The relative variance of $|y|^2$", "at the output")
+    names = axis_names.RELATIVE_DEPTH, axis_names.RELATIVE_VARIANCE
+    return labelled(ax, made, *names, says, handles)
 
 
 def _read_nodes(one: Any) -> list[Any]:
@@ -99,7 +89,7 @@ def depth_trace(
         ax.plot(
             list(by_depth),
             values,
-            color=_colour(ax),
+            color=next_color(ax),
             lw=1.5,
             marker="o",
             ms=2.5,
@@ -107,15 +97,13 @@ def depth_trace(
         )
     ax.set_yscale("log")
     plain_ticks(ax.yaxis, *ax.get_ylim())
-    ax.set_xlabel(axis_names.DEPTH)
-    ax.set_ylabel(axis_names.LENGTH_VARIANCE if weights is None else axis_names.JACOBIAN_VARIANCE)
-    says = plot_claims.reaches(
-        ends,
-        "The variance of $|y|^2$" if weights is None else "The variance of $|J|^2$",
-        "at the largest depth",
+    name, square = (
+        (axis_names.LENGTH_VARIANCE, "$|y|^2$")
+        if weights is None
+        else (axis_names.JACOBIAN_VARIANCE, "$|J|^2$")
     )
-    finish(ax, [], made, says=says)
-    return ax
+    says = plot_claims.reaches(ends, f"The variance of {square}", "at the largest depth")
+    return labelled(ax, made, axis_names.DEPTH, name, says)
 
 
 def fluctuation_trace(
@@ -148,11 +136,9 @@ def fluctuation_trace(
         if any(h is None for h in heights):
             raise KcalcError("there are no c values; give c= to kc.fluctuations")
         ends += [float(h) for h in heights[-1:]]
-        color = _colour(ax)
+        color = next_color(ax)
         ax.plot(range(1, len(nodes) + 1), heights, color=color, lw=1.5, label=label or "_")
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel(axis_names.NONLINEAR_DEPTH)
-    ax.set_ylabel(titles[value])
-    finish(ax, [], made, says=plot_claims.reaches(ends, titles[value], "after the last activation"))
-    return ax
+    says = plot_claims.reaches(ends, titles[value], "after the last activation")
+    return labelled(ax, made, axis_names.NONLINEAR_DEPTH, titles[value], says)

@@ -145,14 +145,14 @@ def draw_regions(
             "zorder": z,
         }
         # its inner half is painted over
-        ax.add_artist(_patch("PathPatch", path, **line, gid=f"outline:{area.label}"))
+        ax.add_artist(patch("PathPatch", path, **line, gid=f"outline:{area.label}"))
         fill = {
             "facecolor": tint,
             "linewidth": 0,
             "zorder": z + 0.3 / len(found),
             "gid": f"region:{area.label}",
         }
-        ax.add_artist(_patch("PathPatch", path, **fill))
+        ax.add_artist(patch("PathPatch", path, **fill))
         right, top = label_corner(drawn, area, found, placed)
         ax.text(
             right,
@@ -166,7 +166,7 @@ def draw_regions(
             zorder=5,
         )
         text = f"{area.label}:  {area.meaning}" if area.meaning else area.label
-        handles[area.label] = _patch(
+        handles[area.label] = patch(
             "Patch", facecolor=tint, edgecolor=area.color, linewidth=0.9 * scale, label=text
         )
     order = {region.label: i for i, region in reversed(list(enumerate(regions)))}
@@ -174,7 +174,7 @@ def draw_regions(
     shown = [handles[label] for label in listed[:LISTED]]
     if len(listed) > LISTED:
         shown.append(
-            _patch(
+            patch(
                 "Patch",
                 facecolor="none",
                 edgecolor="none",
@@ -226,7 +226,8 @@ def outlines(drawn: Plan, area: Area) -> list[Any]:
     Boxes with a margin, the space between a box and the next below, strips along edges.
     """
     reach = margin(area)
-    boxes = [drawn.boxes[node] for node in area.members]
+    # in the order of the plan: members are a set, whose order changes from run to run
+    boxes = [box for node, box in drawn.boxes.items() if node in area.members]
     found: list[Any] = [_rectangle(b, reach) for b in boxes]
     for route in drawn.routes:
         if route.source in area.members and route.target in area.members:
@@ -271,7 +272,8 @@ def sample(curve: Sequence[tuple[float, float]], pieces: int = 12) -> np.ndarray
     return np.concatenate(points)
 
 
-def _patch(kind: str, *arguments: Any, **options: Any) -> Any:
+def patch(kind: str, *arguments: Any, **options: Any) -> Any:
+    """An artist of ``matplotlib.patches``, which is imported when something is drawn."""
     import matplotlib.patches
 
     return getattr(matplotlib.patches, kind)(*arguments, **options)

@@ -13,7 +13,7 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from . import axis_names
 from . import titles as plot_claims
-from .frame import GREY, PALETTE, axes, claim, finish, plain_ticks
+from .frame import GREY, PALETTE, axes, claim, labelled, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,10 +60,6 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
     names = [str(node) for node in next(iter(scalings.values())).weights]
     if len(names) <= NAMED:
         ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-        ax.set_xlabel("weight")
-    else:
-        ax.set_xlabel(axis_names.WEIGHT)
-    ax.set_ylabel(axis_names.WEIGHT_SCALING)
     last, one = list(scalings.items())[-1]
     spread = max(weight.relative for weight in one.weights.values()) / min(
         weight.relative for weight in one.weights.values()
@@ -73,8 +69,9 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
         if spread < 1 + 1e-6
         else f"differs between weights by a factor of at most {plot_claims.up(spread)}"
     )
-    finish(ax, [], made, says=rf"$s_W$ {same}" + (f" ({last})" if len(scalings) > 1 else ""))
-    return ax
+    says = rf"$s_W$ {same}" + (f" ({last})" if len(scalings) > 1 else "")
+    name = "weight" if len(names) <= NAMED else axis_names.WEIGHT
+    return labelled(ax, made, name, axis_names.WEIGHT_SCALING, says)
 
 
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:

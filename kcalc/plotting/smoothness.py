@@ -15,7 +15,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..foundation.real_numbers import real_array
 from . import axis_names
 from . import titles as plot_claims
-from .frame import GREY, PALETTE, STYLES, axes, finish
+from .frame import GREY, PALETTE, STYLES, axes, labelled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,17 +55,14 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
                 ax.plot(
                     [edge, edge], [0, 0.06 * float(np.max(density))], color=color, lw=1.5, label="_"
                 )
-    _frame(ax)
+    ax.set(xlim=(0, None), ylim=(0, None))
     ends = [end for one in laws.values() for end in one.support]
-    finish(
-        ax,
-        [],
-        made,
-        says=f"At large width the singular values lie {plot_claims.span(ends)}"
+    says = (
+        f"At large width the singular values lie {plot_claims.span(ends)}"
         if np.isfinite(ends).all()
-        else "Singular values",
+        else "Singular values"
     )
-    return ax
+    return labelled(ax, made, axis_names.SINGULAR_VALUE, axis_names.DENSITY, says)
 
 
 def singular_value_histograms(
@@ -96,14 +93,12 @@ def singular_value_histograms(
         _filled(ax, (edges, heights), color)
         ax.plot(np.repeat(edges, 2)[1:-1], np.repeat(heights, 2), color=color, lw=1.2, label=label)
         ax.axvline(float(values.mean()), color=color, lw=0.9, ls=STYLES[1], label="_", gid="zero")
-    _frame(ax)
-    if cut:
-        ax.set_xlim(0, float(edges[-1]))
-        ax.set_xlabel(f"{axis_names.SINGULAR_VALUE} (those beyond {edges[-1]:.3g} not shown)")
+    ax.set(xlim=(0, float(edges[-1]) if cut else None), ylim=(0, None))
+    name = axis_names.SINGULAR_VALUE + (f" (those beyond {edges[-1]:.3g} not shown)" if cut else "")
     means = [float(values.mean()) for values in arrays.values()]
     handles = [{"label": "mean", "color": GREY, "ls": STYLES[1], "lw": 0.9}]
-    finish(ax, handles, made, says=plot_claims.bounded(means, "The mean singular value"))
-    return ax
+    says = plot_claims.bounded(means, "The mean singular value")
+    return labelled(ax, made, name, axis_names.DENSITY, says, handles)
 
 
 def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
@@ -139,8 +134,6 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
     heights = heights[np.isfinite(heights)]
     if heights.size and np.ptp(heights) < 0.1:
         ax.set_ylim(heights.mean() - 0.5, heights.mean() + 0.5)
-    ax.set_xlabel(axis_names.AFFINE)
-    ax.set_ylabel(axis_names.LOG_SINGULAR_VALUE)
     bound = float(top.max()) if top.size and np.isfinite(top).all() else math.nan
     says = "Bounds of the singular values of d output / d layer"
     if bound == bound:
@@ -150,8 +143,7 @@ def jacobian_bounds(smoothness: Any, ax: Axes | None = None) -> Axes:
             else f"$10^{{{math.ceil(10 * bound - 1e-9) / 10:g}}}$"
         )
         says = f"No singular value of d output / d layer exceeds {most}"
-    finish(ax, [], made, says=says)
-    return ax
+    return labelled(ax, made, axis_names.AFFINE, axis_names.LOG_SINGULAR_VALUE, says)
 
 
 def _singular(values: Any) -> Array:
@@ -171,10 +163,3 @@ def _histogram(values: Array, bins: int) -> tuple[Array, Array]:
 def _filled(ax: Axes, histogram: tuple[Array, Array], color: str) -> None:
     edges, heights = histogram
     ax.fill_between(np.repeat(edges, 2)[1:-1], np.repeat(heights, 2), color=color, alpha=0.18, lw=0)
-
-
-def _frame(ax: Axes) -> None:
-    ax.set_xlim(left=0)
-    ax.set_ylim(bottom=0)
-    ax.set_xlabel(axis_names.SINGULAR_VALUE)
-    ax.set_ylabel(axis_names.DENSITY)

@@ -17,7 +17,7 @@ from ..foundation.errors import KcalcError
 from ..maps.maps import Approximable
 from ..network.layers import Concat, Product
 from ..network.network import Network
-from ..shaping import Shaping
+from ..shaping import METHODS, Shaping, record
 from .explorer import Explorer, explorer
 from .kernels import Kernel, kernel
 from .over_tokens import OverTokens, over_tokens, usual_tokens
@@ -36,7 +36,7 @@ from .traces import Trace, local_slopes, trace
 
 Found = TypeVar("Found")
 WIDTHS = (16, 64, 256, 1024)
-METHODS = ("dks", "tat", "eoc", "nf", "looks_linear")
+COMPARED = tuple(name for name, method in METHODS.items() if record(method).compared)
 EXPORTS = ("torch", "jax", "flax", "keras", "numpy", "json", "latex")
 LONG = 120  # nodes beyond which the scaling calculus is run on two repetitions of repeated blocks
 LONGER, LONGEST = 300, 700  # nodes beyond which finite widths are reduced to one, and left out
@@ -263,7 +263,7 @@ def _shaped(facts: Facts, shaping: Shaping) -> None:
 
 def _others(facts: Facts, network: Network) -> None:
     own = (facts.main.method,) if facts.main else ()
-    for method in METHODS if len(network) <= LONGEST else own:
+    for method in COMPARED if len(network) <= LONGEST else own:
         shaped = (
             facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
         )

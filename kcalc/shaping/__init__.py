@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..interchange.model_reading import Reading
 from ..network.network import Network, require_network
-from .advice import OPTION
+from .advice import OPTION, Record, record
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
@@ -35,11 +35,11 @@ METHODS: dict[str, Callable[..., Shaping]] = {
     "dks": dks,
     "tat": tat,
     "eoc": eoc,
-    "normalisation": normalisation,
+    "nf": normaliser_free,
+    "residual_weights": residual_weights,
     "self_normalising": self_normalising,
     "looks_linear": looks_linear,
-    "residual_weights": residual_weights,
-    "nf": normaliser_free,
+    "normalisation": normalisation,
     "geometric": geometric,
     **WEIGHTS,
 }
@@ -60,6 +60,7 @@ __all__ = [
     "LooksLinear",
     "NormaliserFree",
     "PhaseDiagram",
+    "Record",
     "RegionalShaping",
     "ResidualBlock",
     "ResidualShaping",
@@ -83,6 +84,7 @@ __all__ = [
     "normalisation",
     "normaliser_free",
     "phase_diagram",
+    "record",
     "residual_blocks",
     "residual_weights",
     "self_normalising",
@@ -117,6 +119,7 @@ def shape(
     tau: float | None = ...,
     tokens: Any = ...,
     token_rows: Literal["keep", "rescale"] = ...,
+    gates: Literal["shape", "normalise"] = ...,
     sigma_b: float | None = ...,
     sigma_w: float | None = ...,
     q: float | None = ...,
@@ -163,6 +166,7 @@ def shape(
     tau: float | None = OF_METHOD,
     tokens: Any = OF_METHOD,
     token_rows: Literal["keep", "rescale"] = OF_METHOD,
+    gates: Literal["shape", "normalise"] = OF_METHOD,
     sigma_b: float | None = OF_METHOD,
     sigma_w: float | None = OF_METHOD,
     q: float | None = OF_METHOD,
@@ -198,7 +202,8 @@ def shape(
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
       ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
       value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a
-      further constant. See :func:`dks`.
+      further constant; ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1.
+      See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
       ``tau=.3`` (smooth activations: the
       largest curvature). See :func:`tat`.

@@ -6,10 +6,10 @@ Methods and options are tried on the network in question before they are named.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, TypeVar
@@ -48,6 +48,10 @@ _TRIAL = Request("")
 _INDEPENDENT: ContextVar[bool] = ContextVar("assume_independent", default=False)
 OPTION = "assume_independent"
 DEPENDENT = ", or pass assume_independent=True to go on as if it were, a heuristic"
+OPTION_ABOUT = (
+    "go on where activations, products or sums read correlated feature maps (depthwise "
+    "convolutions, squeeze and excitation), as if they were independent; the result says so"
+)
 ALONE: Any = Parameter(OPTION, Parameter.KEYWORD_ONLY, default=False, annotation="bool")
 
 
@@ -66,12 +70,31 @@ def assuming(independent: bool) -> Iterator[None]:
         _INDEPENDENT.reset(token)
 
 
+@dataclass(frozen=True)
+class Record:
+    """A shaping method in words, for the command line, reports and the documentation.
+
+    ``about``: what the method does, for which networks; ``targets``: {parameter: its meaning,
+    domain and default}; ``compared``: whether reports show its result beside other methods'.
+    """
+
+    about: str
+    targets: Mapping[str, str] = field(default_factory=dict)
+    compared: bool = False
+
+
+def record(method: Callable[..., Any]) -> Record:
+    """The record of a method; of a function without one, the first line of its docstring."""
+    first = (method.__doc__ or "").strip().partition("\n")[0]
+    return getattr(method, "record", Record(first))
+
+
 def shaping_method(
-    name: str, takes_option: bool = True
+    name: str, about: Record | None = None, takes_option: bool = True
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function (network, activation, targets) a shaping method.
 
-    The refusals of a shaping method may advise other methods.
+    The refusals of a shaping method may advise other methods. ``about``: its :func:`record`.
 
     ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
     then records; refusals advise it where it helps. A network that no target suits is refused for
@@ -108,6 +131,10 @@ def shaping_method(
             own = signature(function)
             parameters = [*own.parameters.values(), ALONE]
             setattr(shaped, "__signature__", own.replace(parameters=parameters))  # noqa: B010
+        if about is not None:
+            option = {OPTION: OPTION_ABOUT} if takes_option else {}
+            own_record = replace(about, targets={**about.targets, **option})
+            setattr(shaped, "record", own_record)  # noqa: B010
         return shaped
 
     return decorated

@@ -6,7 +6,7 @@ Its targets, constants and network, and their pictures and tables.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -321,14 +321,18 @@ def replace_activations(network: Network, activations: Mapping[Node, Activation]
 
 
 def prepared(
-    network: Network, activation: Any = None, products: bool = False, tokens: Tokens | None = None
+    network: Network,
+    activation: Any = None,
+    products: bool = False,
+    tokens: Tokens | None = None,
+    keeping: Container[Node] = (),
 ) -> tuple[Network, tuple[str, ...]]:
     """(the network with sigma_w = 1, sigma_b = 0 and no Scale, the edits made).
 
     This is the form that shaping needs; the edits are those that made the network so.
 
     ``products``: whether the method has a rule for a Product; ``tokens``: the cosines between
-    tokens, where a method knows them.
+    tokens, where a method knows them; ``keeping``: nodes that keep their activations.
     Raises: KcalcError for BatchNorm, other products, token mixing without ``tokens``, unnormalised
     sums or a network without activations, naming the remedy.
     """
@@ -371,7 +375,7 @@ def prepared(
         if isinstance(layer, L.Affine) and layer.standardised:
             changes.append(f"{node}: weights no longer standardised")
             layer = replace(layer, standardised=False)
-        if isinstance(layer, L.Nonlinear) and chosen is not None and chosen != layer:
+        if isinstance(layer, L.Nonlinear) and chosen not in (None, layer) and node not in keeping:
             changes.append(
                 f"{node}: activation {layer.activation.name} -> {chosen.activation.name}"
             )

@@ -21,16 +21,17 @@ from ..foundation.plain_arguments import truth
 from ..maps.maps import Assumption
 from ..network.layers import Nonlinear, Product
 from ..network.network import Network
-from .advice import advised, either, shaping_method
+from .advice import Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
+from .gates import gates_of, with_slopes
 from .measure import local_values
 from .residual_blocks import residual_blocks, with_residual_weights
 from .search import check_shapeable, default_end, solve, solve_least, solve_scale
 from .solver import ACCEPTED
-from .tokens import read_tokens, token_options, unmixed, with_tokens
+from .tokens import TOKEN_TARGETS, read_tokens, token_options, unmixed, with_tokens
 
 READINGS = {
     "strict": "zeta bounds the slopes of the strict subnetworks",
@@ -40,13 +41,36 @@ READINGS = {
 SHIFTS = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)  # of input scales alone, in order of preference
 STEEPEST_LEAKY = 1 / (1 - 1 / math.pi)  # C'(1) of a centred ReLU
 MISSED = 1e-9
+KEPT = "; gates='normalise' keeps the gates' own activations, with smaller slopes"
 FACTORS = (
     "q values of factors multiply: Q' is the sum of theirs, so that errors of q double at a "
     "Product of two"
 )
+GATES = (
+    "gates are scaled to Q(1) = 1 and keep their means: a Product adds C'(1) of its gate to the "
+    "slope of its other factor, which brings C(0) = 0"
+)
 
 
-@shaping_method("dks")
+@shaping_method(
+    "dks",
+    Record(
+        "Deep Kernel Shaping: input scale and shift, output scale and shift of every activation, "
+        "so that no subnetwork's C map is steeper than zeta at c = 1. For nearly all activations "
+        "that are continuous and not affine, at any depth.",
+        {
+            "zeta": "bound on the slopes of all C maps at c = 1, > 1; default 1.5",
+            "subnetworks": "which slopes zeta bounds: strict (those of the papers' subnetworks; "
+            "default) or forward (from the inputs to every node)",
+            "q_slope": "Q'(1) asked for: a number (default 1), 'minimize' or 'none'",
+            "free_slope": "whether leaky_relu's negative slope is chosen too; default yes",
+            **TOKEN_TARGETS,
+            "gates": "activations that gate a product: shape (default), or normalise (kept, scaled "
+            "to Q(1) = 1)",
+        },
+        compared=True,
+    ),
+)
 def dks(
     network: Network,
     activation: Any = None,
@@ -56,6 +80,7 @@ def dks(
     free_slope: bool = True,
     tokens: Any = None,
     token_rows: str = "keep",
+    gates: str = "shape",
 ) -> Shaping:
     """Shape a network so that the slopes of its subnetworks' C maps at 1 are at most ``zeta``.
 
@@ -75,6 +100,11 @@ def dks(
     which every activation must see q = 1 at every token; ``token_rows="rescale"`` divides the rows
     of the matrices to that end. zeta then counts the activations alone.
 
+    ``gates="normalise"`` keeps the activations of gates, such as the sigmoids of gated units and of
+    squeeze-and-excite blocks, scaled to Q(1) = 1: a Product of x and a gate has slope x' + C_g'(1)
+    then (.15 for a sigmoid) in place of a sum of two shaped slopes, and errors of q do not double.
+    A gate is an activation that only Products read, with C(0) >= 1/2.
+
     Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget where an activation
     cannot meet the conditions, FreshnessError where the kernel calculus does not hold on the
     network.
@@ -86,13 +116,16 @@ def dks(
         raise unknown("reading of subnetworks", subnetworks, READINGS)
     wanted, free_slope = _q_slope(q_slope), truth(free_slope, "free_slope")
     known = read_tokens(network, tokens, token_rows)
-    plain, changes = prepared(network, activation, products=True, tokens=known)
-    alone = unmixed(plain)
+    gated = gates_of(network, gates)
+    plain, changes = prepared(network, activation, products=True, tokens=known, keeping=gated)
+    alone = with_slopes(unmixed(plain), gated)
     mu = maximal_slope(alone)
     reading = mu if subnetworks == "strict" else mu.forward
-    _check_reach(plain, reading, float(zeta))
+    _check_reach(plain, reading, float(zeta), bool(gated))
     slope = float(reading.inverse(float(zeta)))
-    layers = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}
+    layers = {node: plain.layer(node).activation for node in alone.nodes_of(Nonlinear)}
+    if not layers:
+        raise KcalcError("all activations are gates, so there is nothing to shape")
     try:
         solved = {
             phi: constants_for(phi, slope, wanted, free_slope)
@@ -102,7 +135,7 @@ def dks(
         raise _beyond_reach(error, reading, float(zeta)) from None
     by_node = {node: solved[phi] for node, phi in layers.items()}
     shaped, rows = with_tokens(
-        replace_activations(plain, {node: k.transformed for node, k in by_node.items()}),
+        replace_activations(plain, {node: k.transformed for node, k in (by_node | gated).items()}),
         known,
         token_rows,
     )
@@ -124,15 +157,17 @@ def dks(
         for phi, k in solved.items()
         if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None
     )
-    notes = [FACTORS] if plain.nodes_of(Product) else []
+    notes = [FACTORS] if any(type(layer) is Product for _, layer, _ in alone.steps()) else []
+    notes += [GATES] if gated else []
     notes += [*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets)]
     warnings = [Assumption("network", text) for text in notes] + _about_reading(mu, subnetworks)
     texts = {phi: f"{phi.name} -> {k.describe()}" for phi, k in solved.items()}
     edits = [f"{node}: {texts[phi]}" for node, phi in layers.items()]
+    edits += [f"{node}: {k.activation.name} -> {k.describe()}, a gate" for node, k in gated.items()]
     options = {"zeta": float(zeta), "subnetworks": subnetworks} | (
         {} if q_slope == 1 else {"q_slope": q_slope}
     )
-    options |= token_options(known, token_rows)
+    options |= token_options(known, token_rows) | ({} if gates == "shape" else {"gates": gates})
     return Shaping(
         "dks",
         options | ({} if free_slope else {"free_slope": False}),
@@ -178,7 +213,9 @@ def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
     ]
 
 
-def _check_reach(network: Network, reading: MaximalSlope | ForwardSlope, zeta: float) -> None:
+def _check_reach(
+    network: Network, reading: MaximalSlope | ForwardSlope, zeta: float, gated: bool
+) -> None:
     """Refuse a zeta that no local slope reaches, because products add slopes up.
 
     Raises: UnreachableTarget.
@@ -187,15 +224,17 @@ def _check_reach(network: Network, reading: MaximalSlope | ForwardSlope, zeta: f
     if zeta > least:
         return
     node = next(iter(network.nodes_of(Product)), None)
+    each = "gates in part" if gated else "each >= 1 where C(0) = 0"
+    kept = "" if gated else advised(KEPT, "dks", gates="normalise")
     larger = f"{1.5 * least:.4g}"
     nearest = advised(
         f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}", "dks", zeta=float(larger)
     )
     raise UnreachableTarget(
         f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its "
-        f"factors, each >= 1 where C(0) = 0, so "
+        f"factors, {each}, so "
         f"that some subnetwork has slope {least:.6g} or more whatever the activations; "
-        f"{nearest or 'cut the network there'}" + _about_shortcuts(network, least)
+        f"{nearest or 'cut the network there'}{kept}" + _about_shortcuts(network, least)
     )
 
 

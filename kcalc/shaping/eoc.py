@@ -24,7 +24,7 @@ from ..gaussian.expectations.quadrature import Array
 from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.network import Network, concat_channels, sum_weights
-from .advice import advised, either, shaping_method
+from .advice import Record, advised, either, shaping_method
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
@@ -274,7 +274,19 @@ class EdgeShaping(Shaping):
         return out | self._global_values()
 
 
-@shaping_method("eoc")
+@shaping_method(
+    "eoc",
+    Record(
+        "The edge of chaos: scales of weights and biases instead of activations, by one of three "
+        "targets.",
+        {
+            "sigma_b": "standard deviation of the biases, >= 0",
+            "sigma_w": "standard deviation of weights times sqrt(fan-in), > 0",
+            "q": "mean square of the pre-activations; default 1",
+        },
+        compared=True,
+    ),
+)
 def eoc(
     network: Network,
     activation: Any = None,

@@ -23,7 +23,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Input, Nonlinear, Scale
 from ..network.network import Network, Step, require_numbers
-from .advice import shaping_method
+from .advice import Record, shaping_method
 from .base import Shaping, prepared
 from .constants import Constants, ConstantsTable
 
@@ -116,7 +116,24 @@ class GeometricShaping(Shaping):
         )
 
 
-@shaping_method("geometric", takes_option=False)
+@shaping_method(
+    "geometric",
+    Record(
+        "Variances of weights by the geometric mean of fan-in and fan-out, so that all weights "
+        "learn at the same relative rate; multipliers keep the sizes of feature maps. Needs widths "
+        "(features).",
+        {
+            "features": "width of layers and inputs that do not say theirs",
+            "image_shape": "locations of inputs that do not say theirs",
+            "typical": "side of the kernels that need no multiplier; default the most frequent",
+            "input_moment": "mean square of the inputs; default 1",
+            "input_scaling": "whether inputs are multiplied; default yes",
+            "output_std": "root mean square that a multiplier gives the output",
+            "balance": "quantity made equal for all weights: gamma (default), or nu (mean pooling)",
+        },
+    ),
+    takes_option=False,
+)
 def geometric(
     network: Network,
     activation: Any = None,

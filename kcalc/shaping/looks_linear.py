@@ -23,7 +23,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
 from ..network.network import Network, Step
-from .advice import shaping_method
+from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
@@ -165,7 +165,14 @@ class LooksLinear(Shaping):
         return np.concatenate([scaled, -scaled], axis=1)
 
 
-@shaping_method("looks_linear")
+@shaping_method(
+    "looks_linear",
+    Record(
+        "Weights mirrored in pairs, so that relu-like activations make a linear network when "
+        "training starts.",
+        compared=True,
+    ),
+)
 def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
     """Mirror the weights, so that suitable activations make a linear network.
 

@@ -26,7 +26,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.network import Network, Step, channel_widths
-from .advice import advised, either, independent, shaping_method
+from .advice import Record, advised, either, independent, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh, check_sums
@@ -93,7 +93,18 @@ class NormaliserFree(Shaping):
         return super().to_dict() | {"blocks": blocks}
 
 
-@shaping_method("nf")
+@shaping_method(
+    "nf",
+    Record(
+        "Normaliser-free: exact gains of activations, standardised weights, and a bound on the "
+        "variance that each residual block adds.",
+        {
+            "alpha": "strength of the residual branches, > 0; default 0.2",
+            "standardise": "whether weights have mean 0 over their inputs; default yes",
+        },
+        compared=True,
+    ),
+)
 def normaliser_free(
     network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True
 ) -> NormaliserFree:

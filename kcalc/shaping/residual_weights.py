@@ -27,7 +27,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from ..network.network import Network, sum_weights
-from .advice import advised, independent, shaping_method
+from .advice import Record, advised, independent, shaping_method
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
 from .measure import local_values
@@ -129,7 +129,21 @@ class ResidualShaping(Shaping):
         }
 
 
-@shaping_method("residual_weights")
+@shaping_method(
+    "residual_weights",
+    Record(
+        "How much each residual block adds to its shortcut, by a rule (scheme), or for a wanted "
+        "slope.",
+        {
+            "scheme": f"the rule: {', '.join(SCHEMES)}; default {next(iter(SCHEMES))}",
+            "shortcut_weight": "scheme common: amplitude of every shortcut, in (0, 1)",
+            "residual_weight": "scheme common: amplitude of every branch, in (0, 1)",
+            "power": "scheme power: branches count L^-power in L blocks",
+            "slope": "scheme slope: the greatest slope of a subnetwork's C map at 1 that is wanted",
+            "local_slope": "scheme slope: C'(1) of the activations; default their own",
+        },
+    ),
+)
 def residual_weights(
     network: Network,
     activation: Any = None,

@@ -17,7 +17,7 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Nonlinear
 from ..network.network import Network
-from .advice import advised, either, shaping_method
+from .advice import Record, advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import centred, check_fresh, check_sums
@@ -25,7 +25,7 @@ from .fresh import centred, check_fresh, check_sums
 Node = Any
 
 
-@shaping_method("normalisation")
+@shaping_method("normalisation", Record("Output scales alone, so that mean squares stay 1."))
 def normalisation(network: Network, activation: Any = None) -> Shaping:
     """Scale every activation so that Q(1) = 1, and no more.
 
@@ -113,6 +113,9 @@ RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
 }
 
 
+CONSEQUENCES = "The result has the consequences for mean squares and slopes."
+
+
 def weights(rule: str, network: Network, activation: Any = None) -> Consequences:
     """The network with sigma_w by a rule of ``RULES``, and the consequences.
 
@@ -160,5 +163,6 @@ def _phi(network: Network, node: Node) -> Any:
 
 
 WEIGHTS: dict[str, Callable[..., Shaping]] = {
-    rule: shaping_method(rule)(partial(weights, rule)) for rule in RULES
+    rule: shaping_method(rule, Record(f"{about}. {CONSEQUENCES}"))(partial(weights, rule))
+    for rule, (_, about) in RULES.items()
 }

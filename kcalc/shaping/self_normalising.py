@@ -27,7 +27,7 @@ from ..gaussian.expectations.quadrature import Array
 from ..maps.maps import Assumption
 from ..network.layers import Nonlinear
 from ..network.network import Network
-from .advice import shaping_method
+from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
@@ -199,7 +199,17 @@ class SelfNormalising(Shaping):
         return super().to_dict() | {"stability": found}
 
 
-@shaping_method("self_normalising")
+@shaping_method(
+    "self_normalising",
+    Record(
+        "The fixed point of SELU for any activation: mean 0 and variance 1 stay as they are.",
+        {
+            "parameters": "shift (output scale and shift; default) or halves (output scale and "
+            "that of the negative half; elu gives SELU)",
+            "input_scale": "factor of the activation's inputs, > 0; default 1",
+        },
+    ),
+)
 def self_normalising(
     network: Network, activation: Any = None, parameters: str = "shift", input_scale: float = 1.0
 ) -> SelfNormalising:

@@ -17,7 +17,7 @@ from ..maps.maps import Assumption
 from ..network.combinators import DEEPEST
 from ..network.layers import Nonlinear
 from ..network.network import Network
-from .advice import advised, either, shaping_method
+from .advice import Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable
@@ -25,13 +25,27 @@ from .fresh import centred, check_fresh, check_sums
 from .limits import flow_speed
 from .norms import refuse_means
 from .search import check_shapeable, default_end, solve
-from .tokens import Tokens, read_tokens, token_options, unmixed, with_tokens
+from .tokens import TOKEN_TARGETS, Tokens, read_tokens, token_options, unmixed, with_tokens
 
 ETA, TAU = 0.9, 0.3
 DKS = "use method='dks'"
 
 
-@shaping_method("tat")
+@shaping_method(
+    "tat",
+    Record(
+        "Tailored activations: relu becomes a leaky ReLU with a slope made for the network (eta); "
+        "smooth activations get a small curvature (tau). All slopes at c = 1 are 1.",
+        {
+            "eta": "relu and leaky_relu: the c value orthogonal inputs may reach, in (0, 1); "
+            "default 0.9",
+            "tau": "smooth activations, in place of eta: the largest curvature C''(1), > 0; "
+            "default 0.3",
+            **TOKEN_TARGETS,
+        },
+        compared=True,
+    ),
+)
 def tat(
     network: Network,
     activation: Any = None,

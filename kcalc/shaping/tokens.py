@@ -29,6 +29,10 @@ from .advice import advised, either
 Node = Hashable
 Array = np.ndarray
 ROWS = ("keep", "rescale")
+TOKEN_TARGETS = {
+    "tokens": "networks with TokenMix: the T x T cosines between the tokens of an input",
+    "token_rows": "treatment of the rows of TokenMix: keep (default; they must keep q), or rescale",
+}
 KEPT = 1e-8  # how far q may be from 1
 ALIKE = 1e-12
 AT_START = (

@@ -6,12 +6,15 @@ A sum that reads a feature map (the stream) and something computed from it (the 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..foundation.errors import KcalcError
 from ..network import primitives as P
 from ..network.network import Network
+from ..network.primitives import owner
 
 Node = Hashable
 
@@ -74,6 +77,42 @@ def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: N
         if not through or not reads:
             return None
         node = reads[0]
+
+
+Place = tuple[str, str, int]  # (name with * for its numbers, primitive, operations since a sum)
+
+
+def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
+    """The operations on the stream itself, from the first sum on, such as norms behind the sums."""
+    inside = {node for branch in found for node in branch.inside}
+    sums = {branch.sum for branch in found}
+    since: dict[Node, int] = {}
+    places: dict[Node, Place] = {}
+    for node, op, reads in network.operations:
+        behind = [since[read] for read in reads if read in since]
+        if node in inside or not (behind or node in sums):
+            continue
+        since[node] = 0 if node in sums else 1 + max(behind)
+        places[node] = (re.sub(r"\d+", "*", str(owner(node))), type(op).__name__, since[node])
+    return places
+
+
+def along_stream(
+    network: Network, found: tuple[Branch, ...], base: Network | None = None
+) -> frozenset[Node]:
+    """The operations on the stream whose number grows with that of the branches.
+
+    Those of which the larger network has more; without a base those of which there are two, and
+    one for every second branch, at least.
+    """
+    own = on_stream(network, found)
+    count = Counter(own.values())
+    if base is None:
+        grown = {p for p, k in count.items() if k > 1 and 2 * k >= len(found)}
+    else:
+        before = Counter(on_stream(base, branches(base)).values())
+        grown = {p for p, k in count.items() if k > before[p]}
+    return frozenset(node for node, place in own.items() if place in grown)
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:

@@ -22,6 +22,7 @@ class TrainedCoordinates(Shown):
 
     ``sizes``: the widths, or what ``along`` names; ``changes[module]`` has shape (sizes, seeds);
     ``slopes[module]`` is (power, standard error over seeds); ``losses`` has shape (sizes, seeds).
+    ``edits``: what the rules ask for beside groups and initial weights, which was not done.
     """
 
     sizes: tuple[float, ...]
@@ -29,6 +30,7 @@ class TrainedCoordinates(Shown):
     slopes: dict[str, tuple[float, float]]
     losses: np.ndarray
     along: str = "width"
+    edits: tuple[str, ...] = ()
     hidden = ("changes", "losses")
 
     def steady(self, module: str, slack: float = 0.05, errors: float = 3.0) -> bool:
@@ -70,7 +72,7 @@ class TrainedCoordinates(Shown):
         worst = max(self.slopes, key=lambda name: abs(self.slopes[name][0]))
         return (
             f"TrainedCoordinates({len(self.slopes)} modules, largest power of the {self.along} "
-            f"{self.slopes[worst][0]:+.3f} at {worst})"
+            f"{self.slopes[worst][0]:+.3f} at {worst}{undone(self.edits)})"
         )
 
 
@@ -100,6 +102,8 @@ def trained_coordinates(
     start at 0, so that slopes are those of large widths; ``only``: train one parameter alone;
     ``loss``: a function of output and ``y``; None: cross entropy of whole numbers, else the mean
     squared error.
+
+    The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.
 
     Returns: the changes of the outputs of all modules that hold parameters, and of the output.
     Raises: KcalcError for sizes that do not change, bad numbers, and as :func:`kcalc.transfer`.
@@ -139,7 +143,13 @@ def trained_coordinates(
             "no feature map changes, or none stays finite; use another lr or more steps"
         )
     slopes = {name: power(np.array(extent), values) for name, values in kept.items()}
-    return TrainedCoordinates(extent, kept, slopes, np.array(losses), along)
+    edits = () if family.standard else rules.edits  # of the last size
+    return TrainedCoordinates(extent, kept, slopes, np.array(losses), along, edits)
+
+
+def undone(edits: tuple[str, ...]) -> str:
+    """That the models were trained without the edits of the rules, in words."""
+    return f"; trained without this edit: {'; '.join(edits)}" if edits else ""
 
 
 def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, loss: Any) -> Family:

@@ -126,7 +126,7 @@ def call_builder(build: Any, given: Any, what: str) -> Any:
         keywords = None
         whole(given, what, 1)
     try:
-        return build(given) if keywords is None else build(**keywords)
+        built = build(given) if keywords is None else build(**keywords)
     except KcalcError:
         raise
     except Exception as error:
@@ -134,3 +134,6 @@ def call_builder(build: Any, given: Any, what: str) -> Any:
             f"{glimpse(build)} failed with {what}={glimpse(given)}: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}"
         ) from error
+    if built is None:
+        raise KcalcError(f"{glimpse(build)} returned None with {what}={glimpse(given)}")
+    return built

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import sympy as sp
 
 from ..foundation.errors import KcalcError
@@ -16,11 +17,12 @@ from ..network import primitives as P
 from ..network.layers import Affine, Attend, ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
-from .branches import Branch, branches, refuse_nested
+from .branches import Branch, along_stream, branches, refuse_nested
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
 
 Node = Hashable
 WEIGHTS = (Affine, Embedding, Positions, ClassToken)
+PROBES = np.linspace(-3.1, 2.9, 9)  # arguments at which activations are compared
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Growth:
 
     ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
     that its scores need}; ``branches``: the residual branches where their number grows, else none;
-    ``ratios``: {symbol: its ratio}, of known ones.
+    ``ratios``: {symbol: its ratio}, of known ones; ``along``: nodes on the stream itself of which
+    there are as many as branches.
     """
 
     channels: Mapping[Node, Power]
@@ -37,6 +40,7 @@ class Growth:
     scores: Mapping[Node, Power]
     branches: tuple[Branch, ...]
     ratios: Mapping[sp.Symbol, float] = field(default_factory=dict)
+    along: frozenset[Node] = frozenset()
 
 
 def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
@@ -65,7 +69,15 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
     refuse_nested(deep)
     scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(Attend)}
     known = {} if ratio is None else {WIDTH: float(ratio)}
-    return Growth(channels, {}, scores, deep, known)
+    along = along_stream(network, deep) if deep else frozenset()
+    for node, op, _ in network.operations:
+        if node in along and isinstance(op, P.Fresh):
+            raise KcalcError(
+                f"node {owner(node)!r} and others like it have weights on the stream between "
+                f"residual branches: depth has exponents where only branches grow in number; leave "
+                f"'depth' out of axes"
+            )
+    return Growth(channels, {}, scores, deep, known, along)
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
@@ -84,7 +96,7 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     refuse_nested(deep)
     pairs = {node: counterparts(base, network, node) for node in network.nodes_of(*WEIGHTS, Attend)}
     _check_places((base, old), (network, new), pairs)
-    _check_multipliers(base, network)
+    _check_forms(base, network, bool(deep))
     ratios: dict[Node, Fraction] = {}
     groups: dict[Node, Fraction] = {}
     for node in network.nodes_of(*WEIGHTS, Attend):
@@ -117,6 +129,7 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
         scores,
         deep,
         known,
+        along_stream(network, deep, base) if deep else frozenset(),
     )
 
 
@@ -260,20 +273,59 @@ def _scores(own: Attend, base: Attend, ratio: Fraction, grown: Power, node: Node
     )
 
 
-def _check_multipliers(base: Network, network: Network) -> None:
-    """Raises: KcalcError where a number by which feature maps are multiplied changes."""
-    known = {str(owner(n)): op for n, op, _ in base.operations if isinstance(op, P.Mix)}
+def _check_forms(base: Network, network: Network, deep: bool) -> None:
+    """Raises: KcalcError where an operation without weights is another one than in the base."""
+    small, large = _forms(base), _forms(network)
+    if deep:  # nodes have other numbers: every form must occur in both
+        strange = [n for n, form in large.items() if form not in set(small.values())]
+        strange += [n for n, form in small.items() if form not in set(large.values())]
+    else:
+        strange = [n for n in {**large, **small} if small.get(n) != large.get(n)]
+    if not strange:
+        return
+    node = strange[0]
+    shown = [one[node].text if node in one else "has no counterpart" for one in (large, small)]
+    raise KcalcError(
+        f"node {node!r} {shown[0]}, in the base it {shown[1]}: keep functions, norms and "
+        f"multipliers as they are in the base; kc.transfer says which multipliers to change"
+    )
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What an operation without weights computes, whatever its extents."""
+
+    key: tuple[Any, ...]
+    text: str = field(compare=False)
+
+
+def _forms(network: Network) -> dict[str, _Form]:
+    """{node: its form}."""
+    found = {}
     for node, op, _ in network.operations:
-        if not isinstance(op, P.Mix) or isinstance(op.origin, Positions):
-            continue
-        for other in matching_name(str(owner(node)), known)[:1]:
-            same = len(other.weights) == len(op.weights) and all(
-                a == b or sp.Abs(sp.Float(1) * (a - b)) <= 1e-6 * sp.Abs(b)
-                for a, b in zip(op.weights, other.weights, strict=True)
-            )
-            if not same:
-                raise KcalcError(
-                    f"node {owner(node)!r} multiplies by {op.weights}, in the base by "
-                    f"{other.weights}: keep multipliers as they are in the base, kc.transfer says "
-                    f"which to change"
-                )
+        form = None if isinstance(getattr(op, "origin", None), Positions) else _form(op)
+        if form is not None:
+            found[str(node)] = form
+    return found
+
+
+def _form(op: Any) -> _Form | None:
+    """None for weights, inputs, attention, and what only moves numbers."""
+    if isinstance(op, P.Post):
+        phi = op.activation
+        values = [str(phi.expr)] if phi.free_symbols else [f"{v:.5g}" for v in phi(PROBES)]
+        return _Form(("Post", *values), f"computes {phi.expr}")
+    if isinstance(op, P.Mix):
+        weights = [str(w) if hasattr(w, "free_symbols") else f"{float(w):.6g}" for w in op.weights]
+        text = "multiplies by" if len(weights) == 1 else "adds with factors"
+        return _Form(("Mix", *weights), f"{text} {', '.join(weights)}")
+    if isinstance(op, P.Norm):
+        return _Form(
+            ("Norm", op.centred, op.over, op.batch_c is None), f"is a {op.kind} over {op.over}"
+        )
+    if isinstance(op, P.Mask):
+        return _Form(("Mask", op.rate), f"drops with probability {op.rate}")
+    if isinstance(op, P.Window):
+        keys = (op.pooling, op.stride, op.padding)
+        return _Form(("Window", *map(str, keys)), f"is a {op.kind} with stride {op.stride}")
+    return _Form(("Prod",), "multiplies its inputs") if isinstance(op, P.Prod) else None

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.errors import KcalcError, unknown
-from .powers import HALF, ONE, Power, larger
+from ..foundation.errors import KcalcError, glimpse
+from .powers import HALF, ONE, Power
 from .sizes import Use
 
 OPTIMIZERS = ("sgd", "adamw", "adafactor", "muon", "muon-match-rms")
@@ -34,7 +34,9 @@ def named_optimizer(name: Any) -> str:
             "exponent; use optimizer='adamw', which without decay is Adam"
         )
     if not isinstance(name, str) or name not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
+        raise KcalcError(
+            f"unknown optimizer {glimpse(name)}; there are rules for {', '.join(OPTIMIZERS)}"
+        )
     return name
 
 
@@ -81,7 +83,7 @@ def rates(
     if chosen.startswith("muon"):
         rate = change * (use.fan_in * use.fan_out) ** HALF / _muon_factor(chosen, use, shape)
         return Rates(chosen, init, rate, factor * sloped * (use.fan_in * use.fan_out) ** HALF)
-    size = larger(init, change)
+    size = use.size / factor
     rate = _RATES[chosen](change, factor * sloped, size)
     return Rates(chosen, init, rate, size if chosen == "adafactor" else factor * sloped)
 

@@ -1,13 +1,17 @@
 """Sizes as powers of width and depth: products of symbols, compared where these are large.
 
-A symbol is the ratio of an extent of the larger network to that of the base. All symbols of widths
-go to infinity together, so that the degree of a product decides; where degrees of width are equal,
-that of depth does.
+A symbol is the ratio of an extent of the larger network to that of the base. Widths may grow at
+different rates: one that is 4 times the base's where another is 16 times grows as the root of that
+one. Powers are compared by the degree in the width that grows most, counted with these rates;
+where degrees are equal, that of depth decides. Degrees that differ by less than 1/10 (widths that
+were rounded) are equal there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy as sp
@@ -19,32 +23,66 @@ DEPTH = sp.Symbol("L", positive=True)
 ONE = sp.S.One
 ZERO = sp.S.Zero
 HALF = sp.Rational(1, 2)
+ROUNDING = 0.1  # degrees of widths that differ by less come from rounding
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of powers where widths are large.
+
+    ``rates``: {symbol of a width: its degree in the width that grows most}, 1 where it is not
+    given.
+    """
+
+    rates: Mapping[sp.Symbol, float] = field(default_factory=dict)
+
+    def degrees(self, power: Power) -> tuple[Any, Any]:
+        """(degree in the width that grows most, degree in the depth)."""
+        powers = sp.sympify(power).as_powers_dict()
+        depth = sp.Rational(powers.pop(DEPTH, 0))
+        width = [
+            sp.Rational(e) * self.rates.get(base, ONE)
+            for base, e in powers.items()
+            if base.is_Symbol
+        ]
+        return sum(width, ZERO), depth
+
+    def grows(self, power: Power) -> bool:
+        """Whether a number of channels grows with the width."""
+        return power != 1 and self.degrees(power)[0] > ROUNDING
+
+    def exceeds(self, one: Power, two: Power) -> bool:
+        """Whether a power is the larger of two."""
+        (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)
+        return bool(depth > shallow if abs(width - other) < ROUNDING else width > other)
+
+    def larger(self, *powers: Power) -> Power:
+        """The largest; the first of those of equal degrees; zeros count for nothing."""
+        found = ZERO
+        for power in powers:
+            if power != 0 and (found == 0 or self.exceeds(power, found)):
+                found = power
+        return found
+
+    def smaller(self, *powers: Power) -> Power:
+        """The smallest; the first of those of equal degrees."""
+        found = powers[0]
+        for power in powers[1:]:
+            if self.exceeds(found, power):
+                found = power
+        return found
+
+
+def order_of(ratios: Mapping[sp.Symbol, float]) -> Order:
+    """The order of powers of widths whose ratios are known."""
+    logs = {s: math.log(r) for s, r in ratios.items() if s != DEPTH}
+    most = max(logs.values(), key=abs, default=0.0)
+    return Order({s: log / most for s, log in logs.items()} if len(logs) > 1 else {})
 
 
 def degrees(power: Power) -> tuple[Any, Any]:
-    """(degree in the width, degree in the depth) of a product of powers."""
-    powers = sp.sympify(power).as_powers_dict()
-    depth = sp.Rational(powers.pop(DEPTH, 0))
-    return sum((sp.Rational(e) for base, e in powers.items() if base.is_Symbol), ZERO), depth
-
-
-def grows(power: Power) -> bool:
-    """Whether a number of channels grows with the width."""
-    return power != 1 and degrees(power)[0] > 0
-
-
-def larger(*powers: Power) -> Power:
-    """The largest at large width; the first of those of equal degrees; zeros count for nothing."""
-    found = ZERO
-    for power in powers:
-        if power != 0 and (found == 0 or degrees(power) > degrees(found)):
-            found = power
-    return found
-
-
-def smaller(one: Power, two: Power) -> Power:
-    """The smaller of two at large width; the first where degrees are equal."""
-    return two if degrees(two) < degrees(one) else one
+    """(degree in the width, all widths alike, degree in the depth) of a product of powers."""
+    return Order().degrees(power)
 
 
 def width_symbols(ratios: Iterable[Any]) -> dict[Any, Power]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
+from ..foundation.families import family
 from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Shown, plain, shown
 from ..maps.maps import Assumption
@@ -25,7 +26,8 @@ class ParameterRule(Shown):
     ratios of all extents are known, else SymPy products of powers of ``n`` (the ratio of widths)
     and ``L`` (of depths). ``exponents``: these products. ``optimizer``: the optimiser that takes
     the parameter; Muon hands all but hidden matrices to AdamW. ``base_std``: the standard deviation
-    of the parameter in the base, None where that is no model.
+    of the parameter in the base, None where that is no model; ``base_entries``: how many entries it
+    has there; ``shape``: its shape in the larger PyTorch model, else empty.
     """
 
     name: str
@@ -37,9 +39,13 @@ class ParameterRule(Shown):
     weight_decay: Any
     exponents: Mapping[str, Power] = field(repr=False)
     base_std: float | None = field(default=None, repr=False)
+    base_entries: int = field(default=0, repr=False)
+    shape: tuple[int, ...] = field(default=(), repr=False)
 
     def exponent(self, quantity: str, axis: str = "width") -> Any:
         """The exponent of the width or the depth in one of the four factors, exact.
+
+        Where widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
 
         Raises: KcalcError for unknown names.
         """
@@ -50,9 +56,12 @@ class ParameterRule(Shown):
         return degrees(self.exponents[quantity])[AXES[axis]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; exponents as text."""
+        """Everything as plain data; exponents as text. Epsilon is None without an epsilon."""
         own = {name: getattr(self, name) for name in ("name", "role", "optimizer", *QUANTITIES)}
-        return plain(own) | {"exponents": {k: str(v) for k, v in self.exponents.items()}}
+        powers: dict[str, str | None] = {k: str(v) for k, v in self.exponents.items()}
+        if self.optimizer not in EPSILONS:
+            own["epsilon"] = powers["epsilon"] = None
+        return plain(own) | {"exponents": powers}
 
 
 AXES = {"width": 0, "depth": 1}
@@ -65,7 +74,8 @@ class Transfer(Shown):
 
     ``parameters``: {name: :class:`ParameterRule`}; ``multipliers``: {operation: (factor, its power
     of width and depth)}; ``edits``: what parameter groups alone cannot do, in words; ``ratios``:
-    {symbol: ratio to the base}, of known ones.
+    {symbol: ratio to the base}, of known ones. In the table parameters with the same rule whose
+    names differ in the number of a block are one row, ``blocks.*.up.weight``.
     """
 
     optimizer: str
@@ -110,7 +120,10 @@ class Transfer(Shown):
         """Give the larger model the initial weights that the rules ask for, in place.
 
         Every parameter is multiplied so that its standard deviation is that of the base times
-        ``init_std``. Parameters that are constant (gains of norms, biases of zeros) stay.
+        ``init_std``; of one whose mean is not 0, as of gains near 1, the differences from the mean
+        are.
+        Parameters that are constant (gains of norms, biases of zeros) stay. The standard deviation
+        of fewer than 24 entries says little, so those are multiplied by ``init_std`` alone.
 
         ``model``: the larger model.
         Raises: KcalcError for a model whose parameters are not those of the rules, and where the
@@ -152,11 +165,14 @@ class Transfer(Shown):
 
     def _rows(self) -> list[tuple[str, ...]]:
         head = ("parameter", "role", "optimizer", "init std", "learning rate", "epsilon", "decay")
-        body = (
-            (rule.name, rule.role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
-            for rule in self.parameters.values()
-        )
-        return [head, *body]
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for name, rule in self.parameters.items():
+            cells = (rule.role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
+            alike.setdefault((family(name), *cells), []).append(name)
+        return [
+            head,
+            *((n[0] if len(n) == 1 else form, *cells) for (form, *cells), n in alike.items()),
+        ]
 
     @staticmethod
     def _cell(rule: ParameterRule, quantity: str) -> str:

@@ -18,7 +18,7 @@ from ..network.network import Network
 from ..network.primitives import owner
 from .growth import Growth
 from .optimizers import GAUGES, Rates, bias_rates, decay_power, multiplier, named_optimizer, rates
-from .powers import HALF, ONE, Power, degrees, value
+from .powers import DEPTH, HALF, ONE, Power, order_of, value
 from .result import ParameterRule, Transfer, numbers
 from .sizes import Setting, Sizes, Use, sizes
 
@@ -61,9 +61,11 @@ def _rational(number: Any, what: str) -> Any:
 class Placement:
     """One use of a parameter in the network.
 
-    ``kind``: "weight", "bias", "gain" (of a norm, or another vector with an entry per channel) or
-    "shared" (a vector or number that many channels share); ``shape``: its shape; ``base_std``: the
-    standard deviation in the base, None where there is none.
+    ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
+    "vector" (added, or a token of its own) or "shared" (a factor that many channels share);
+    ``shape``: its shape; ``base_std``: its standard deviation in the base, None where there is
+    none; ``base_entries``: its number of entries there; ``repeated``: whether the larger network
+    has more parameters of its name.
     """
 
     name: str
@@ -71,6 +73,8 @@ class Placement:
     kind: str
     shape: tuple[int, ...] = ()
     base_std: float | None = None
+    base_entries: int = 0
+    repeated: bool = False
 
 
 def placements(network: Network) -> list[Placement]:
@@ -101,6 +105,7 @@ def setting(growth: Growth, chosen: Options) -> Setting:
         absorb=chosen.gauge == "none",
         aligned=chosen.aligned,
         capped=not chosen.aligned and chosen.optimizer == "sgd",
+        order=order_of(growth.ratios),
     )
 
 
@@ -149,9 +154,11 @@ class _Book:
                 f"{owner(uses[[r != roles[0] for r in roles].index(True)].node)!r}; untie them"
             )
         every = [self._rates(one, tied) for one in uses]
-        strictest = min(every, key=lambda rate: degrees(rate.learning_rate))
+        order = self.told.order
+        rate = order.smaller(*(one.learning_rate for one in every))
+        strictest = next(one for one in every if one.learning_rate == rate)
         powers = {
-            "init_std": min((rate.init_std for rate in every), key=degrees),
+            "init_std": order.smaller(*(one.init_std for one in every)),
             "learning_rate": strictest.learning_rate,
             "epsilon": strictest.epsilon,
             "weight_decay": decay_power(strictest.learning_rate, self.chosen.decay),
@@ -163,6 +170,8 @@ class _Book:
             **numbers(powers, self.growth.ratios),
             exponents=powers,
             base_std=uses[0].base_std,
+            base_entries=uses[0].base_entries,
+            shape=uses[0].shape if uses[0].base_std is not None else (),
         )
 
     def _role(self, one: Placement) -> str:
@@ -172,22 +181,32 @@ class _Book:
         optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
         if gradient == 0:
             raise KcalcError(
-                f"{one.name} at node {owner(one.node)!r} does not reach any output, so it has no "
-                f"gradient; drop it"
+                f"{one.name} at node {owner(one.node)!r} reaches none of the outputs that were "
+                f"read, so it has no gradient; return what is computed from it, or delete it"
             )
         if one.kind != "weight":
-            output, change = self.told.target(one.node)
-            if one.kind == "bias":
-                output, change = self.found.uses[one.node].output, self.found.uses[one.node].shift
-            if one.kind == "shared":  # its gradient is a sum over the channels
-                gradient = gradient * self.found.channels[one.node]
-            return bias_rates(optimizer, change, output, gradient)
+            return bias_rates(optimizer, *self._vector(one, gradient))
         use = self.found.uses[one.node]
         gauge = "mup" if tied and self.chosen.gauge == "none" else self.chosen.gauge
         factor = multiplier(gauge, use)
         if factor != 1:
             self._multiply(one, use, factor, tied)
         return rates(optimizer, use, gradient, factor, one.shape)
+
+    def _vector(self, one: Placement, gradient: Power) -> tuple[Power, Power, Power]:
+        """(change, initial size, size of the gradient) of a parameter that is no weight."""
+        if one.kind == "bias":
+            use = self.found.uses[one.node]
+            return use.shift, use.output, gradient
+        state = self.found.states[one.node]
+        change, initial = self.told.share(one.node), ONE
+        if one.repeated and one.node in self.growth.along:
+            # one per branch: independent at first, aligned when they change
+            change, initial = 1 / DEPTH, DEPTH**-HALF
+        if one.kind == "vector":
+            return change * state.of, initial * state.of, gradient
+        shared = state.channels if one.kind == "shared" else ONE  # its gradient sums over them
+        return change, initial, gradient * state.of * shared
 
     def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
         node = owner(one.node)

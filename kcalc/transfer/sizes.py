@@ -20,7 +20,7 @@ from ..network.layers import ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
 from .branches import Branch
-from .powers import DEPTH, HALF, ONE, ZERO, Power, degrees, grows, larger, smaller
+from .powers import DEPTH, HALF, ONE, ZERO, Order, Power
 
 Node = Hashable
 NAME = "exponents of width and depth"
@@ -44,7 +44,7 @@ class Setting:
     whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
     weights are aligned with what they read; ``initial``: {role: size of initial weights relative to
     the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
-    exceed the weights.
+    exceed the weights; ``order``: that of powers.
     """
 
     channels: Mapping[Node, Power]
@@ -55,14 +55,18 @@ class Setting:
     aligned: bool = True
     initial: Mapping[str, Power] = field(default_factory=dict)
     capped: bool = False
+    order: Order = field(default_factory=Order)
 
     def target(self, node: Node) -> tuple[Power, Power]:
         """(size of the output of weights, size of its change) that training needs."""
-        for branch in self.branches:
-            if node in branch.inside:
-                own = self.factor(branch) if self.absorb and node == branch.last else ONE
-                return own, own * DEPTH ** (self.branch - 1)
-        return ONE, ONE
+        ends = any(node == branch.last for branch in self.branches)
+        own = DEPTH**-self.branch if self.absorb and ends else ONE
+        return own, own * self.share(node)
+
+    def share(self, node: Node) -> Power:
+        """By how much the output of a node may change, relative to its size."""
+        inside = any(node in branch.inside for branch in self.branches)
+        return DEPTH ** (self.branch - 1) if inside else ONE
 
     def factor(self, branch: Branch) -> Power:
         """``L^-a``."""
@@ -85,7 +89,8 @@ class Use:
     to few), "elementwise" (groups of a few channels) or "finite". ``reads``: the size of what they
     read; ``fan_in``, ``fan_out``: how the numbers of inputs of an output and of outputs of an input
     grow; ``output``: the size of their output, ``initial`` and ``change``: the sizes of an initial
-    weight and of its change, multipliers included; ``shift``: the change of a bias.
+    weight and of its change, multipliers included; ``size``: the larger of both; ``shift``: the
+    change of a bias.
     """
 
     node: Node
@@ -97,6 +102,7 @@ class Use:
     output: Power
     initial: Power
     change: Power
+    size: Power
     shift: Power
 
 
@@ -118,20 +124,22 @@ class Forward:
     @rule.register
     def _(self, op: P.Fresh, node: Node, inputs: list[Size]) -> Size:
         (read,) = inputs
-        setting = self.setting
+        setting, order = self.setting, self.setting.order
         channels = setting.channels[owner(node)]
         groups = setting.groups.get(owner(node), ONE)
         table = isinstance(op.origin, Embedding | Positions | ClassToken)
         # an embedding reads one-hot vectors: one number that is not 0
         fan_in = ONE if table else read.channels / groups
         fan_out = channels / groups
-        role = "embedding" if table else _role(fan_in, fan_out, channels)
+        role = "embedding" if table else _role(order, fan_in, fan_out, channels)
         output, change = setting.target(node)
-        initial = output / read.of / (fan_in if role == "readout" else fan_in**HALF)
+        # fewer outputs than inputs: their change must not grow with that of what they read
+        narrowed = order.smaller(ONE, (fan_out / fan_in) ** HALF)
+        initial = output / read.of / fan_in**HALF * (ONE if table else narrowed)
         initial *= setting.initial.get(role, ONE)
         moved = change / read.of / fan_in ** (ONE if setting.aligned else HALF)
         if setting.capped:
-            moved = smaller(moved, initial)
+            moved = order.smaller(moved, initial)
         self.uses[node] = Use(
             node,
             role,
@@ -142,6 +150,7 @@ class Forward:
             output,
             initial,
             moved,
+            order.larger(initial, moved),
             change,
         )
         return Size(output, channels)
@@ -160,25 +169,28 @@ class Forward:
     def _(self, op: P.Mix, node: Node, inputs: list[Size]) -> Size:
         factors = self.setting.factors(node, len(inputs))
         return Size(
-            larger(*(f * s.of for f, s in zip(factors, inputs, strict=True))),
-            larger(*(s.channels for s in inputs)),
+            self.setting.order.larger(*(f * s.of for f, s in zip(factors, inputs, strict=True))),
+            self.setting.order.larger(*(s.channels for s in inputs)),
         )
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, inputs: list[Size]) -> Size:
         """Tokens in front of others: the larger of the two."""
-        return Size(larger(*(s.of for s in inputs)), inputs[0].channels)
+        return Size(self.setting.order.larger(*(s.of for s in inputs)), inputs[0].channels)
 
     @rule.register
     def _(self, op: P.Join, node: Node, inputs: list[Size]) -> Size:
-        return Size(larger(*(s.of for s in inputs)), larger(*(s.channels for s in inputs)))
+        return Size(
+            self.setting.order.larger(*(s.of for s in inputs)),
+            self.setting.order.larger(*(s.channels for s in inputs)),
+        )
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: list[Size]) -> Size:
         size = ONE
         for one in inputs:
             size *= one.of
-        return Size(size, larger(*(s.channels for s in inputs)))
+        return Size(size, self.setting.order.larger(*(s.channels for s in inputs)))
 
     @rule.register
     def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
@@ -205,7 +217,9 @@ class Backward:
     def _(self, op: P.Fresh, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
         use = self.uses[node]
         along = ONE if self.setting.aligned else HALF
-        passed = larger(use.initial * use.fan_out**HALF, use.change * use.fan_out**along)
+        passed = self.setting.order.larger(
+            use.initial * use.fan_out**HALF, use.change * use.fan_out**along
+        )
         return [message * passed]
 
     @rule.register
@@ -240,11 +254,11 @@ class Backward:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The answer of both folds: weights by node; sizes of gradients and channels at every node."""
+    """The answer of both folds: weights by node; at every node sizes, of gradients and channels."""
 
     uses: Mapping[Node, Use]
+    states: Mapping[Node, Size]
     gradients: Mapping[Node, Power]
-    channels: Mapping[Node, Power]
 
 
 def sizes(network: Network, setting: Setting) -> Sizes:
@@ -256,7 +270,7 @@ def sizes(network: Network, setting: Setting) -> Sizes:
     start = dict.fromkeys(network.inputs, Size(ONE, ONE))
     states = interpret(network, forward, start)
     for node in network.outputs:
-        if grows(states[node].channels):
+        if setting.order.grows(states[node].channels):
             raise KcalcError(
                 f"the output {node!r} grows with the width: the loss of a network of another "
                 f"width is another one; give it a readout with a fixed number of channels"
@@ -264,16 +278,13 @@ def sizes(network: Network, setting: Setting) -> Sizes:
     ends: dict[Node, Power] = dict.fromkeys(states, ZERO)
     ends |= dict.fromkeys(network.outputs, ONE)
     backward = Backward(setting, states, forward.uses)
-    found = interpret_back(network, backward.rule, ends, larger)
-    return Sizes(forward.uses, found, {node: size.channels for node, size in states.items()})
+    found = interpret_back(network, backward.rule, ends, setting.order.larger)
+    return Sizes(forward.uses, states, found)
 
 
-def _role(fan_in: Power, fan_out: Power, channels: Power) -> str:
-    read, emitted = grows(fan_in), grows(channels)
-    if read and degrees(fan_out)[0] < degrees(fan_in)[0]:
-        return "readout"
-    if read:
-        return "hidden"
-    if grows(fan_out):
+def _role(order: Order, fan_in: Power, fan_out: Power, channels: Power) -> str:
+    if order.grows(fan_in):
+        return "hidden" if order.grows(fan_out) else "readout"
+    if order.grows(fan_out):
         return "input"
-    return "elementwise" if emitted else "finite"
+    return "elementwise" if order.grows(channels) else "finite"

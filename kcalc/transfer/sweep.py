@@ -11,7 +11,7 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import items, truth, whole
 from ..foundation.printing import Shown, spread
-from .coordinates import extents, family_of, positive
+from .coordinates import extents, family_of, positive, undone
 from .rules import options
 from .torch_training import Family
 
@@ -20,13 +20,15 @@ from .torch_training import Family
 class TransferCheck(Shown):
     """Losses at the end of training by size and learning rate.
 
-    ``losses`` has shape (sizes, rates, seeds); runs that diverge have an infinite loss.
+    ``losses`` has shape (sizes, rates, seeds); runs that diverge have an infinite loss. ``edits``:
+    what the rules ask for beside groups and initial weights, which was not done.
     """
 
     sizes: tuple[float, ...]
     rates: tuple[float, ...]
     losses: np.ndarray
     along: str = "width"
+    edits: tuple[str, ...] = ()
 
     @property
     def means(self) -> np.ndarray:
@@ -81,7 +83,7 @@ class TransferCheck(Shown):
     def __repr__(self) -> str:
         return (
             f"TransferCheck({self.along}s {', '.join(f'{s:g}' for s in self.sizes)}: the best rate "
-            f"moves by {self.shift:+.2f} octaves)"
+            f"moves by {self.shift:+.2f} octaves{undone(self.edits)})"
         )
 
 
@@ -125,7 +127,7 @@ def transfer_check(
                 model, made = family.started(rules, size, seed, rate)
                 found[i, j, seed] = _run(family, model, made, (count, taken, seed))
     extent = tuple(float(size[along] if isinstance(size, dict) else size) for size in sizes)
-    return TransferCheck(extent, tried, found, along)
+    return TransferCheck(extent, tried, found, along, () if family.standard else rules.edits)
 
 
 def _run(family: Family, model: Any, made: list[Any], plan: tuple[int, int, int]) -> float:

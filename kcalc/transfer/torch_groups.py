@@ -58,21 +58,56 @@ def rescale(transfer: Transfer, model: Any) -> None:
             _rescale(transfer.parameters[name], parameter)
 
 
+FEW = 24  # entries; the standard deviation of fewer is not known to a sixth
+
+
 def _rescale(rule: ParameterRule, parameter: Any) -> None:
     """One parameter; constants stay."""
-    present = float(parameter.double().var(unbiased=False)) ** 0.5
+    if min(parameter.numel(), rule.base_entries) < FEW:
+        parameter.mul_(1.0 if not parameter.numel() or _constant(parameter) else rule.init_std)
+        return
+    present, centre = moments([parameter])
     if rule.base_std and present:
-        parameter.mul_(rule.base_std * rule.init_std / present)
+        parameter.sub_(centre).mul_(rule.base_std * rule.init_std / present).add_(centre)
+
+
+def _constant(parameter: Any) -> bool:
+    return bool((parameter == parameter.flatten()[0]).all())
+
+
+def moments(parameters: list[Any]) -> tuple[float, float]:
+    """(standard deviation, mean) of parameters of one law; the mean is 0 unless it clearly differs.
+
+    Means within 5 standard errors are those of draws of mean 0, and the deviation is taken from 0.
+    Of parameters that are constant the deviation is 0.
+    """
+    import torch
+
+    every = torch.cat([p.detach().double().flatten() for p in parameters])
+    mean, spread = float(every.mean()), float(every.var(unbiased=False)) ** 0.5
+    if not spread or abs(mean) > 5 * spread / len(every) ** 0.5:
+        return spread, mean
+    return float(every.square().mean()) ** 0.5, 0.0
 
 
 def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
     """{name: parameter}.  Raises: KcalcError where the model has others than the rules."""
     if not hasattr(model, "named_parameters"):
         raise KcalcError(f"expected a torch.nn.Module, got a {type(model).__name__}")
-    own = dict(model.named_parameters())
-    for name in own:
+    own = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad or name in transfer.parameters
+    }
+    for name, parameter in own.items():
         if name not in transfer.parameters:
             raise KcalcError(f"the model has a parameter {name!r} without a rule")
+        shape = transfer.parameters[name].shape
+        if shape and shape != tuple(parameter.shape):
+            raise KcalcError(
+                f"{name!r} has the shape {tuple(parameter.shape)}, and the rules are those of "
+                f"{shape}: give kc.transfer this model's width, to="
+            )
     for name in transfer.parameters:
         if name not in own:
             raise KcalcError(f"the model has no parameter {name!r}, which has a rule")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse
 from ..interchange.model_reading import Reading
 from ..interchange.read import read
-from ..interchange.trace import Held, Linear, Lookup
+from ..interchange.trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
 from ..network import primitives as P
 from ..network.layers import ClassToken, Opaque, Positions
-from ..network.network import Network
 from ..network.primitives import owner
-from .growth import Growth, growth_between, matching_name
+from .growth import growth_between, matching_name
 from .result import Transfer
 from .rules import Options, Placement, derive
+from .torch_groups import moments
 
 Node = Hashable
 
@@ -33,35 +35,91 @@ def torch_transfer(
     Raises: KcalcError for other objects, models that cannot be read, and parameters whose place in
     the network is not known.
     """
+    if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
+        raise KcalcError(
+            f"base={base} is a size, so that the model is a function that builds models: give the "
+            f"size of the larger one, too, to="
+        )
     for one in (base, model):
         if not hasattr(one, "named_parameters"):
-            raise KcalcError(
-                f"expected two networks or two torch.nn.Modules, got a {type(one).__name__}"
-            )
-    small, large = read(base, *inputs), read(model, *inputs)
+            raise KcalcError(f"expected two networks or two torch.nn.Modules, got {glimpse(one)}")
+    if not inputs:
+        raise KcalcError(
+            "models of PyTorch are read by running them: give example inputs, or their shapes, "
+            "behind the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+        )
+    small, large = (read(one, *inputs, sigmas=False) for one in (base, model))
     for network in (small.network, large.network):
         for node in network.nodes_of(Opaque):
             unread = network.layer(node)
+            advice = (
+                "one table may be an embedding and a readout; untie these"
+                if unread.name == "shared weights"
+                else "compute it by operations that are read"
+            )
             raise KcalcError(
                 f"node {node!r} was not read ({unread.name}: {unread.reason}), so its sizes have "
-                f"no exponents; see kc.read(model, ...).notes"
+                f"no exponents; {advice}"
             )
     growth = growth_between(small.network, large.network, axes)
-    return derive(large.network, growth, chosen, _placed(base, model, large, growth))
+    _check_inputs_and_epsilons(small, large)
+    return derive(large.network, growth, chosen, _placed(base, model, large))
 
 
-def _placed(base: Any, model: Any, reading: Reading, growth: Growth) -> list[Placement]:
-    """All uses of all parameters."""
+def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
+    """Raises: KcalcError where inputs go through other functions, or norms have another epsilon."""
+    for network in (small.network, large.network):
+        for node in network.inputs:
+            notes = [tuple(n.text for n in one.notes if n.node == node) for one in (large, small)]
+            if notes[0] != notes[1]:
+                own, base = (" and ".join(texts) or "no remark" for texts in notes)
+                raise KcalcError(
+                    f"input {node!r}: {own}; in the base: {base}. Keep functions of inputs as they "
+                    f"are in the base"
+                )
+    known = {op.name: op for op in _norms(small)}
+    for op in _norms(large):
+        for other in matching_name(op.name, known):
+            if not math.isclose(op.epsilon, other.epsilon, rel_tol=1e-6):
+                raise KcalcError(
+                    f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
+                    f"{other.epsilon:g}: the base may differ in width and depth alone"
+                )
+
+
+def _norms(reading: Reading) -> list[Normalise]:
+    return [op for op in _ops(reading) if isinstance(op, Normalise)]
+
+
+def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
+    """All uses of all parameters, but of frozen ones whose place is not known."""
     small = dict(base.named_parameters())
     own = dict(model.named_parameters())
     uses = list(_uses(reading))
     met = {name for name, _, _ in uses}
-    uses += [_vector(n, p, small, reading.network) for n, p in own.items() if n not in met]
-    return [
-        Placement(name, node, kind, tuple(own[name].shape), _spread(name, small))
-        for name, node, kind in uses
-        if name in own
+    uses += [
+        (name, *use)
+        for name in own
+        if name not in met and (use := _vector(name, own, small, reading)) is not None
     ]
+    counts = [Counter(re.sub(r"\d+", "*", name) for name in one) for one in (own, small)]
+    found = []
+    for name, node, kind in uses:
+        if name in own:
+            others = matching_name(name, small)
+            pattern = re.sub(r"\d+", "*", name)
+            found.append(
+                Placement(
+                    name,
+                    node,
+                    kind,
+                    tuple(own[name].shape),
+                    moments(others)[0] if others else None,
+                    sum(p.numel() for p in others),
+                    counts[0][pattern] > counts[1][pattern],
+                )
+            )
+    return found
 
 
 def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
@@ -69,7 +127,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
     network = reading.network
     made = {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
     held: dict[str, str] = {}
-    for op in reading.trace.ops if reading.trace is not None else ():
+    for op in _ops(reading):
         if isinstance(op, Held) and op.parameter is not None:
             held[op.name] = op.parameter
         if isinstance(op, Linear | Lookup) and op.name in made:
@@ -77,42 +135,89 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
         if isinstance(op, Linear) and op.bias_parameter is not None and op.name in made:
             yield op.bias_parameter, made[op.name], "bias"
         if op.name in network and isinstance(network.layer(op.name), Positions | ClassToken):
-            for name in op.reads:
-                if name in held:
-                    yield held[name], made[op.name], "weight"
+            arrays = [held[name] for name in op.reads if name in held]
+            arrays += (op.parameter or "").split(", ") if isinstance(op, Prefixed) else []
+            for name in arrays:
+                yield name, made[op.name], "weight"
 
 
 def _vector(
-    name: str, parameter: Any, small: Mapping[str, Any], network: Network
-) -> tuple[str, Node, str]:
-    """The use of a gain or another vector: at the node of the module that holds it.
+    name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
+) -> tuple[Node, str] | None:
+    """(node, kind) of a gain or another vector; None for frozen ones whose place is not known.
 
     Raises: KcalcError for anything but vectors with one extent that grows at most.
     """
-    grown = {
+    parameter = own[name]
+    grown = [
         sum(a != b for a, b in zip(parameter.shape, other.shape, strict=True))
         for other in matching_name(name, small)
         if other.ndim == parameter.ndim
-    }
-    module = name.rpartition(".")[0]
-    nodes = [
-        n for n in network if str(n) == module or str(n).startswith((f"{module}.", f"{module}["))
     ]
-    if not grown or max(grown) > 1 or not nodes or not module:
-        raise KcalcError(
-            f"the place of parameter {name!r} in the network is not known: no layer that was read "
-            f"has it; freeze it, or write the operation that uses it as a module of its own"
-        )
-    return name, nodes[-1], "gain" if max(grown) else "shared"
-
-
-def _spread(name: str, small: Mapping[str, Any]) -> float | None:
-    """The standard deviation of a parameter in the base; of several counterparts, their mean."""
-    others = matching_name(name, small)
-    if not others:
+    place = _place(name, own, reading)
+    if grown and max(grown) <= 1 and place is not None:
+        node, factor = place
+        return node, ("gain" if max(grown) else "shared") if factor else "vector"
+    if not parameter.requires_grad:
         return None
-    squares = [float(p.detach().double().var(unbiased=False)) for p in others]
-    return math.sqrt(sum(squares) / len(squares))
+    takers = [op.name for op in _ops(reading) if _takes(op, name)]
+    told = (
+        f"{takers[0]!r} takes it in a way that has no rule; freeze it"
+        if takers
+        else "no operation that was read takes it, as where the output of a head is not returned; "
+        "delete it, or freeze it"
+    )
+    raise KcalcError(
+        f"the place of parameter {name!r} in the network is not known: {told}, "
+        f"requires_grad_(False): frozen parameters need no rule"
+    )
+
+
+def _ops(reading: Reading) -> Sequence[Op]:
+    return reading.trace.ops if reading.trace is not None else ()
+
+
+def _takes(op: Op, name: str) -> bool:
+    """Whether an operation holds a parameter, or something computed from it."""
+    parameter = (getattr(op, "parameter", None) or "").partition(" #")[0]
+    return name in parameter.split(", ")
+
+
+def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool] | None:
+    """(node, whether the parameter is a factor there) of a parameter that is no weight."""
+    ops = _ops(reading)
+    held = {op.name for op in ops if isinstance(op, Held) and _takes(op, name)}
+    readers = [op for op in ops if held.intersection(op.reads)]
+    tokens = [op for op in ops if isinstance(op, Prefixed) and _takes(op, name)]
+    if not readers and not tokens:
+        norms = [op.name for op in ops if isinstance(op, Normalise) and _of_norm(name, op, own)]
+        return (norms[0], True) if norms and norms[0] in reading.network else None
+    nodes = {_node(op, reading, held) for op in (*readers, *tokens)}
+    if len(nodes) > 1 or None in nodes or not all(isinstance(op, Pointwise) for op in readers):
+        return None
+    added = all(isinstance(op, Pointwise) and op.label in ("add", "sub") for op in readers)
+    return nodes.pop(), not added  # tokens alone are added, too
+
+
+def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
+    """Whether a norm is the module that holds a parameter, or is computed in it itself."""
+    module = name.rpartition(".")[0]
+    inner = op.name.removeprefix(f"{module}.")
+    here = inner != op.name and "." not in inner and f"{op.name}.weight" not in own
+    return op.name == module or here
+
+
+def _node(op: Op, reading: Reading, arrays: Container[str]) -> Node | None:
+    """The node whose feature map an operation returns, or, alone, reads; None where none does."""
+    ops = {one.name: one for one in _ops(reading)}
+    made = {node for node, _, _ in reading.network.operations}
+    while (node := reading.places.get(op.name)) is None or node not in made:
+        sources = [read for read in op.reads if read not in arrays]
+        readers = [one for one in ops.values() if sources[0] in one.reads] if sources else []
+        if len(sources) != 1 or len(readers) != 1:
+            return None
+        op = ops[sources[0]]
+    return node
 
 
 __all__ = ["torch_transfer"]

@@ -10,13 +10,13 @@ from ...calculi.gradients import gradients
 from ...gaussian.softmax import Overlap, self_overlap
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
-from .reference import alike, attention, layer, projector
+from .paper import claim
+from .reference import alike, attention, averaged, layer, projector
 
 PLACE = "Gradients"
 
 
-@PAPER.claim(
+@claim(
     "ATT-backward",
     PLACE,
     r"with gradients of covariance $g_s$ at one token and $g_d$ at two, queries hand back "
@@ -29,7 +29,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     tokens, q, p, one, two, bias, draws = 6, 1.2, 0.5, 1.0, 0.3, 0.2, bench.size(4000, 40_000)
     K, gradient = alike(tokens, q, p), alike(tokens, one, two)
     G = 1.4 * K + bias
-    A = attention(bench.rng, draws, G, 0.9 * K)
+    A = attention(bench, draws, G, 0.9 * K)
     P = projector(A)
     variance, covariance = G[0, 0] * 0.9 * (q - p), G[0, 1] * 0.9 * (q - p)
     alone = Overlap(tokens, variance, variance, variance)
@@ -47,19 +47,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         * (1.4 * gradient)
     )
     expected = 1.4 * 0.9 * 1.1 * (q - p) ** 2 * np.array([one * d_s, two * d_c])
-    yield bench.statistical(
-        np.diagonal(traced, axis1=1, axis2=2).mean(axis=1), float(expected[0]), "queries, one token"
-    )
-    yield bench.statistical(
-        traced[:, 0, 1:].mean(axis=1), float(expected[1]), "queries, two tokens"
+    yield from averaged(
+        bench, traced, (expected[0], "queries, one token"), (expected[1], "queries, two tokens")
     )
     joined = np.tensordot(P, gradient * G, axes=(1, 1)).transpose(0, 3, 1, 2)
     back = 0.9 * (read_values @ joined).sum(axis=1)
     whole = 0.9 * 1.1 * (q - p) * (one * G[0, 0] * d_s + rest * two * G[0, 1] * d_c)
-    yield bench.statistical(
-        np.diagonal(back, axis1=1, axis2=2).mean(axis=1), whole, "keys, one token"
+    yield from averaged(
+        bench, back, (whole, "keys, one token"), (-whole / rest, "keys, two tokens")
     )
-    yield bench.statistical(back[:, 0, 1:].mean(axis=1), -whole / rest, "keys, two tokens")
     read = 1.1 * A.transpose(0, 2, 1) @ gradient @ A
     value = 1.1 * (one * s_s + rest * two * s_c)
     yield bench.statistical(
@@ -70,11 +66,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         read.sum(axis=(1, 2)) / tokens,
         np.full(draws, total),
         "values, all pairs of tokens: in every draw",
-        1e-12,
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-general",
     PLACE,
     r"for general covariances, with $B = (AV)\circ(AH)$, $W = G^o\circ G$ and $C = "
@@ -85,9 +80,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens = 7
-    roots = bench.rng.standard_normal((4, tokens, tokens))
+    roots = bench.normal(4, tokens, tokens)
     G, H, V, gradient = roots @ roots.transpose(0, 2, 1)
-    A = np.exp(bench.rng.standard_normal((tokens, tokens)))
+    A = np.exp(bench.normal(tokens, tokens))
     A /= A.sum(axis=1, keepdims=True)
     P, W = projector(A), gradient * G
     B, C, read = (A @ V) * (A @ H), (W @ A) * (A @ V), A @ V @ A.T
@@ -97,17 +92,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         queries,
         gradient * np.einsum("iab,bc,kcd,da->ik", P, V, P, H),
         "queries: the derivative of softmax, token by token",
-        1e-12,
     )
     yield bench.equal(
         keys,
         np.einsum("ik,iab,bc,kcd->ad", W, P, V, P),
         "keys: the derivative of softmax, token by token",
-        1e-12,
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-modes",
     PLACE,
     r"at $\rho = 1$ attention multiplies the mean mode $g_s + (T-1)g_d$ of gradients by $v$ and "
@@ -117,13 +110,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, queries, v in ((5, 1.0, 1.7), (60, 9.0, 0.6)):
         found = gradients(layer(queries, 1.0, v), tokens=tokens, token_cosine=1.0)
         assert found.mean is not None and found.difference is not None
-        yield bench.equal(
-            found.mean["x"] / found.mean["output"], v, f"mean mode, T = {tokens}", 1e-12
-        )
-        yield bench.equal(found.difference["x"], 0.0, f"difference mode, T = {tokens}", 1e-12)
+        yield bench.equal(found.mean["x"] / found.mean["output"], v, f"mean mode, T = {tokens}")
+        yield bench.equal(found.difference["x"], 0.0, f"difference mode, T = {tokens}")
 
 
-@PAPER.claim(
+@claim(
     "ATT-vanish",
     PLACE,
     r"the parts of the tangent kernel of $W_Q$ and $W_K$ vanish as $(1-\rho)^2$ where tokens "

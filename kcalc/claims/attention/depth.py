@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import sympy as sp
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtr
+from sympy import symbols
 
 from ...calculi.global_maps import node_values, token_map
 from ...network.architectures.transformers import gpt2
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 from .reference import alike, attention, direct, layer
 
 PLACE = "Blocks and depth"
 
 
-@PAPER.claim(
+@claim(
     "ATT-collapse", PLACE,
     r"attention alone takes a small gap $q - p$ to $v\sigma_Q^2\sigma_K^2\frac{T-1}{T^2}(q-p)^3$",
 )  # fmt: skip
@@ -29,9 +29,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rho = token_map(layer(queries, keys, 1.7), tokens)
         found = np.array(
             [
-                float(
-                    rho.gaps({"x": np.asarray(g)}, {"x": np.asarray(1.0)}, None, 0)["output"].value
-                )
+                rho.gaps({"x": np.asarray(g)}, {"x": np.asarray(1.0)}, None, 0)["output"].value
                 for g in gaps
             ]
         )
@@ -46,20 +44,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found[2] / (constant * gaps[2] ** 3), 1.0, f"kcalc, T = {tokens}: gap 0.0001", 3e-4
         )
     tokens, gap, draws = 4, 0.02, bench.size(20_000, 200_000)
-    A = attention(bench.rng, draws, alike(tokens, 1.0, 1 - gap), alike(tokens, gap, 0.0))
+    A = attention(bench, draws, alike(tokens, 1.0, 1 - gap), alike(tokens, gap, 0.0))
     D = A[:, 0] - A[:, 1]
     lost = gap * (D**2).sum(axis=1) / 2
     yield bench.statistical(lost, gap**3 * (tokens - 1) / tokens**2, "drawn matrices, gap 0.02")
 
 
-@PAPER.claim(
+@claim(
     "ATT-draws-together",
     PLACE,
     r"attention alone raises the token cosine wherever $0 \le \rho < 1$: it has no fixed point "
     r"there",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    q, p, own, cross = sp.symbols("q p S_self S", positive=True)
+    q, p, own, cross = symbols("q p S_self S", positive=True)
     raised = (p + (q - p) * cross) * q - p * (p + (q - p) * own)
     yield bench.exact(
         raised - (q - p) * (p * (1 - own) + q * cross),
@@ -72,14 +70,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             rho, found, f"kcalc, T = {tokens}, variance of scores {variance:g} (1 - rho)", 0.0
         )
     yield bench.equal(
-        float(token_map(layer(4.0), 2)(-1.0)),
+        token_map(layer(4.0), 2)(-1.0),
         -1.0,
         "below 0 there is one: two opposite tokens stay opposite",
         1e-10,
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-token-slope",
     PLACE,
     r"the token map of $a\,x + \mathrm{Attn}(x)$ has the slope $a^2/(a^2+v)$ at $\rho = 1$, "
@@ -88,14 +86,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for a, v in ((1.0, 1.0), (0.7, 1.3)):
         found = [
-            float(token_map(layer(s, s, v, skip=a), tokens).derivative(1)(1.0))
+            token_map(layer(s, s, v, skip=a), tokens).derivative(1)(1.0)
             for tokens in (3, 200)
             for s in (0.1, 1.0, 5.0)
         ]
-        yield bench.equal(found, a * a / (a * a + v), f"kcalc, a = {a:g}, v = {v:g}", 1e-12)
+        yield bench.equal(found, a * a / (a * a + v), f"kcalc, a = {a:g}, v = {v:g}")
 
 
-@PAPER.claim(
+@claim(
     "ATT-stream",
     PLACE,
     r"a pre-norm stream gains $v[\rho + (1-\rho)S_{\mathrm{self}}] + \mathcal Q_f(1)$ per block, "
@@ -125,17 +123,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         rho = p / q
         pair = gelu(rho * x[:, None] + np.sqrt(1 - rho**2) * x)
-        q, p = q + float(weights @ gelu(x) ** 2), p + float(weights @ (gelu(x) * (pair @ weights)))
+        q, p = q + (weights @ gelu(x) ** 2), p + (weights @ (gelu(x) * (pair @ weights)))
         stream.append(q)
         cosines.append(p / q)
     sums = [found[f"block_{i}.mlp.sum"] for i in range(1, blocks + 1)]
     yield bench.equal(
-        [float(v.q1) for v in sums],
+        [v.q1 for v in sums],
         stream,
         "the stream of 5 blocks, by a recursion with other quadrature",
         1e-6,
     )
-    yield bench.equal([float(v.token_cosine1) for v in sums], cosines, "its token cosines", 1e-6)
-    gains = np.diff([2.0, *(float(v.q1) for v in sums)])
+    yield bench.equal([v.token_cosine1 for v in sums], cosines, "its token cosines", 1e-6)
+    gains = np.diff([2.0, *(v.q1 for v in sums)])
     yield bench.at_most(gains[:-1], gains[1:], "what a block adds grows with depth", 0.0)
-    yield bench.at_most(gains, 1 + float(weights @ gelu(x) ** 2), "and stays below v + Q_f(1)", 0.0)
+    yield bench.at_most(gains, 1 + (weights @ gelu(x) ** 2), "and stays below v + Q_f(1)", 0.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import exp, log, sqrt
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
@@ -11,7 +11,7 @@ from numpy.polynomial.legendre import leggauss
 from ...gaussian.softmax import Overlap, overlap_gap, self_overlap
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 from .reference import direct, projector, rows, softmax, two_tokens
 
 PLACE = "The overlap of two rows"
@@ -38,10 +38,10 @@ LENGTHS = (
 
 def tilt(tokens: int, beta: float) -> float:
     """The variance ``beta^2 ln T`` of scores at which a token or two hold the row."""
-    return beta**2 * math.log(tokens)
+    return beta**2 * log(tokens)
 
 
-@PAPER.claim(
+@claim(
     "ATT-S",
     PLACE,
     r"$S = E\sum_jA_jB_j = T\iint\Phi_{uw}\Phi^{T-1}\,du\,dw$ with $\Phi(u,w) = E f(u+a)f(w+b)$, "
@@ -50,7 +50,7 @@ def tilt(tokens: int, beta: float) -> float:
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).value
-        a, b = rows(bench.rng, bench.size(20_000, 200_000), tokens, v1, v2, k)
+        a, b = rows(bench, bench.size(20_000, 200_000), tokens, v1, v2, k)
         yield bench.statistical(
             (a * b).sum(axis=1), found, f"drawn rows, T = {tokens}, covariance {k:g}"
         )
@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-Sself",
     PLACE,
     r"$S_{\mathrm{self}} = E\sum_jA_j^2 = T\int E[g(u+a)]\,(E f(u+a))^{T-1}du$, $g(x) = "
@@ -87,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, truth in ((128, 0.0201917), (1024, 0.00263541), (8192, 0.000331514)):
         yield bench.equal(self_overlap(tokens, 1.0) / truth, 1.0, f"variance 1, T = {tokens}", 3e-6)
     for tokens, variance in ((3, 2.0), (50, 3.0)):
-        a, _ = rows(bench.rng, bench.size(20_000, 200_000), tokens, variance, variance, 0.0)
+        a, _ = rows(bench, bench.size(20_000, 200_000), tokens, variance, variance, 0.0)
         yield bench.statistical(
             (a * a).sum(axis=1), self_overlap(tokens, variance), f"drawn rows, T = {tokens}"
         )
@@ -95,11 +95,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             Overlap(tokens, variance, variance, variance).value,
             self_overlap(tokens, variance),
             "S of equal rows",
-            1e-12,
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-slope",
     PLACE,
     r"$\partial S/\partial\kappa = T(T-1)\iint\Phi_{uw}\Phi^{T-3}[2\Phi_{uw}\Phi + "
@@ -110,14 +109,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2, k in CASES:
         found = Overlap(tokens, v1, v2, k).by_covariance
-        a, b = rows(bench.rng, bench.size(10_000, 100_000), tokens, v1, v2, k)
+        a, b = rows(bench, bench.size(10_000, 100_000), tokens, v1, v2, k)
         sums = (a * b).sum(axis=1)
         traces = sums - (a * a * b).sum(axis=1) - (a * b * b).sum(axis=1) + sums**2
         yield bench.statistical(traces, found, f"drawn rows, T = {tokens}")
         h = 1e-3
         up, down = (Overlap(tokens, v1, v2, k + sign * h).value for sign in (1, -1))
         yield bench.equal((up - down) / (2 * h), found, f"differences of S, T = {tokens}", 1e-7)
-    a, b = rows(bench.rng, 50, 6, 1.0, 1.0, 0.3)
+    a, b = rows(bench, 50, 6, 1.0, 1.0, 0.3)
     sums = (a * b).sum(axis=1)
     told = sums - (a * a * b).sum(axis=1) - (a * b * b).sum(axis=1) + sums**2
     yield bench.equal(
@@ -131,11 +130,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             Overlap(tokens, variance, variance, k).by_covariance / truth,
             1.0,
             f"known digits, T = {tokens}",
-            1e-12,
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-slope-variance",
     PLACE,
     r"at fixed $\kappa$, $\partial S/\partial\tau_1^2 = "
@@ -159,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-monotone",
     PLACE,
     r"$S$ increases with $\kappa$ on $[-\tau_1\tau_2, \tau_1\tau_2]$, and $S = 1/T$ at $\kappa = "
@@ -167,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for tokens, v1, v2 in ((2, 1.0, 1.0), (9, 3.0, 0.5), (300, 2.0, 2.0)):
-        bound = math.sqrt(v1 * v2)
+        bound = sqrt(v1 * v2)
         found = [Overlap(tokens, v1, v2, k) for k in np.linspace(-bound, bound, 9)]
         values = np.array([one.value for one in found])
         yield bench.at_most(values[:-1], values[1:], f"S, T = {tokens}", 0.0)
@@ -182,7 +180,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-integral",
     PLACE,
     r"$\int_0^{\tau^2}\frac{\partial S}{\partial\kappa}\,d\kappa = S_{\mathrm{self}} - 1/T$",
@@ -193,13 +191,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slopes = [
             Overlap(tokens, variance, variance, variance * (1 + t) / 2).by_covariance for t in x
         ]
-        whole = variance / 2 * float(weights @ slopes)
+        whole = variance / 2 * (weights @ slopes)
         yield bench.equal(
             whole * tokens, self_overlap(tokens, variance) * tokens - 1, f"T = {tokens}", 1e-10
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-gap",
     PLACE,
     r"$S_{\mathrm{self}} - S(\kappa)$, integrated from $\partial S/\partial\kappa$, keeps its "
@@ -223,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(1e-6, lost, "relative error of the difference at distance 1e-12", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "ATT-lognormal",
     "Long sequences",
     r"$S_{\mathrm{self}} \approx e^{\tau^2}/T$",
@@ -232,8 +230,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     errors = [
-        abs(self_overlap(tokens, 0.5) * tokens / math.exp(0.5) - 1)
-        for tokens in (10**3, 10**4, 10**5)
+        abs(self_overlap(tokens, 0.5) * tokens / exp(0.5) - 1) for tokens in (10**3, 10**4, 10**5)
     ]
     yield bench.at_most(
         errors,
@@ -242,14 +239,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
     )
     tokens, variance = 512, tilt(512, 1.5)
-    rule, truth = math.exp(variance) / tokens, self_overlap(512, tilt(512, 1.5))
+    rule, truth = exp(variance) / tokens, self_overlap(512, tilt(512, 1.5))
     yield bench.equal([rule, truth], [2435.3, 0.2787], "T = 512, variance 2.25 ln T", 2e-4)
     yield bench.counterexample(
         rule - truth, "T = 512, variance 2.25 ln T: by how much the rule is too large"
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-energy",
     "Long sequences",
     r"at $\tau^2 = \beta^2\ln T$, $S_{\mathrm{self}} \to \max(0, 1 - \sqrt2/\beta)$ for $T \to "
@@ -268,7 +265,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     lengths = (2**9, 2**14, 2**19, 2**24)
     for beta in (1.0, 1.5, 3.0):
-        limit = max(0.0, 1 - math.sqrt(2) / beta)
+        limit = max(0.0, 1 - sqrt(2) / beta)
         away = np.array([self_overlap(tokens, tilt(tokens, beta)) - limit for tokens in lengths])
         yield bench.at_most(
             away[1:],
@@ -277,11 +274,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
         yield bench.at_most(0.0, away, f"beta = {beta:g}: the limit lies below", 0.0)
-    scores = bench.rng.standard_normal((bench.size(4000, 20_000), 512)) * math.sqrt(tilt(512, 1.5))
+    scores = bench.normal(bench.size(4000, 20_000), 512) * sqrt(tilt(512, 1.5))
     found = (softmax(scores) ** 2).sum(axis=1)
     yield bench.statistical(
         found, self_overlap(512, tilt(512, 1.5)), "drawn rows, beta = 1.5, T = 512"
     )
     yield bench.counterexample(
-        self_overlap(4096, tilt(4096, 1.5)) - (1 - math.sqrt(2) / 1.5), "beta = 1.5, T = 4096"
+        self_overlap(4096, tilt(4096, 1.5)) - (1 - sqrt(2) / 1.5), "beta = 1.5, T = 4096"
     )

@@ -3,3 +3,4 @@
 from ..claim import Paper
 
 PAPER = Paper("attention", "Attention at initialisation (the theory page of this documentation)")
+claim = PAPER.claim

@@ -5,6 +5,7 @@ Drawn rows of softmax, and quadrature that needs no T-fold power of small number
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from ...network.layers import Affine, Attend, Input, Sum
 from ...network.network import Network
-
-Array = np.ndarray
+from ..bench import Array, Bench
+from ..claim import Evidence
 
 
 def softmax(scores: Array) -> Array:
@@ -23,14 +24,14 @@ def softmax(scores: Array) -> Array:
 
 
 def rows(
-    rng: np.random.Generator, draws: int, tokens: int, v1: float, v2: float, covariance: float
+    bench: Bench, draws: int, tokens: int, v1: float, v2: float, covariance: float
 ) -> tuple[Array, Array]:
     """Pairs of softmax rows, (draws, tokens) each.
 
     Their scores have the variances ``v1``, ``v2`` and, at equal tokens, the covariance
     ``covariance``.
     """
-    z = rng.standard_normal((2, draws, tokens))
+    z = bench.normal(2, draws, tokens)
     first = np.sqrt(v1) * z[0]
     return softmax(first), softmax(
         covariance / np.sqrt(v1) * z[0] + np.sqrt(v2 - covariance**2 / v1) * z[1]
@@ -42,10 +43,21 @@ def alike(tokens: int, one: float, two: float) -> Array:
     return np.full((tokens, tokens), two) + (one - two) * np.eye(tokens)
 
 
-def attention(rng: np.random.Generator, draws: int, queries: Array, keys: Array) -> Array:
+def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
     """Matrices of attention, (draws, rows, columns), for scores ``s = G^(1/2) Z H^(T/2)``."""
-    z = rng.standard_normal((draws, len(queries), len(keys)))
+    z = bench.normal(draws, len(queries), len(keys))
     return softmax(np.linalg.cholesky(queries) @ z @ np.linalg.cholesky(keys).T)
+
+
+def averaged(
+    bench: Bench, matrices: Array, one: tuple[float, str], two: tuple[float, str]
+) -> Iterator[Evidence]:
+    """Drawn matrices over tokens that are alike: entries at one token, and at two, in the mean.
+
+    ``one``, ``two``: the expected means and what they are.
+    """
+    yield bench.statistical(np.diagonal(matrices, axis1=1, axis2=2).mean(axis=1), *one)
+    yield bench.statistical(matrices[:, 0, 1:].mean(axis=1), *two)
 
 
 def projector(weights: Array) -> Array:
@@ -87,7 +99,7 @@ def direct(tokens: int, v1: float, v2: float, covariance: float, nodes: int = 70
             second**power * np.exp(-second) @ weights
         ).T
 
-    return tokens * step**2 * float((averaged(1) * averaged(0) ** (tokens - 1)).sum())
+    return tokens * step**2 * (averaged(1) * averaged(0) ** (tokens - 1)).sum()
 
 
 def layer(

@@ -6,8 +6,8 @@ embeddings and dropout.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import acos, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,16 @@ from ...calculi.attention.values import SampledValues
 from ...calculi.global_maps import node_values
 from ...gaussian.softmax import Overlap, self_overlap
 from ...network.layers import Affine, Attend, Input, RMSNorm
-from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
-from .paper import PAPER
-from .reference import alike, attention, layer, softmax
+from ..families import graph
+from .paper import claim
+from .reference import alike, attention, averaged, layer, softmax
 
 DIFFER, VARIANTS = "Tokens that differ", "Variants"
 
 
-@PAPER.claim(
+@claim(
     "ATT-causal",
     DIFFER,
     r"rows over the first $T_1 \le T_2$ of alike tokens overlap by "
@@ -36,14 +36,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     short, long, variance, k = 4, 9, 1.5, 0.6
     found = Overlap(short, variance, variance, k, more=long - short).value
     yield bench.equal(found, 0.144725, "rows of 4 and 9 tokens", 1e-6)
-    z = bench.rng.standard_normal((2, bench.size(20_000, 200_000), long)) * math.sqrt(variance)
-    other = k / variance * z[0] + math.sqrt(1 - (k / variance) ** 2) * z[1]
+    z = bench.normal(2, bench.size(20_000, 200_000), long) * sqrt(variance)
+    other = k / variance * z[0] + sqrt(1 - (k / variance) ** 2) * z[1]
     yield bench.statistical(
         (softmax(z[0][:, :short]) * softmax(other)[:, :short]).sum(axis=1), found, "drawn rows"
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-sampled",
     DIFFER,
     r"one layer sampled as $s = G^{1/2}ZH^{\top/2}$ is without bias: its mean agrees with the "
@@ -58,7 +58,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c=0.5,
         tokens=tokens,
         token_cosine=rho,
-        sampling=Sampling(bench.size(40, 400), 16, int(bench.rng.integers(1 << 30))),
+        sampling=Sampling(bench.size(40, 400), 16, bench.whole(0, 1 << 30)),
     )
     assert isinstance(drawn, SampledValues)
     value = drawn["attention"]
@@ -67,10 +67,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("token cosine", value.token_cosine, value.token_cosine_error, exact.token_cosine1),
         ("c", value.c, value.c_error, exact.c),
     ):
-        yield bench.statistical(found, float(truth), name, error=error)
+        yield bench.statistical(found, truth, name, error=error)
 
 
-@PAPER.claim(
+@claim(
     "ATT-width",
     VARIANTS,
     r"at key width $d_k$, $E\sum_jA_j^2$ is $S_{\mathrm{self}}$ averaged over "
@@ -83,17 +83,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # a trapezoidal rule for chi-squared, whose density vanishes with 7 derivatives at 0
     x = np.linspace(1e-3, 60, 121)
     weights = np.exp((width / 2 - 1) * np.log(x) - x / 2)
-    averaged = float(
-        weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()
-    )
+    averaged = weights @ [self_overlap(tokens, variance * v / width) for v in x] / weights.sum()
     yield bench.equal(
         [averaged, self_overlap(tokens, variance)], [0.027966, 0.027603], "by quadrature", 5e-7
     )
     draws = bench.size(4000, 40_000)
-    q, k = (bench.rng.standard_normal((draws, count, width)) for count in (1, tokens))
-    row = softmax((math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
+    q, k = (bench.normal(draws, count, width) for count in (1, tokens))
+    row = softmax((sqrt(variance / width) * q @ k.transpose(0, 2, 1))[:, 0])
     yield bench.statistical((row**2).sum(axis=1), averaged, "drawn queries and keys")
-    sampling = Sampling(bench.size(25, 250), 16, int(bench.rng.integers(1 << 30)))
+    sampling = Sampling(bench.size(25, 250), 16, bench.whole(0, 1 << 30))
     found: Any = node_values(layer(variance, key_width=width), tokens=tokens, sampling=sampling)
     yield bench.statistical(
         found["attention"].q, averaged, "kcalc, sampled", error=found["attention"].q_error
@@ -104,7 +102,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(exact.q1, averaged, "kcalc, exact", 5e-7)
 
 
-@PAPER.claim(
+@claim(
     "ATT-wishart",
     VARIANTS,
     r"at key width $d_k$, two rows of softmax overlap by $S$ averaged over $QQ^\top/d_k$ of their "
@@ -117,17 +115,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )["attention"]
     K, draws = alike(tokens, 1.0, rho), bench.size(6000, 60_000)
     root = np.linalg.cholesky(K)
-    q, k = (root @ bench.rng.standard_normal((draws, tokens, width)) for _ in range(2))
-    A = softmax(math.sqrt(variance / width) * q @ k.transpose(0, 2, 1))
+    q, k = (root @ bench.normal(draws, tokens, width) for _ in range(2))
+    A = softmax(sqrt(variance / width) * q @ k.transpose(0, 2, 1))
     out = A @ K @ A.transpose(0, 2, 1)
     yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1),
-        float(found.q1 * found.token_cosine1),
-        "p', drawn queries and keys",
+        out[:, 0, 1:].mean(axis=1), found.q1 * found.token_cosine1, "p', drawn queries and keys"
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-single",
     VARIANTS,
     r"weights $f(s_{ij})$ of single scores make $O_{ik} = T\,V_sF(G_{ik}H_s) + "
@@ -137,7 +133,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, p, variance = 6, 0.3, 1.5
     G, K = variance * alike(tokens, 1.0, p), alike(tokens, 1.0, p)
-    z = bench.rng.standard_normal((bench.size(6000, 60_000), tokens, tokens))
+    z = bench.normal(bench.size(6000, 60_000), tokens, tokens)
     scores = np.linalg.cholesky(G) @ z @ np.linalg.cholesky(K).T
     weights = {
         "relu": np.maximum(scores, 0) / tokens,
@@ -149,28 +145,24 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "attention"
         ]
         out = A @ K @ A.transpose(0, 2, 1)
-        yield bench.statistical(
-            np.diagonal(out, axis1=1, axis2=2).mean(axis=1),
-            float(found.q1),
-            f"q', {name}, drawn scores",
-        )
-        yield bench.statistical(
-            out[:, 0, 1:].mean(axis=1),
-            float(found.q1 * found.token_cosine1),
-            f"p', {name}, drawn scores",
+        yield from averaged(
+            bench,
+            out,
+            (found.q1, f"q', {name}, drawn scores"),
+            (found.q1 * found.token_cosine1, f"p', {name}, drawn scores"),
         )
 
     def arc(c: float) -> float:  # E relu relu at variance 1, the arc-cosine kernel
-        return (math.sqrt(1 - c * c) + c * (math.pi - math.acos(c))) / (2 * math.pi)
+        return (sqrt(1 - c * c) + c * (pi - acos(c))) / (2 * pi)
 
     q = variance / tokens**2 * (tokens * arc(1.0) + tokens * (tokens - 1) * p * arc(p))
     found = node_values(layer(variance, normaliser="relu"), tokens=tokens, token_cosine=p)[
         "attention"
     ]
-    yield bench.equal(found.q1, q, "kcalc and the arc-cosine kernel", 1e-12)
+    yield bench.equal(found.q1, q, "kcalc and the arc-cosine kernel")
 
 
-@PAPER.claim(
+@claim(
     "ATT-sink",
     VARIANTS,
     r"with a sink, one more score 0, rows have $X = T\iint\Phi_{uw}\Phi^{T-1}N$ and $R = X + "
@@ -182,19 +174,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     tokens, p, variance = 6, 0.3, 2.0
     found = node_values(layer(variance, sink=True), tokens=tokens, token_cosine=p)["attention"]
     K = alike(tokens, 1.0, p)
-    z = bench.rng.standard_normal((bench.size(6000, 60_000), tokens, tokens))
-    powers = np.exp(math.sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
+    z = bench.normal(bench.size(6000, 60_000), tokens, tokens)
+    powers = np.exp(sqrt(variance) * np.linalg.cholesky(K) @ z @ np.linalg.cholesky(K).T)
     A = powers / (1 + powers.sum(axis=-1, keepdims=True))
     out = A @ K @ A.transpose(0, 2, 1)
-    yield bench.statistical(
-        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn scores"
-    )
-    yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn scores"
+    yield from averaged(
+        bench,
+        out,
+        (found.q1, "q', drawn scores"),
+        (found.q1 * found.token_cosine1, "p', drawn scores"),
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-shaped",
     VARIANTS,
     r"$aI + A - c\,11^\top/T$ makes $q' = (a+1-c)^2p + D[a^2 + (2a(1-c) + c^2 - 2c)/T + "
@@ -208,13 +200,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "attention"
     ]
     K = alike(tokens, 1.0, p)
-    A = attention(bench.rng, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
+    A = attention(bench, bench.size(6000, 60_000), 2 * K, K) + a * np.eye(tokens) - c / tokens
     out = A @ K @ A.transpose(0, 2, 1)
-    yield bench.statistical(
-        np.diagonal(out, axis1=1, axis2=2).mean(axis=1), float(found.q1), "q', drawn matrices"
-    )
-    yield bench.statistical(
-        out[:, 0, 1:].mean(axis=1), float(found.q1 * found.token_cosine1), "p', drawn matrices"
+    yield from averaged(
+        bench,
+        out,
+        (found.q1, "q', drawn matrices"),
+        (found.q1 * found.token_cosine1, "p', drawn matrices"),
     )
     variance, rest = 2 * (1 - p), (2 * a * (1 - c) + c * c - 2 * c) / tokens
     q = (a + 1 - c) ** 2 * p + (1 - p) * (a * a + rest + self_overlap(tokens, variance))
@@ -226,7 +218,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-linear",
     VARIANTS,
     r"scores $q_i\cdot k_j/d_k$ of independent queries and keys vanish as $d_k\to\infty$: every "
@@ -240,17 +232,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     mean = rho + (1 - rho) / tokens
     yield bench.equal((found.q1, found.token_cosine1), (mean, 1.0), "kcalc", 1e-13)
     for width in (64, 1024):
-        q, k = bench.rng.standard_normal((2, 100, width))
+        q, k = bench.normal(2, 100, width)
         scores = (q * k).sum(axis=1) * 6**0.5 / width
         yield bench.at_most(
-            float((scores**2).mean()),
+            (scores**2).mean(),
             12 / width,
             f"mean square of scores at key width {width}, twice 6 / width",
             0.0,
         )
 
 
-@PAPER.claim(
+@claim(
     "ATT-scale",
     VARIANTS,
     r"a score scale $b$ multiplies the variance of scores by $b^2d_k$: T5's $b = 1$ with "
@@ -269,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "ATT-norms",
     VARIANTS,
     r"norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of "
@@ -279,26 +271,28 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found = []
     for sigma in (0.3, 4.0):
-        steps: list[Any] = [
-            ("x", Input(), ()),
-            ("q", Affine(sigma_w=sigma), ("x",)),
-            ("qn", RMSNorm(), ("q",)),
-            ("k", Affine(sigma_w=sigma), ("x",)),
-            ("kn", RMSNorm(), ("k",)),
-            ("v", Affine(), ("x",)),
-            ("attention", Attend(), ("qn", "kn", "v")),
-        ]
-        value = node_values(Network.from_steps(steps), q=1.7, tokens=8, token_cosine=0.4)[
-            "attention"
-        ]
-        found.append((float(value.q1), float(value.token_cosine1)))
-    yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4", 1e-12)
+        value = node_values(
+            graph(
+                x=Input(),
+                q=(Affine(sigma_w=sigma), "x"),
+                qn=(RMSNorm(), "q"),
+                k=(Affine(sigma_w=sigma), "x"),
+                kn=(RMSNorm(), "k"),
+                v=(Affine(), "x"),
+                attention=(Attend(), "qn", "kn", "v"),
+            ),
+            q=1.7,
+            tokens=8,
+            token_cosine=0.4,
+        )["attention"]
+        found.append((value.q1, value.token_cosine1))
+    yield bench.equal(found[0], found[1], "kcalc, sigma = 0.3 and 4")
     q = 1.7 * (0.4 + 0.6 * self_overlap(8, 0.6))
     p = 1.7 * (0.4 + 0.6 * Overlap(8, 0.6, 0.6, 0.24).value)
-    yield bench.equal(found[0], (q, p / q), "scores of the cosines", 1e-12)
+    yield bench.equal(found[0], (q, p / q), "scores of the cosines")
 
 
-@PAPER.claim(
+@claim(
     "ATT-rotary",
     VARIANTS,
     r"rotary embeddings make $\operatorname{Cov}(s_{ij}, s_{kl}) = "
@@ -308,16 +302,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     width, draws = 8, bench.size(20_000, 200_000)
     theta = 10000.0 ** (-2 * np.arange(width // 2) / width)
     G, H = alike(4, 1.2, 0.5), alike(4, 0.9, 0.3)
-    q, k = (np.linalg.cholesky(m) @ bench.rng.standard_normal((draws, 4, width)) for m in (G, H))
+    q, k = (np.linalg.cholesky(m) @ bench.normal(draws, 4, width) for m in (G, H))
     turn = np.exp(1j * np.arange(4)[:, None] * theta)
     turned = [(x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k)]
-    s = (turned[0] @ turned[1].conj().transpose(0, 2, 1)).real / math.sqrt(width)
+    s = (turned[0] @ turned[1].conj().transpose(0, 2, 1)).real / sqrt(width)
     for i, j, m, n in ((0, 1, 0, 1), (0, 1, 2, 3), (0, 3, 1, 0), (3, 0, 3, 2)):
-        truth = G[i, m] * H[j, n] * float(np.cos((j - n - i + m) * theta).mean())
+        truth = G[i, m] * H[j, n] * np.cos((j - n - i + m) * theta).mean()
         yield bench.statistical(s[:, i, j] * s[:, m, n] - truth, 0.0, f"scores {i}{j} and {m}{n}")
 
 
-@PAPER.claim(
+@claim(
     "ATT-dropout",
     VARIANTS,
     r"dropout of attention weights adds $(1/\mathrm{keep} - 1)\,qS_{\mathrm{self}}$ to $q'$ and "
@@ -326,11 +320,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     tokens, keep, draws = 6, 0.8, bench.size(20_000, 200_000)
     K = alike(tokens, 1.0, 0.3)
-    A = attention(bench.rng, draws, K, K)
+    A = attention(bench, draws, K, K)
     kept = A * (bench.rng.random(A.shape) < keep) / keep
     more = kept @ K @ kept.transpose(0, 2, 1) - A @ K @ A.transpose(0, 2, 1)
-    own = np.diagonal(more, axis1=1, axis2=2).mean(axis=1)
-    yield bench.statistical(
-        own, (1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks"
+    yield from averaged(
+        bench,
+        more,
+        ((1 / keep - 1) * self_overlap(tokens, 0.7), "what q' gains, drawn masks"),
+        (0.0, "what p' gains, drawn masks"),
     )
-    yield bench.statistical(more[:, 0, 1:].mean(axis=1), 0.0, "what p' gains, drawn masks")

@@ -5,28 +5,27 @@ The proofs are those of Section 13.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
-import sympy as sp
 from scipy import special
+from sympy import symbols
 
 from ...activations import activation
 from ...activations.gaussian_expectations import pair_expectation
 from ...calculi.global_maps import c_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from . import coefficients as co
 from . import reference
 from .fixed_points import slope
-from .paper import PAPER
+from .paper import PAPER, claim
 
-Array = np.ndarray
 Real = Any  # of mpmath
 _POINTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
 
@@ -40,7 +39,7 @@ PAPER.undecidable(
 )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq24",
     "App. A, eq. 24",
     r"$\tfrac1k\mathbf 1^\top y\approx E_{x\sim N(0,1)}[\phi(\sqrt q\,x)]$ for a vector $y$ of "
@@ -50,7 +49,7 @@ PAPER.undecidable(
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     names = ("relu", "softplus", "gelu", "sigmoid", "exp", "selu")
-    f, g = sp.symbols("f g")
+    f, g = symbols("f g")
     yield bench.exact(
         (f + 1) * (g + 1) - (f * g + f + g + 1), "$(f+1)(f'+1)$: entries of $A+A^\\top$ are $f+f'$"
     )
@@ -64,12 +63,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 - pair_expectation(phi, phi, c, q1, q2)
                 - 1
             )
-            left.append(float(kernels))
+            left.append(kernels)
             right.append(
                 reference.mean(plain.value, q1, plain.kinks)
                 + reference.mean(plain.value, q2, plain.kinks)
             )
-        mine.append(float(phi.mean(1.7)))
+        mine.append(phi.mean(1.7))
         truth.append(reference.mean(plain.value, 1.7, plain.kinks))
     yield bench.equal(
         left,
@@ -79,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.equal(mine, truth, "the means of the library", 1e-11)
     smooth = [reference.FUNCTIONS[name] for name in names[: bench.size(4, 6)]]
-    slopes = [float(activation(name).mean_slope(1.7)) for name in names[: bench.size(4, 6)]]
+    slopes = [activation(name).mean_slope(1.7) for name in names[: bench.size(4, 6)]]
     yield bench.equal(
         slopes,
         [reference.mean(f.slope, 1.7, f.kinks) for f in smooth],
@@ -87,17 +86,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-10,
     )
     k, inputs = bench.size(100_000, 2_000_000), 30
-    z = bench.rng.normal(size=inputs)
+    z = bench.normal(inputs)
     # W z with rows of variance 1/inputs
-    pre = bench.rng.normal(size=k) * math.sqrt(float(z @ z) / inputs)
-    wide = bench.rng.normal(size=(bench.size(3000, 30_000), inputs)) @ z / math.sqrt(inputs)
+    pre = bench.normal(k) * sqrt((z @ z) / inputs)
+    wide = bench.normal(bench.size(3000, 30_000), inputs) @ z / sqrt(inputs)
     for name in ("relu", "softplus"):
-        value, q = reference.FUNCTIONS[name].value, float(z @ z) / inputs
+        value, q = reference.FUNCTIONS[name].value, (z @ z) / inputs
         yield bench.statistical(
-            value(pre), float(activation(name).mean(q)), f"{name}: the average of {k} outputs"
+            value(pre), activation(name).mean(q), f"{name}: the average of {k} outputs"
         )
         yield bench.statistical(
-            value(wide), float(activation(name).mean(q)), f"{name}: with a weight matrix"
+            value(wide), activation(name).mean(q), f"{name}: with a weight matrix"
         )
 
 
@@ -108,7 +107,7 @@ def _tanh_bend(u: Array) -> Array:
 BENDS: dict[str, Callable[[Array], Array]] = {
     "tanh": _tanh_bend,
     "sin": lambda u: -np.sin(u),
-    "erf": lambda u: -4 / math.sqrt(math.pi) * u * np.exp(-(u**2)),
+    "erf": lambda u: -4 / sqrt(pi) * u * np.exp(-(u**2)),
     "softplus": lambda u: special.expit(u) * special.expit(-u),
     "gelu": lambda u: (2 - u**2) * reference.density(u),
     "exp": np.exp,
@@ -116,7 +115,7 @@ BENDS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@PAPER.claim(
+@claim(
     "DKS-appB",
     "App. B",
     r"$E[\phi(\sqrt{q_1}x)\phi'(u)x]=\sqrt{q_1}E[\phi'(\sqrt{q_1}x)\phi'(u)]+\sqrt{q_2}\,c\,E[\phi(\sqrt{q_1}x)\phi''(u)]$, "
@@ -129,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for q1, q2, at in ((1.0, 1.0, 0.5), (0.6, 1.5, -0.7))[: bench.size(2, 2)]:
             if name == "exp":
                 q1, q2 = q1 / 2, q2 / 2
-            r1, r2 = math.sqrt(q1), math.sqrt(q2)
+            r1, r2 = sqrt(q1), sqrt(q2)
             left.append(
                 reference.pair(lambda s, f=phi, r=r1: f.value(s) * s / r, q1, phi.slope, q2, at)
             )
@@ -137,10 +136,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             curved = reference.pair(phi.value, q1, bend, q2, at)
             plus.append(r1 * straight + r2 * at * curved)
             whole = reference.pair(phi.value, q1, lambda u, f=phi, r=r2: f.slope(u) * u / r, q2, at)
-            y_left.append((whole - at * left[-1]) / math.sqrt(1 - at**2))
-            y_right.append(r2 * math.sqrt(1 - at**2) * curved)
-            norm = math.sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
-            slopes.append(float(activation(name).c_map.derivative(1)(at, q1, q2)) * norm)
+            y_left.append((whole - at * left[-1]) / sqrt(1 - at**2))
+            y_right.append(r2 * sqrt(1 - at**2) * curved)
+            norm = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+            slopes.append(activation(name).c_map.derivative(1)(at, q1, q2) * norm)
             formula.append(r1 * r2 * straight)
     yield bench.equal(left, plus, "the step for x, by the joint density", 1e-9)
     yield bench.equal(y_left, y_right, "the step for y", 1e-9)
@@ -155,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # --- Appendix D -----------------------------------------------------------------------------------
 
 
-@PAPER.claim("DKS-D1", "App. D.1", r"$\sum_{i=0}^\infty b_i=C_f(1)=1$")
+@claim("DKS-D1", "App. D.1", r"$\sum_{i=0}^\infty b_i=C_f(1)=1$")
 def _(bench: Bench) -> Iterator[Evidence]:
     sums, ends, first, one = [], [], [], []
     for name in ("sin", "exp", "gaussian", "erf", "square", "cube", "cos", "tanh")[
@@ -164,8 +163,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         C = activation(name).c_map
         own = reference.power_series(name, 120)
         sums += [own.sum(), C.series(100).sum()]
-        ends.append(float(C(1.0)))
-        first.append(float(C.derivative(1)(0.0)))
+        ends.append(C(1.0))
+        first.append(C.derivative(1)(0.0))
         one.append(own[1])
     yield bench.equal(sums, 1, "sums of the coefficients, by quadrature and by the library", 1e-6)
     yield bench.equal(ends, 1, "$C(1)$", 1e-14)
@@ -174,14 +173,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [float(b.mid()) for name in bench.size(co.NAMES[::3], co.NAMES) for b in co.enclosed(name)]
     )
     yield bench.at_most(
-        [0 * parts, parts],
-        [parts, 0 * parts + 1],
-        "$0\\le b_i\\le1$: the middles of enclosures",
-        1e-12,
+        [0 * parts, parts], [parts, 0 * parts + 1], "$0\\le b_i\\le1$: the middles of enclosures"
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq27",
     "App. D.1, eq. 27",
     r"$C_f'(1)-1\ge1-C_f'(0)$ if $C_f(0)=0$",
@@ -192,12 +188,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.proved(
         [int(v) for v in n - 2], "$\\sum_{i\\ge2}(i-1)b_i\\ge\\sum_{i\\ge2}b_i$: term by term"
     )
-    maps = power_maps(bench.rng, bench.size(500, 5000), zero=True)
+    maps = power_maps(bench, 500, 5000, zero=True)
     yield bench.at_most(
         [1 - C.weights[1] for C in maps],
         [slope(C) - 1 for C in maps],
         "random C maps with $C(0)=0$",
-        1e-12,
     )
     left, right, own = [], [], []
     for name in bench.size(co.NAMES[::3], co.NAMES):
@@ -209,13 +204,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = reference.second_moment(name) - centre**2
         left.append(1 - reference.mean(phi.slope, 1.0, phi.kinks) ** 2 / size)
         right.append(reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / size - 1)
-        own.append(
-            [
-                float(C.derivative(1)(0.0)) - 1 + left[-1],
-                float(C.derivative(1)(1.0)) - 1 - right[-1],
-            ]
-        )
-    yield bench.at_most(left, right, "centred activations, by quadrature", 1e-12)
+        own.append([C.derivative(1)(0.0) - 1 + left[-1], C.derivative(1)(1.0) - 1 - right[-1]])
+    yield bench.at_most(left, right, "centred activations, by quadrature")
     yield bench.equal(own, 0, "the slopes of the library at 0 and 1", 1e-9)
     bad = PowerMap(np.array([0.5, 0.0, 0.5]))
     yield bench.at_most(
@@ -223,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq28",
     "App. D.2, eq. 28",
     r"$\tilde\varphi(c)=\sum_{i=0}^\infty\langle\varphi,h_i\rangle^2c^i$",
@@ -237,14 +227,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ):
         squares = reference.power_series(name, 120) * reference.second_moment(name)
         for c in (-0.5, 0.0, 0.3, 0.7):
-            series.append(float(np.polynomial.polynomial.polyval(c, squares)))
+            series.append(np.polynomial.polynomial.polyval(c, squares))
             direct.append(reference.gamma(name, c))
-            library.append(float(pair_expectation(name, name, c)))
+            library.append(pair_expectation(name, name, c))
     yield bench.equal(series, direct, "Hermite sums from 0 and the joint density", 1e-8)
     yield bench.equal(library, direct, "the library and the joint density", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "DKS-D3",
     "App. D.3",
     r"$\mathrm{na}(\varphi)^2=1-\dfrac{\langle\varphi',h_0\rangle^2}{\|\varphi'\|^2}$, and "
@@ -258,20 +248,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         x, w = reference.line(phi.kinks)
         joint = w * reference.density(x)
         values, steep = phi.value(x), phi.slope(x)
-        centre, size = float(joint @ steep), float(joint @ steep**2)
-        found.append(float(joint @ (steep - centre) ** 2) / size)
+        centre, size = joint @ steep, joint @ steep**2
+        found.append((joint @ (steep - centre) ** 2) / size)
         formula.append(1 - centre**2 / size)
         C = activation(name).c_map.derivative(1)
-        library.append(1 - float(C(0.0)) / float(C(1.0)))
-        along = float(joint @ (values * x))
-        linear.append(float(joint @ (values - along * x) ** 2) / float(joint @ values**2))
-        plain.append(1 - along**2 / float(joint @ values**2))
+        library.append(1 - C(0.0) / C(1.0))
+        along = joint @ (values * x)
+        linear.append((joint @ (values - along * x) ** 2) / (joint @ values**2))
+        plain.append(1 - along**2 / (joint @ values**2))
     yield bench.equal(found, formula, "the distance of phi' from its mean", 1e-11)
     yield bench.equal(library, found, "$1-C'(0)/C'(1)$ in the library", 1e-9)
     yield bench.equal(linear, plain, "the distance of phi from linear functions", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-D4-7",
     "App. D.4, D.6, D.7",
     r"The steps: $F_f(c)=\sum_{i\ge1}b_i|c|^{i-1}$; for $D$ copies with $c^*=1$: $C(-1)=1$ forces "
@@ -281,20 +271,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="uniform q values",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = [C for C in power_maps(bench.rng, bench.size(300, 3000)) if C.weights[1:].sum() > 1e-3]
+    maps = [C for C in power_maps(bench, 300, 3000) if C.weights[1:].sum() > 1e-3]
     size = np.abs(_POINTS)
     flat = np.array([np.polynomial.polynomial.polyval(size, C.weights[1:]) for C in maps])
     yield bench.equal([(C(size) - C(0)) / size for C in maps], flat, "D.4: the series of F", 1e-10)
     signed = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
-    yield bench.at_most(signed, flat, "D.4: $|\\sum b_ic^{i-1}|\\le F$", 1e-12)
-    eps = bench.rng.uniform(0.01, 0.99, len(maps))
-    inner = np.array([float(C(1 - e)) for C, e in zip(maps, eps, strict=True)])
+    yield bench.at_most(signed, flat, "D.4: $|\\sum b_ic^{i-1}|\\le F$")
+    eps = bench.uniform(0.01, 0.99, len(maps))
+    inner = np.array([C(1 - e) for C, e in zip(maps, eps, strict=True)])
     F = np.array([(v - C.weights[0]) / (1 - e) for C, v, e in zip(maps, inner, eps, strict=True)])
     yield bench.at_most(
         inner,
         [C.weights[0] + f for C, f in zip(maps, F, strict=True)],
         "D.7: the value at $1-\\varepsilon$",
-        1e-12,
     )
     yield bench.at_most((1 - inner) / eps, [slope(C) for C in maps], "D.7: the slope at 1", 1e-11)
     even, other = [], []
@@ -312,7 +301,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([p[1] / p[0] for p in even], -1, "D.6: even maps, $C_f'(-1)=-C_f'(1)$", 1e-10)
     yield bench.equal(other, 0, "D.6: others with $C'(1)<1$, 400 copies", 1e-6)
     for name, expected in (("abs", -1.0), ("relu", 0.0)):
-        phi = activation(name).transformed(output_scale=math.sqrt(2) if name == "relu" else 1.0)
+        phi = activation(name).transformed(output_scale=sqrt(2) if name == "relu" else 1.0)
         C = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 120))).derivative(1)
         yield bench.equal(
             C(1.0), 1, f"D.6: 120 layers of {name} in the library, the slope at 1", 1e-10
@@ -324,5 +313,5 @@ def _ends(C: PowerMap, copies: int) -> tuple[float, float]:
     """The slopes of C iterated ``copies`` times at 1 and at -1, by the chain rule."""
     steep, product, at = C.derivative(1), 1.0, -1.0
     for _ in range(copies):
-        product, at = product * float(steep(at)), float(C(at))
-    return float(steep(1.0)) ** copies, product
+        product, at = product * steep(at), C(at)
+    return steep(1.0) ** copies, product

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Integer, Poly, Rational, Symbol, expand
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import c_map
@@ -21,10 +23,9 @@ from ..families import PowerMap, power_maps
 from . import coefficients as co
 from . import reference
 from .fixed_points import curved
-from .paper import PAPER
+from .paper import claim
 
-Array = np.ndarray
-_C = sp.Symbol("c")
+_C = Symbol("c")
 _UNIFORM = "uniform q values; C nontrivial"
 
 
@@ -32,38 +33,41 @@ _UNIFORM = "uniform q values; C nontrivial"
 
 
 @lru_cache(maxsize=32)
-def polynomial(weights: tuple[sp.Rational, ...]) -> Activation:
+def polynomial(weights: tuple[Rational, ...]) -> Activation:
     """The activation sum sqrt(b_n) h_n, whose C map at q = 1 is sum b_n c^n."""
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     terms = [
         sp.sqrt(b / sp.factorial(n)) * sp.hermite_prob_poly(n, x)
         for n, b in enumerate(weights)
         if b
     ]
-    return activation(sp.expand(sp.Add(*terms)))
+    return activation(expand(sp.Add(*terms)))
 
 
 def rational_maps(
-    rng: np.random.Generator, count: int, kind: str, degree: int = 8
-) -> list[tuple[sp.Rational, ...]]:
+    bench: Bench, kind: str, quick: int, full: int | None = None, degree: int = 8
+) -> list[tuple[Rational, ...]]:
     """Random rational coefficients of C maps that are not affine.
 
     ``kind``: "below" for C'(1) < 1, "edge" for C'(1) = 1, "above" for C'(1) > 1, "odd" for odd C
     maps.
     """
     out = []
-    while len(out) < count:
-        whole = [int(v) for v in rng.integers(0, 9, degree + 1) * (rng.random(degree + 1) < 0.5)]
+    while len(out) < len(bench.rounds(quick, full)):
+        whole = [
+            int(v)
+            for v in bench.rng.integers(0, 9, degree + 1) * (bench.rng.random(degree + 1) < 0.5)
+        ]
         whole[0] = 0
         if kind == "odd":
             whole[::2] = [0] * len(whole[::2])
         total = sum(whole)
         if not sum(whole[2:]) or (kind != "odd" and not any(whole[2::2])):
             continue
-        weights = [sp.Rational(v, total) for v in whole]
-        steep = sum((n * b for n, b in enumerate(weights)), sp.Integer(0))
-        share = {"below": sp.Rational(9, 10) / steep, "edge": 1 / steep}.get(kind, sp.Integer(1))
-        if kind == "above" and rng.random() < 0.7:
+        weights = [Rational(v, total) for v in whole]
+        steep = sum((n * b for n, b in enumerate(weights)), Integer(0))
+        share = {"below": Rational(9, 10) / steep, "edge": 1 / steep}.get(kind, Integer(1))
+        if kind == "above" and bench.rng.random() < 0.7:
             share = (1 + 1 / steep) / 2
         mixed = [share * b for b in weights]
         mixed[0] += 1 - share
@@ -73,7 +77,7 @@ def rational_maps(
 
 def roots(weights: tuple[Any, ...], low: int = -1, high: int = 1) -> int:
     """The exact number of solutions of C(c) = c in [low, high], by Sturm's theorem."""
-    poly = sp.Poly(sum((b * _C**n for n, b in enumerate(weights)), sp.Integer(0)) - _C, _C)
+    poly = Poly(sum((b * _C**n for n, b in enumerate(weights)), Integer(0)) - _C, _C)
     return int(poly.count_roots(low, high))
 
 
@@ -92,9 +96,7 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
 
 def deep(name: str, weight: float, bias: float, depth: int) -> Network:
     """The layer of :func:`settled`, ``depth`` times."""
-    block = chain(
-        Nonlinear(activation(name)), Affine(sigma_w=math.sqrt(weight), sigma_b=math.sqrt(bias))
-    )
+    block = chain(Nonlinear(name), Affine(sigma_w=sqrt(weight), sigma_b=sqrt(bias)))
     return chain(Input(), Affine(), repeat(block, depth))
 
 
@@ -115,7 +117,7 @@ def _mirrored(n: int) -> co.Terms:
     return {0: 2} if n == 0 else co.collected((0, 1), (n - 1, (-1) ** n))
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor37",
     "App. C.2, Corollary 37",
     "$C$ has no fixed point in $[-1,0)$, or is odd",
@@ -125,7 +127,7 @@ def _mirrored(n: int) -> co.Terms:
 def _(bench: Bench) -> Iterator[Evidence]:
     count = bench.size(12, 60)
     for kind, expected in (("below", 0), ("edge", 0), ("above", 0), ("odd", 1)):
-        found = [roots(b, -1, 0) - (b[0] == 0) for b in rational_maps(bench.rng, count, kind)]
+        found = [roots(b, -1, 0) - (b[0] == 0) for b in rational_maps(bench, kind, count)]
         yield bench.equal(
             found,
             expected,
@@ -165,10 +167,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
     left, right = [], []
-    for C in curved(power_maps(bench.rng, bench.size(300, 3000))):
+    for C in curved(power_maps(bench, 300, 3000)):
         left.append(C.weights[0] + C.weights[2::2].sum())
         right.append(C(-1.0) + 1)
-    yield bench.equal(right, 2 * np.array(left), "$C(-1)+1$ is twice the even part", 1e-12)
+    yield bench.equal(right, 2 * np.array(left), "$C(-1)+1$ is twice the even part")
     C = PowerMap(np.array([0.0, 0.2, 0.8]))
     yield bench.at_most(
         C(0.5),
@@ -178,12 +180,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[sp.Rational, ...]]]]:
+def _kinds(bench: Bench) -> Iterator[tuple[str, int, list[tuple[Rational, ...]]]]:
     for kind, number in (("below", 1), ("edge", 1), ("above", 2), ("odd", 3)):
-        yield kind, number, rational_maps(bench.rng, bench.size(15, 80), kind)
+        yield kind, number, rational_maps(bench, kind, 15, 80)
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor38",
     "App. C.2, Corollary 38",
     r"i) 1 is the only fixed point, iff $C'(1)\le1$; ii) there are two, $c^*\in[0,1)$ and 1, iff "
@@ -199,12 +201,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(
             found, number, f"{kind}: fixed points in [-1, 1] of random maps, counted exactly", 0.0
         )
-        for b in rational_maps(bench.rng, bench.size(1, 6), kind, 5):
+        for b in rational_maps(bench, kind, 1, 6, 5):
             library.append(len(polynomial(b).c_map.fixed_points()))
             truth.append(roots(b))
         if kind == "above":
             yield bench.equal([roots(b, 0, 1) for b in maps], 2, "both of them in [0, 1]", 0.0)
-    affine = [tuple(sp.Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
+    affine = [tuple(Rational(v) for v in (f"{k}/7", f"{7 - k}/7")) for k in range(1, 7)]
     yield bench.equal([roots(b) for b in affine], 1, "affine maps fall under i", 0.0)
     names = (
         "tanh",
@@ -248,7 +250,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor39",
     "App. C.2, Corollary 39",
     r"$0\le C'(c^*)<1$ at the fixed point $c^*$ of Corollary 38 ii, and $C'(c^*)=0$ iff $c^*=0$ "
@@ -258,18 +260,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    square = polynomial((sp.Integer(0), sp.Integer(0), sp.Integer(1))).c_map
+    square = polynomial((Integer(0), Integer(0), Integer(1))).c_map
     point = square.fixed_points()[0]
     yield bench.counterexample(
-        float(abs(point.value) < 1e-12 and point.slope <= 1e-12),
+        abs(point.value) < 1e-12 and point.slope <= 1e-12,
         "$C=c^2$, the C map of $(x^2-1)/\\sqrt2$: $c^*=0$ and $C'(0)=0$",
         found=[point.value, point.slope],
     )
     slopes, zero = [], []
-    for b in rational_maps(bench.rng, bench.size(60, 400), "above"):
+    for b in rational_maps(bench, "above", 60, 400):
         C = PowerMap(np.array([float(v) for v in b]))
         inner = star(C)
-        slopes.append(float(C.derivative(1)(inner)))
+        slopes.append(C.derivative(1)(inner))
         zero.append((slopes[-1] == 0, b[0] == 0 and b[1] == 0))
     yield bench.at_most(slopes, 1 - 1e-6, "random maps: below 1", 0.0, largest=max(slopes))
     yield bench.at_most(0, slopes, "and not negative", 0.0)
@@ -292,5 +294,5 @@ def star(C: PowerMap) -> float:
     """The fixed point in [0, 1) of a map with C'(1) > 1, by Newton's method from 0."""
     c = 0.0
     for _ in range(200):
-        c += (float(C(c)) - c) / (1 - float(C.derivative(1)(c)))
+        c += (C(c) - c) / (1 - C.derivative(1)(c))
     return c

@@ -5,13 +5,14 @@ They measure the nonlinearity of the activation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, diff, simplify, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -20,12 +21,12 @@ from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from . import coefficients as co
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
 _GRID = np.cos(np.linspace(np.pi, 0.0, 81))
 _INSIDE = _GRID[1:-1]
-_MOST = -1 / math.sqrt(3)  # where c^3 - c is largest
-_SHARP = 2 / (3 * math.sqrt(3))
+_MOST = -1 / sqrt(3)  # where c^3 - c is largest
+_SHARP = 2 / (3 * sqrt(3))
 
 
 def _lower(ball: Any) -> float:
@@ -49,16 +50,11 @@ def _measured(name: str, centred: bool) -> tuple[float, float, float, float]:
     """(C'(0), C'(1), max |C - c|, max |C' - 1|) as the library evaluates them."""
     phi = activation(name)
     if centred:
-        phi = phi.transformed(output_shift=-float(phi.mean()))
+        phi = phi.transformed(output_shift=-phi.mean())
     C = phi.c_map
     slope = C.derivative(1)
     inner = slope(_INSIDE)
-    return (
-        float(slope(0.0)),
-        float(slope(1.0)),
-        float(np.abs(C(_GRID) - _GRID).max()),
-        float(np.abs(inner - 1).max()),
-    )
+    return (slope(0.0), slope(1.0), np.abs(C(_GRID) - _GRID).max(), np.abs(inner - 1).max())
 
 
 def _some(bench: Bench) -> list[str]:
@@ -74,16 +70,14 @@ def _networks(bench: Bench) -> np.ndarray:
     """The four numbers of :func:`_measured` for random residual networks of several activations."""
     rows = []
     for name in bench.size(("tanh", "relu"), ("tanh", "relu", "gelu", "softplus", "selu", "sin")):
-        C = c_map(residual_network(bench.rng, name))
+        C = c_map(residual_network(bench, name))
         slope = C.derivative(1)
-        ends = float(slope(0.0)), float(slope(1.0))
-        rows.append(
-            (*ends, float(np.abs(C(_GRID) - _GRID).max()), float(np.abs(slope(_INSIDE) - 1).max()))
-        )
+        ends = slope(0.0), slope(1.0)
+        rows.append((*ends, np.abs(C(_GRID) - _GRID).max(), np.abs(slope(_INSIDE) - 1).max()))
     return np.array(rows).T
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13a",
     "Sec. 13.2, Theorem 13",
     r"$\tfrac14\,(1-C_f'(0)) \le \max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(1-C_f'(0))$ for every "
@@ -101,8 +95,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # even powers are positive, and 3^(-n/2) falls with n: over n != 1, c^n - c is least at n = 3,
     # where it is 2/(3 sqrt 3)
     squares = [
-        sp.Rational(4, 27) - sp.Rational(1, 16),
-        sp.Rational(1, 27) - sp.Rational(1, 27) * sp.Rational(1, 9),
+        Rational(4, 27) - Rational(1, 16),
+        Rational(1, 27) - Rational(1, 27) * Rational(1, 9),
     ]
     yield bench.proved(
         squares,
@@ -124,16 +118,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "the lower bound, by the lower ends of enclosures of C at one point of each activation, "
         "less $10^{-12}$ for rounding",
     )
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     far = _distances(maps)[0]
     linear = np.array([1 - C.weights[1] for C in maps])
     curved = linear > 1e-3
     ratios = far[curved] / linear[curved]
     yield bench.at_most(
-        far, 2 * linear, "the upper bound over random C maps", largest_ratio=float(ratios.max())
+        far, 2 * linear, "the upper bound over random C maps", largest_ratio=ratios.max()
     )
     yield bench.at_most(
-        linear / 4, far, "the lower bound over random C maps", smallest_ratio=float(ratios.min())
+        linear / 4, far, "the lower bound over random C maps", smallest_ratio=ratios.min()
     )
     for what, (zero, _, away, _) in (
         ("activations", _library(_some(bench))),
@@ -143,7 +137,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most((1 - zero) / 4, away, f"the lower bound over {what}")
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13b",
     "Sec. 13.2, Theorem 13",
     r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 2\,(1-C_f'(0)) + (C_f'(1)-1)$ for every subnetwork $f$",
@@ -158,7 +152,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for what, family in sides:
         yield co.everywhere(family, 0, what, bench)
     yield from co.on_activations(bench, sides, 0)
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     steep = _distances(maps)[1]
     yield bench.at_most(
         steep,
@@ -179,12 +173,12 @@ def _centred_names(bench: Bench) -> list[str]:
 def _attained(bench: Bench, which: int, factor: int) -> Evidence:
     """The bound ``factor`` (C'(1) - 1) is attained by C = c^2, whose slope at 1 is 2."""
     square = PowerMap(np.array([0.0, 0.0, 1.0]))
-    found = float(_distances([square])[which][0])
-    bound = factor * float(square.derivative(1)(1.0) - 1)
+    found = _distances([square])[which][0]
+    bound = factor * (square.derivative(1)(1.0) - 1)
     return bench.equal(found, bound, "the bound is attained: $C = c^2$ at $c = -1$", 1e-14)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13c",
     "Sec. 13.2, Theorem 13",
     r"$\max_{c\in[-1,1]}|C_f(c)-c| \le 2\,(C_f'(1)-1)$ where $C_f(0)=0$",
@@ -199,7 +193,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for what, family in sides:
         yield co.everywhere(family, 2, what, bench)
     yield from co.on_activations(bench, sides, 2, centred=True)
-    maps = power_maps(bench.rng, bench.size(300, 4000), zero=True)
+    maps = power_maps(bench, 300, 4000, zero=True)
     excess = _slopes_at_one(maps) - 1
     yield bench.at_most(_distances(maps)[0], 2 * excess, "random C maps")
     _, one, away, _ = _library(_centred_names(bench), centred=True)
@@ -207,7 +201,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield _attained(bench, 0, 2)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm13d",
     "Sec. 13.2, Theorem 13",
     r"$\max_{c\in[-1,1]}|C_f'(c)-1| \le 3\,(C_f'(1)-1)$ where $C_f(0)=0$",
@@ -222,14 +216,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for what, family in sides:
         yield co.everywhere(family, 2, what, bench)
     yield from co.on_activations(bench, sides, 2, centred=True)
-    maps = power_maps(bench.rng, bench.size(300, 4000), zero=True)
+    maps = power_maps(bench, 300, 4000, zero=True)
     yield bench.at_most(_distances(maps)[1], 3 * (_slopes_at_one(maps) - 1), "random C maps")
     _, one, _, away = _library(_centred_names(bench), centred=True)
     yield bench.at_most(away, 3 * (one - 1), "activations without their mean", 1e-10)
     yield _attained(bench, 1, 3)
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem14",
     "Sec. 13.2, Remark 14",
     r"$C_f'(1)\ge1$ where $C_f(0)=0$; and $C_f'(0)\le1$ always",
@@ -252,11 +246,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero, one, _, _ = _library(_centred_names(bench), centred=True)
     yield bench.at_most(1.0, one, "the slope at 1 of activations without their mean")
     yield bench.at_most(zero, 1.0, "the slope at 0 of the same")
-    maps = power_maps(bench.rng, bench.size(300, 4000), zero=True)
+    maps = power_maps(bench, 300, 4000, zero=True)
     yield bench.at_most(1.0, _slopes_at_one(maps), "the slope at 1 of random C maps with C(0) = 0")
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem15",
     "Sec. 13.2, Remark 15",
     r"$(1-1/\sqrt j)\,c + c^j/\sqrt j$ is a C map with a slope of at least $\sqrt j$ at $c=1$, "
@@ -264,9 +258,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"large $j$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    j, c = sp.symbols("j c", positive=True)
+    j, c = symbols("j c", positive=True)
     C = (1 - 1 / sp.sqrt(j)) * c + c**j / sp.sqrt(j)
-    slope = sp.simplify(sp.diff(C, c).subs(c, 1))
+    slope = simplify(diff(C, c).subs(c, 1))
     yield bench.exact(
         slope - (1 - 1 / sp.sqrt(j) + sp.sqrt(j)), "the slope at 1 is $\\sqrt j + 1 - 1/\\sqrt j$"
     )
@@ -284,13 +278,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ]
     )
     yield bench.equal(
-        off,
-        root * 0.9**sizes,
-        "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$",
-        1e-12,
+        off, root * 0.9**sizes, "the distance from a line over |c| <= 0.9 is $0.9^j/\\sqrt j$"
     )
     yield bench.at_most(
-        off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=float(1 / root[-1])
+        off[2:], 1e-5, "which is below $10^{-5}$ from $j = 100$ on", steepest=1 / root[-1]
     )
 
 
@@ -301,7 +292,7 @@ def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[fl
     """
     phi = reference.FUNCTIONS[name]
     size = q if measure is None else measure
-    root = math.sqrt(size)
+    root = sqrt(size)
     norm = reference.mean(lambda u: phi.value(u) ** 2, size, phi.kinks)
     line = reference.mean(lambda u: phi.value(u) * u / root, size, phi.kinks)
     bent = reference.mean(lambda u: (phi.value(u) - line * u / root) ** 2, size, phi.kinks)
@@ -311,7 +302,7 @@ def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[fl
     return bent / norm, spread / steep
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop16",
     "Sec. 13.3, Proposition 16",
     r"$\mathrm{nl}(\phi)^2 = 1-C_f'(0)$ with $\mathrm{nl}(\phi) = \|\phi-\langle\phi,h_1\rangle "
@@ -333,12 +324,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(away, 2 * shares, "the upper bound")
     yield bench.at_most(shares / 4, away, "the lower bound")
-    a = bench.rng.uniform(0.01, 2, size=bench.size(10, 100))
+    a = bench.uniform(0.01, 2, bench.size(10, 100))
     bent = np.array(
         [reference.mean(lambda u, s=s: (np.tanh(s * u) - _projection(s) * u) ** 2) for s in a]
     )
     norm = np.array([reference.mean(lambda u, s=s: np.tanh(s * u) ** 2) for s in a])
-    slopes = np.array([float(activation("tanh").c_map.derivative(1)(0.0, s * s)) for s in a])
+    slopes = np.array([activation("tanh").c_map.derivative(1)(0.0, s * s) for s in a])
     yield bench.equal(
         1 - slopes, bent / norm, "tanh(a x) for random a: both tend to 0 with a", 1e-11
     )
@@ -348,7 +339,7 @@ def _projection(s: float) -> float:
     return reference.mean(lambda u: np.tanh(s * u) * u)
 
 
-@PAPER.claim(
+@claim(
     "DKS-nadef",
     "Sec. 13.4",
     r"$\phi$ is affine if and only if $\mathrm{na}(\phi)=0$, $\mathrm{na}(\phi) = "
@@ -356,14 +347,14 @@ def _projection(s: float) -> float:
     r"h_0\|/\|\phi'\|$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a = bench.rng.normal(size=20)
+    a = bench.normal(20)
     slopes = [reference.mean(lambda u, s=s: (np.full_like(u, s) - s) ** 2) for s in a]
     yield bench.equal(slopes, 0.0, "na of random affine functions", 1e-14)
     shares = [_shares(name)[1] for name in reference.FUNCTIONS]
     yield bench.at_most(1e-3, shares, "na of functions that are not affine is positive", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop18",
     "Sec. 13.4, Proposition 18",
     r"$\mathrm{na}(\phi)^2 = 1 - C_f'(0)/C_f'(1)$ for a nonlinear or combined layer $f$",
@@ -376,12 +367,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     zero, one, _, _ = _library(names)
     yield bench.equal(1 - zero / one, [_shares(name)[1] for name in names], "at q = 1", 1e-10)
     C = activation("tanh").c_map.derivative(1)
-    off = abs(1 - float(C(0.0, 4.0)) / float(C(1.0, 4.0)) - _shares("tanh")[1])
+    off = abs(1 - C(0.0, 4.0) / C(1.0, 4.0) - _shares("tanh")[1])
     yield bench.counterexample(off, "tanh at q = 4 with the inner product at q = 1", q=4.0)
     found, truth = [], []
     for name in names:
-        q = float(bench.rng.uniform(0.2, 3)) if name != "exp" else 0.5
+        q = bench.uniform(0.2, 3) if name != "exp" else 0.5
         slope = activation(name).c_map.derivative(1)
-        found.append(1 - float(slope(0.0, q)) / float(slope(1.0, q)))
+        found.append(1 - slope(0.0, q) / slope(1.0, q))
         truth.append(_shares(name, q)[1])
     yield bench.equal(found, truth, "at random q with the inner product at that q", 1e-9)

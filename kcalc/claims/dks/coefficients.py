@@ -171,7 +171,7 @@ def agreement(bench: Bench) -> Iterator[Evidence]:
         for c in (-0.5, 0.25):
             off = abs(
                 float(activation(name).c_map.ball(c, digits=15).mid)
-                - float(np.polynomial.polynomial.polyval(c, b))
+                - np.polynomial.polynomial.polyval(c, b)
             )
             beyond.append((1 - b.sum()) * abs(c) ** (TERMS + 1) + 1e-12 - off)
     yield bench.at_most(

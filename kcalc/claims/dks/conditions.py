@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import sympy as sp
+from sympy import Expr, Max, Poly, Rational, Symbol, expand, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -16,40 +17,40 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .normal_means import KNOWN, Phi
-from .paper import PAPER
+from .paper import claim
 from .random_networks import random_network, values
 
-X = sp.Symbol("x", real=True)
+X = Symbol("x", real=True)
 GRID = np.cos(np.linspace(np.pi, 0.0, 101))
 
 
-@PAPER.claim(
+@claim(
     "DKS-lin",
     "Sec. 14.1",
     r"Combined layers with $\varphi(u)=au$, $a\ne0$, and weighted sums of such have the C map "
     r"$C(c)=c$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, c, s, q1, q2, x, y = sp.symbols("a c s q1 q2 x y", positive=True)
+    a, c, s, q1, q2, x, y = symbols("a c s q1 q2 x y", positive=True)
     # sqrt(q_i) written q_i
-    product = sp.Poly(sp.expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y)
+    product = Poly(expand((a * q1 * x) * (a * q2 * (c * x + s * y))), x, y)
     mean = product.coeff_monomial(x**2) + product.coeff_monomial(y**2)
     yield bench.exact(
         mean / sp.sqrt((a * q1) ** 2 * (a * q2) ** 2) - c,
         "one layer: the cosine of the second moments is $c$",
     )
     off = []
-    for _ in range(bench.size(5, 40)):
-        slope = sp.Rational(int(bench.rng.integers(1, 30)), 7) * int(bench.rng.choice([-1, 1]))
-        net = random_network(bench.rng, slope * X, int(bench.rng.integers(2, 7)))
-        c0, (p1, p2) = bench.rng.uniform(-1, 1), bench.rng.uniform(0.2, 4, 2)
+    for _ in bench.rounds(5, 40):
+        slope = Rational(bench.whole(1, 30), 7) * int(bench.rng.choice([-1, 1]))
+        net = random_network(bench, slope * X, bench.whole(2, 7))
+        c0, (p1, p2) = bench.uniform(-1, 1), bench.uniform(0.2, 4, 2)
         off.append([c_map(net)(c0, p1, p2) - c0, c_map(net)(c0) - c0])
     yield bench.equal(
         off, 0, "random networks of linear layers, of equal and of unequal q values", 1e-13
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-143a",
     "Sec. 14.3",
     r"$\varphi(x)=(x+1)/\sqrt2$ on the inputs that occur gives $Q(q)=(q+1)/2$ and "
@@ -58,20 +59,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     printed=r"$Q(q)\approx q$ and $C(c)\approx(c+1)/2$ at every $q$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    shifted = activation((sp.Max(0, X + 12) - 12 + 1) / sp.sqrt(2))
+    shifted = activation((Max(0, X + 12) - 12 + 1) / sp.sqrt(2))
     yield bench.counterexample(
-        abs(float(shifted.q_map(3.0)) - 3),
-        "$q=3$: $Q$ is 2, not 3",
-        q=3,
-        found=float(shifted.q_map(3.0)),
+        abs(shifted.q_map(3.0) - 3), "$q=3$: $Q$ is 2, not 3", q=3, found=shifted.q_map(3.0)
     )
     own = Phi(
         lambda x: (np.maximum(x + 12, 0) - 11) / np.sqrt(2),
         lambda x: (x > -12) / np.sqrt(2),
         (-12.0,),
     )
-    q1, q2 = bench.rng.uniform(0.2, 3, (2, bench.size(12, 60)))
-    c = bench.rng.uniform(-1, 1, q1.size)
+    q1, q2 = bench.uniform(0.2, 3, 2, bench.size(12, 60))
+    c = bench.uniform(-1, 1, q1.size)
     yield bench.equal(shifted.q_map(q1), (q1 + 1) / 2, "the shifted rectifier at random $q$", 1e-10)
     yield bench.equal(
         shifted.c_map(c, q1), (q1 * c + 1) / (q1 + 1), "its C map at random $q$ and $c$", 1e-10
@@ -79,20 +77,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
     mixed = [own.c_map(*row) for row in zip(c, q1, q2, strict=True)]
     form = (np.sqrt(q1 * q2) * c + 1) / np.sqrt((q1 + 1) * (q2 + 1))
     yield bench.equal(mixed, form, "by quadrature, for two q values", 1e-10)
-    yield bench.equal(shifted.c_map(GRID), (GRID + 1) / 2, "at $q=1$ the printed C map", 1e-12)
+    yield bench.equal(shifted.c_map(GRID), (GRID + 1) / 2, "at $q=1$ the printed C map")
 
 
-@PAPER.claim(
+@claim(
     "DKS-143b", "Sec. 14.3", r"$\mathrm{na}(\varphi)^2 = 1-C'(0)/C'(1) \ge 1-1/C'(1)$",
     hypotheses="input q value 1; phi continuous and piecewise differentiable",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, floor = [], [], []
     for name, phi in KNOWN.items():
-        alpha, beta = bench.rng.uniform(0.2, 1.5), bench.rng.uniform(-1, 1)
+        alpha, beta = bench.uniform(0.2, 1.5), bench.uniform(-1, 1)
         own, C = phi.transformed(alpha, beta, 1, 0), activation(name).transformed(alpha, beta).c_map
-        slope = float(C.derivative(1)(1.0))
-        found.append(1 - float(C.derivative(1)(0.0)) / slope)
+        slope = C.derivative(1)(1.0)
+        found.append(1 - C.derivative(1)(0.0) / slope)
         truth.append(
             1 - own.integral(own.slopes) ** 2 / own.integral(lambda x, f=own.slopes: f(x) ** 2)
         )
@@ -104,7 +102,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-9,
     )
     yield bench.at_most(floor, truth, "the bound for these activations", 1e-10)
-    maps = power_maps(bench.rng, bench.size(300, 3000))
+    maps = power_maps(bench, 300, 3000)
     one = np.array([C.derivative(1)(1.0) for C in maps])
     zero = np.array([C.derivative(1)(0.0) for C in maps])
     some = one > 0
@@ -113,11 +111,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _bump(k: int, b: float, size: float) -> sp.Expr:
+def _bump(k: int, b: float, size: float) -> Expr:
     return size * X**k * sp.exp(-sp.Float(b) * X**2)
 
 
-@PAPER.claim(
+@claim(
     "DKS-151",
     "Sec. 15.1",
     r"A fixed point $q^*$ of a local Q map is attractive if $Q'(q^*)<0$",
@@ -127,16 +125,16 @@ def _bump(k: int, b: float, size: float) -> sp.Expr:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     ends, found = [], []
-    for _ in range(bench.size(2, 12)):
-        k, b = int(bench.rng.integers(1, 4)), float(bench.rng.uniform(0.5, 2))
+    for _ in bench.rounds(2, 12):
+        k, b = bench.whole(1, 4), bench.uniform(0.5, 2)
         # q Q'/Q = k - (k + 1/2) 4 b q / (1 + 4 b q) < 0 for 2 b q > k
         phi = activation(_bump(k, b, 1.0))
         fixed = max(2.0, k) / b
-        scaled = activation(_bump(k, b, float(np.sqrt(fixed / phi.q_map(fixed)))))
-        found.append(float(scaled.q_map.derivative(1)(fixed)))
+        scaled = activation(_bump(k, b, np.sqrt(fixed / phi.q_map(fixed))))
+        found.append(scaled.q_map.derivative(1)(fixed))
         q = fixed * 1.05
         for _ in range(80):
-            q = float(scaled.q_map(q))
+            q = scaled.q_map(q)
         ends.append(q / fixed)
     yield bench.at_most(
         found, 0, "bumps $x^k e^{-bx^2}$ scaled to have a fixed point where $Q'<0$", 0.0
@@ -147,11 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for q in (0.1, 7.0):
             spread = phi.integral(lambda x, f=phi.values, q=q: f(x) ** 2 * (x**2 / q - 1), q)
             rows.append(
-                [
-                    float(activation(name).q_map.derivative(1)(q)),
-                    spread / (2 * q),
-                    -phi.q_map(q) / (2 * q),
-                ]
+                [activation(name).q_map.derivative(1)(q), spread / (2 * q), -phi.q_map(q) / (2 * q)]
             )
     slope, truth, floor = np.array(rows).T
     yield bench.equal(
@@ -177,12 +171,12 @@ def _attraction(bench: Bench) -> Iterator[Evidence]:
     ):
         phi = activation(name).transformed(output_scale=gain)
         for point in phi.q_map.fixed_points():
-            q, slope = point.value, float(phi.q_map.derivative(1)(point.value))
+            q, slope = point.value, phi.q_map.derivative(1)(point.value)
             if abs(abs(slope) - 1) < 0.02:
                 continue
             near = q * (1 + 1e-4)
             for _ in range(60):
-                near = float(phi.q_map(near)) if abs(near / q - 1) < 0.5 else near
+                near = phi.q_map(near) if abs(near / q - 1) < 0.5 else near
             (stays if abs(slope) < 1 else leaves).append(abs(near / q - 1) / 1e-4)
             missed += 0 <= slope < 1
     yield bench.at_most(
@@ -194,7 +188,7 @@ def _attraction(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-164",
     "Sec. 16.4",
     r"If $C_f(0)=0$, then the deviation of $C_f$ from the identity is roughly $C_f'(1)-1$",
@@ -205,14 +199,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     weights = np.zeros(401)
     weights[[1, 400]] = 0.99, 0.01
     C = PowerMap(weights)
-    excess, far = float(C.derivative(1)(1.0)) - 1, float(np.abs(C(GRID) - GRID).max())
+    excess, far = C.derivative(1)(1.0) - 1, np.abs(C(GRID) - GRID).max()
     yield bench.counterexample(
         excess / far - 100,
         "$0.99c+0.01c^{400}$: the deviation is less than a hundredth of $C'(1)-1$",
         excess=excess,
         deviation=far,
     )
-    maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
+    maps = power_maps(bench, 300, 3000, zero=True)
     one = np.array([C.derivative(1)(1.0) for C in maps]) - 1
     far_off = np.array([np.abs(C(GRID) - GRID).max() for C in maps])
     steep = np.array([np.abs(C.derivative(1)(GRID) - 1).max() for C in maps])
@@ -221,9 +215,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(steep, 3 * one, r"$\max|C'-1|$ of random maps, from above")
     rows = []
     for name in ("tanh", "softplus", "gelu", "swish")[: bench.size(2, 4)]:
-        net = random_network(bench.rng, name, 5)
-        shaped = c_map(shape(net, method="dks", zeta=float(bench.rng.uniform(1.1, 3))).network)
-        over = float(shaped.derivative(1)(1.0)) - 1
+        net = random_network(bench, name, 5)
+        shaped = c_map(shape(net, method="dks", zeta=bench.uniform(1.1, 3)).network)
+        over = shaped.derivative(1)(1.0) - 1
         rows.append(
             [over, np.abs(shaped(GRID) - GRID).max(), np.abs(shaped.derivative(1)(GRID) - 1).max()]
         )
@@ -239,13 +233,13 @@ CONDITIONS = (
 )
 
 
-@PAPER.claim("DKS-173", "Sec. 17.3", CONDITIONS)
+@claim("DKS-173", "Sec. 17.3", CONDITIONS)
 def _(bench: Bench) -> Iterator[Evidence]:
     local, whole, largest, apart = [], [], [], []
-    for _ in range(bench.size(3, 16)):
+    for _ in bench.rounds(3, 16):
         name = str(bench.rng.choice(["tanh", "softplus", "swish", "gelu", "atan"]))
-        zeta = float(bench.rng.uniform(1.05, 1.4))
-        net = random_network(bench.rng, name, int(bench.rng.integers(2, 7)))
+        zeta = bench.uniform(1.05, 1.4)
+        net = random_network(bench, name, bench.whole(2, 7))
         shaped = shape(net, method="dks", zeta=zeta)
         k = shaped.constants[name]
         own = KNOWN[name].at(k)
@@ -262,9 +256,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for part in nets:
             Q, C = q_map(part), c_map(part)
             whole.append([Q(1.0) - 1, Q.derivative(1)(1.0) - 1, C(0.0)])
-            tops.append(float(C.derivative(1)(1.0)))
+            tops.append(C.derivative(1)(1.0))
         largest.append(max(tops) / zeta - 1)
-        end, c = shaped.network.outputs[0], float(bench.rng.uniform(-1, 1))
+        end, c = shaped.network.outputs[0], bench.uniform(-1, 1)
         activations = set(shaped.network.activations)
         state = values(shaped.network, c, 1.0, 1.0, dict.fromkeys(activations, own))[end]
         apart.append([state.q1 - 1, state.c - c_map(shaped.network)(c)])

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import sympy as sp
+from sympy import Symbol
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
 from . import coefficients as co
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
-Array = np.ndarray
 T = np.linspace(0.0, 1.0, 101)[1:]
 _UNIFORM = "uniform q values"
 
@@ -44,7 +44,7 @@ def _names(bench: Bench) -> tuple[str, ...]:
     return bench.size(co.NAMES[::3], co.NAMES)
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop31",
     "App. C.2, Proposition 31 i-iii",
     r"i) $C(1)=1$, $C(0)\ge0$; ii) $C$ is increasing and convex on $[0,1]$; iii) strictly "
@@ -60,9 +60,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "ii, read strictly: the C map 1 of a constant activation",
     )
     names = list(_names(bench))
-    parts = [float(b.mid()) for name in names for b in co.enclosed(name)]
+    parts = [b.mid() for name in names for b in co.enclosed(name)]
     yield bench.at_most(
-        0, parts, "coefficients of activations, the middles of enclosures: none is negative", 1e-12
+        0, parts, "coefficients of activations, the middles of enclosures: none is negative"
     )
     yield from _agreeing(bench, names)
     grid = np.append(0.0, T)
@@ -70,24 +70,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in _names(bench):
         C, phi = activation(name).c_map, reference.FUNCTIONS[name]
         values.append(C(grid))
-        zero.append(float(C(0.0)))
+        zero.append(C(0.0))
         means.append(reference.mean(phi.value, 1.0, phi.kinks) ** 2 / reference.second_moment(name))
     yield bench.equal(zero, means, "$C(0) = (E\\phi)^2/Q$, by quadrature", 1e-11)
-    net = c_map(residual_network(bench.rng, "gelu"))
+    net = c_map(residual_network(bench, "gelu"))
     values += [
         net(grid),
-        *(
-            C(grid)
-            for C in power_maps(bench.rng, bench.size(300, 3000))
-            if C.weights[1:].sum() > 1e-3
-        ),
+        *(C(grid) for C in power_maps(bench, 300, 3000) if C.weights[1:].sum() > 1e-3),
     ]
     rows = np.array(values)
-    yield bench.equal(
-        rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps", 1e-12
-    )
+    yield bench.equal(rows[:, -1], 1, "$C(1)=1$: activations, a random network, random C maps")
     yield bench.at_most(0, rows[:, 0], "$C(0)\\ge0$", 1e-15)
-    yield bench.at_most(0, np.diff(rows, 2, axis=1), "convex", 1e-12)
+    yield bench.at_most(0, np.diff(rows, 2, axis=1), "convex")
     yield bench.at_most(
         1e-7,
         (rows[:, 50:] - rows[:, :-50]).min(axis=1),
@@ -105,7 +99,7 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
     yield bench.equal(own, truth, "the library's series against quadrature", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop31iv",
     "App. C.2, Proposition 31 iv",
     "a $C$ that is not affine is strictly increasing and strictly convex on $[0,1]$",
@@ -114,12 +108,12 @@ def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     C = activation((x + 1) / sp.sqrt(2)).c_map
-    bend = float((C(0.0) + C(1.0)) / 2 - C(0.5))
-    moved = float(abs(C(0.5) - 0.5)) > 0.1 and float(C(1.0) - C(0.0)) > 0.1
+    bend = (C(0.0) + C(1.0)) / 2 - C(0.5)
+    moved = abs(C(0.5) - 0.5) > 0.1 and (C(1.0) - C(0.0)) > 0.1
     yield bench.counterexample(
-        float(moved and bend < 1e-12),
+        moved and bend < 1e-12,
         "$\\phi=(x+1)/\\sqrt2$ has $C=(1+c)/2$: neither constant nor the identity, and straight",
         bend=bend,
     )
@@ -130,14 +124,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [v - 1e-6 for v in higher],
         "activations: a coefficient beyond the linear one is positive, enclosed",
     )
-    maps = curved(power_maps(bench.rng, bench.size(400, 4000)))
+    maps = curved(power_maps(bench, 400, 4000))
     bends = [C(0.3) / 2 + C(0.9) / 2 - C(0.6) for C in maps]
     least = [
         sum(b * (0.3**n + 0.9**n - 2 * 0.6**n) / 2 for n, b in enumerate(C.weights) if n > 1)
         for C in maps
     ]
     yield bench.equal(
-        bends, least, "the bend of random maps is that of their terms beyond the linear one", 1e-12
+        bends, least, "the bend of random maps is that of their terms beyond the linear one"
     )
     yield bench.at_most(1e-9, bends, "and positive", 0.0)
     rises = [C(0.9) - C(0.3) for C in maps]
@@ -149,21 +143,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(1e-6, chords, "the C maps of activations: bend and rise", 0.0)
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor32", "App. C.2, Corollary 32", r"$C(c)\ge C'(1)\,c+1-C'(1)$ on $[0,1]$", theorem=True,
     hypotheses="uniform q values; C nontrivial",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    c = sp.Symbol("c")
+    c = Symbol("c")
     for n in (2, 3, 7, 12):
         rest = sum((n - 1 - k) * c**k for k in range(n - 1))
         yield bench.exact(
             c**n - (n * c + 1 - n) - (1 - c) ** 2 * rest,
             f"$c^{{{n}}}$ less its tangent: no negative coefficient",
         )
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     lines = np.array([slope(C) * (T - 1) + 1 for C in maps])
-    yield bench.at_most(lines, [C(T) for C in maps], "random C maps", 1e-12)
+    yield bench.at_most(lines, [C(T) for C in maps], "random C maps")
     left, right, mine, theirs = [], [], [], []
     for name in _names(bench):
         phi = reference.FUNCTIONS[name]
@@ -173,15 +167,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         C = activation(name).c_map
         left.append(steep * (T - 1) + 1)
         right.append(C(T))
-        mine.append(float(C.derivative(1)(1.0)))
+        mine.append(C.derivative(1)(1.0))
         theirs.append(steep)
     yield bench.at_most(left, right, "activations, with $C'(1)$ by quadrature", 1e-11)
     yield bench.equal(mine, theirs, "the slopes of the library", 1e-10)
-    C = c_map(residual_network(bench.rng, "softplus"))
-    yield bench.at_most(float(C.derivative(1)(1.0)) * (T - 1) + 1, C(T), "a random network", 1e-11)
+    C = c_map(residual_network(bench, "softplus"))
+    yield bench.at_most(C.derivative(1)(1.0) * (T - 1) + 1, C(T), "a random network", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem33",
     "App. C.2, Lemma 33, eq. 26",
     r"$C(-c)\ge2C(0)-C(c)$ for $c\in(0,1]$; if equality holds for one such $c$, then $C-C(0)$ is "
@@ -193,30 +187,28 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for weights, what in (([0.5, 0.5], "(1+c)/2"), ([0.5, 0, 0, 0.5], "(1+c^3)/2")):
         C = PowerMap(np.array(weights))
-        equal = abs(float(C(-0.7) - 2 * C(0) + C(0.7))) < 1e-15
+        equal = abs(C(-0.7) - 2 * C(0) + C(0.7)) < 1e-15
         yield bench.counterexample(
-            float(C(-0.7) + C(0.7)) if equal else 0.0,
+            (C(-0.7) + C(0.7)) if equal else 0.0,
             f"$C={what}$: equality everywhere, and $C(-c)+C(c)=1$",
         )
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     straight = activation((x + 1) / sp.sqrt(2)).c_map
     yield bench.equal(
-        straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$", 1e-12
+        straight(-T) + straight(T), 1, "$(1+c)/2$ is the C map of $\\phi=(x+1)/\\sqrt2$"
     )
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     slack = np.array([C(-T) - 2 * C(0) + C(T) for C in maps])
     even = np.array(
         [2 * sum(b * T**n for n, b in enumerate(C.weights) if n and n % 2 == 0) for C in maps]
     )
-    yield bench.equal(slack, even, "the slack is twice the even part beyond $C(0)$", 1e-12)
+    yield bench.equal(slack, even, "the slack is twice the even part beyond $C(0)$")
     yield bench.at_most(0, slack, "random C maps", 1e-13)
     lone = [2 * C.weights[2::2].max() * T**12 for C in maps]
     yield bench.at_most(
         lone, slack, "one positive even coefficient suffices for strict inequality", 1e-13
     )
-    odd = [
-        PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench.rng, 50, odd=True)
-    ]
+    odd = [PowerMap(np.append(0.4, 0.6 * C.weights[1:])) for C in power_maps(bench, 50, odd=True)]
     yield bench.equal(
         [C(-T) - 0.4 + C(T) - 0.4 for C in odd],
         0,
@@ -230,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         gaps.append(C(-at) + C(at) - 2 * C(0.0))
         b = reference.power_series(name, 60)
         series.append([2 * (b[2::2] @ c ** np.arange(2, 60, 2)) for c in at])
-    yield bench.at_most(0, gaps, "activations", 1e-12)
+    yield bench.at_most(0, gaps, "activations")
     yield bench.equal(gaps, series, "the slack from the even coefficients by quadrature", 1e-9)
 
 
@@ -245,13 +237,13 @@ def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
     for name in _names(bench):
         C = activation(name).c_map
         at = share * T[9::10]
-        zero = float(C(0.0))
-        left.append(zero - (float(C(share)) - zero) / share * at)
+        zero = C(0.0)
+        left.append(zero - (C(share) - zero) / share * at)
         right.append(C(-at))
     return np.array(left), np.array(right)
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor34",
     "App. C.2, Corollary 34",
     r"for $\gamma\in(0,1)$: $C(-c)\ge-\dfrac{C(\gamma)-C(0)}{\gamma}\,c+C(0)$ for $c\in(0,\gamma)$",
@@ -261,11 +253,11 @@ def _below(bench: Bench, share: Array | float) -> tuple[Array, Array]:
 def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\,\\gamma^{n-1}\\ge0$ on $(0,\\gamma)$")
     left, right = [], []
-    for C in power_maps(bench.rng, bench.size(400, 4000)):
-        g = float(bench.rng.uniform(0.02, 1))
+    for C in power_maps(bench, 400, 4000):
+        g = bench.uniform(0.02, 1)
         left.append(C(0) - (C(g) - C(0)) * T)
         right.append(C(-g * T))
-    yield bench.at_most(left, right, "random C maps", 1e-12)
+    yield bench.at_most(left, right, "random C maps")
     for g in (0.3, 0.8):
         yield bench.at_most(*_below(bench, g), f"activations, $\\gamma={g}$", 1e-11)
     C = PowerMap(np.array([0.1, 0.3, 0, 0.6]))
@@ -274,7 +266,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-cor35",
     "App. C.2, Corollary 35",
     r"$C(-c)\ge-(1-C(0))\,c+C(0)$ for $c\in(0,1]$",
@@ -283,20 +275,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield everywhere(bench, _secant, 1, "$(-c)^n+c\\ge0$ on $(0,1]$")
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     yield bench.at_most(
-        [C(0) - (1 - C(0)) * T for C in maps], [C(-T) for C in maps], "random C maps", 1e-12
+        [C(0) - (1 - C(0)) * T for C in maps], [C(-T) for C in maps], "random C maps"
     )
     yield bench.at_most(*_below(bench, 1.0), "activations", 1e-11)
-    C = c_map(residual_network(bench.rng, "gelu"))
+    C = c_map(residual_network(bench, "gelu"))
     yield bench.at_most(C(0.0) - (1 - C(0.0)) * T, C(-T), "a random network", 1e-11)
     at = np.array([0.3, 0.7])
-    truth = [[reference.cosine(name, -float(c)) for c in at] for name in ("gelu", "relu", "tanh")]
+    truth = [[reference.cosine(name, -c) for c in at] for name in ("gelu", "relu", "tanh")]
     own = [activation(name).c_map(-at) for name in ("gelu", "relu", "tanh")]
     yield bench.equal(own, truth, "C at negative c, by the joint density", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem36",
     "App. C.2, Lemma 36",
     r"$0<\dfrac{C(-c)-C(0)}{-c}<1$ for $c\in(-1,0)$ and every C map that is neither constant nor "
@@ -308,7 +300,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     identity, constant = activation("identity").c_map, PowerMap(np.array([1.0, 0.0]))
     at = T[:-1]
-    quotient = float((identity(0.5) - identity(0.0)) / 0.5)
+    quotient = (identity(0.5) - identity(0.0)) / 0.5
     yield bench.counterexample(
         float(quotient >= 1 - 1e-12), "the identity: the quotient is 1", quotient=quotient
     )
@@ -317,18 +309,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     maps = [
         C
-        for C in power_maps(bench.rng, bench.size(400, 4000))
+        for C in power_maps(bench, 400, 4000)
         if C.weights[1:].sum() > 1e-3 and C.weights[1] < 0.999
     ]
     ratio = np.array([np.polynomial.polynomial.polyval(at, C.weights[1:]) for C in maps])
     room = np.array([(1 - C.weights[1] - C.weights[0]) * (1 - at) + C.weights[0] for C in maps])
     yield bench.at_most(
-        ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least", 1e-12
+        ratio + room, 1, "random C maps: less than 1 by $b_0+(1-b_0-b_1)(1-x)$ at least"
     )
     yield bench.at_most(1e-12, room, "which is positive", 0.0)
     yield bench.at_most(1e-30, ratio, "random C maps: the quotient is more than 0", 0.0)
     C = PowerMap(np.array([0.5, 0.5]))
-    yield bench.equal((C(at) - C(0)) / at, 0.5, "affine ones are no exception: $(1+c)/2$", 1e-12)
+    yield bench.equal((C(at) - C(0)) / at, 0.5, "affine ones are no exception: $(1+c)/2$")
     found = []
     for name in _names(bench):
         C = activation(name).c_map

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from math import exp
+from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Symbol, cancel, diff, expand, limit, oo, simplify, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
-from .paper import PAPER
+from .paper import claim
 
-Array = np.ndarray
 _POINTS = np.concatenate([-np.geomspace(1e-3, 1, 40), np.geomspace(1e-3, 1, 40)])
 _NAMES = (
     "tanh",
@@ -38,10 +40,10 @@ _NAMES = (
     "exp",
     "relu6",
 )
-_SAFE = math.exp(-1 / math.e)  # for F up to this the printed bound is valid
+_SAFE = exp(-1 / math.e)  # for F up to this the printed bound is valid
 
 
-def _flatness(C: PowerMap, c: Array | float) -> Array:
+def _flatness(C: PowerMap, c: Array | float) -> Any:
     """F(c) = (C(|c|) - C(0))/|c|, without cancellation."""
     return np.polynomial.polynomial.polyval(np.abs(c), C.weights[1:])
 
@@ -57,14 +59,14 @@ def _jensen(F: Array, c: Array) -> Array:
 
 def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     """(c, F(c), |C'(c)|) of random C maps that are not constant, at random c."""
-    for C in power_maps(bench.rng, count):
-        c = float(bench.rng.choice([-1, 1]) * bench.rng.uniform(0.01, 0.99))
-        F = float(_flatness(C, c))
+    for C in power_maps(bench, count):
+        c = bench.rng.choice([-1, 1]) * bench.uniform(0.01, 0.99)
+        F = _flatness(C, c)
         if F > 1e-200:
-            yield c, F, abs(float(C.derivative(1)(c)))
+            yield c, F, abs(C.derivative(1)(c))
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop19",
     "Sec. 13.5, Proposition 19",
     r"$\left|\dfrac{C_f(c)-C_f(0)}{c}\right| \le F_f(c) = \dfrac{C_f(|c|)-C_f(0)}{|c|}$ for "
@@ -73,7 +75,7 @@ def _random(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     quotients = [np.abs(np.polynomial.polynomial.polyval(_POINTS, C.weights[1:])) for C in maps]
     yield bench.at_most(quotients, [_flatness(C, _POINTS) for C in maps], "random C maps")
     left, right = [], []
@@ -83,7 +85,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         left.append(np.abs(values - zero) / np.abs(_POINTS))
         right.append((there - zero) / np.abs(_POINTS))
     yield bench.at_most(left, right, "the C maps of activations", 1e-11)
-    C = c_map(residual_network(bench.rng, "gelu"))
+    C = c_map(residual_network(bench, "gelu"))
     yield bench.at_most(
         np.abs(C(_POINTS) - C(0.0)),
         C(np.abs(_POINTS)) - C(0.0),
@@ -91,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Fmono",
     "Sec. 13.5",
     r"$F_f(c') \le F_f(c) \le 1$ for $|c'|\le|c|$",
@@ -99,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     grid = np.sort(np.abs(_POINTS))
-    flat = np.array([_flatness(C, grid) for C in power_maps(bench.rng, bench.size(300, 4000))])
+    flat = np.array([_flatness(C, grid) for C in power_maps(bench, 300, 4000)])
     yield bench.at_most(flat[:, :-1], flat[:, 1:], "random C maps: F does not fall")
     yield bench.at_most(flat, 1.0, "random C maps: F is at most 1")
     coarse = np.linspace(0.1, 1, 19)
@@ -110,11 +112,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
             np.append(F[:-1], F[-1]),
             np.append(F[1:], 1.0),
             f"{name}: F does not fall, and ends at 1 at most",
-            1e-12,
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop20",
     "Sec. 13.5, Proposition 20",
     r"$|C_f'(c)| \le F\,\Bigl(1+\dfrac{\log F}{\log|c|}\Bigr)$ with $F=F_f(c)$, $0<|c|<1$; where "
@@ -126,20 +127,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.counterexample(
-        1.0 - float(_printed(np.ones(1), np.full(1, 0.5))[0]),
+        1.0 - _printed(np.ones(1), np.full(1, 0.5))[0],
         "$C = c$ has $F = 1$, so that the bound is 0, and $C' = 1$ (linear activations)",
     )
     c, F, slope = np.array(list(_random(bench, bench.size(1500, 20000)))).T
     excess = slope - _printed(F, c)
     violated = excess > 1e-12
     yield bench.counterexample(
-        float(excess.max()),
+        excess.max(),
         "random C maps at random c",
-        c=float(c[excess.argmax()]),
-        F=float(F[excess.argmax()]),
+        c=c[excess.argmax()],
+        F=F[excess.argmax()],
         violations=int(violated.sum()),
         of=int(c.size),
-        least_F=float(F[violated].min()) if violated.any() else None,
+        least_F=F[violated].min() if violated.any() else None,
     )
     yield bench.at_most(slope, _jensen(F, c), "random C maps at random c", 1e-11)
     small = _SAFE >= F
@@ -147,7 +148,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         slope[small], _printed(F[small], c[small]), "the printed bound where F <= e^(-1/e)", 1e-11
     )
     powers = np.arange(1, 40)
-    x = bench.rng.uniform(0.1, 0.95, powers.size)
+    x = bench.uniform(0.1, 0.95, powers.size)
     exact = powers * x ** (powers - 1)
     yield bench.equal(_jensen(x ** (powers - 1), x), exact, "$C = c^n$ attains it", 1e-11)
     left, right = [], []
@@ -161,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(left, right, "the C maps of activations", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem21",
     "Sec. 13.5, Remark 21",
     r"$0 \le C_f'(0) \le C_f'(\varepsilon) = |C_f'(\varepsilon)|$ for $0<\varepsilon<1$, so that "
@@ -171,10 +172,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"e^{-1/e}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = [C for C in power_maps(bench.rng, bench.size(300, 4000)) if C.weights[1:].any()]
-    eps = bench.rng.uniform(0.01, 0.99, len(maps))
+    maps = [C for C in power_maps(bench, 300, 4000) if C.weights[1:].any()]
+    eps = bench.uniform(0.01, 0.99, len(maps))
     zero = np.array([C.weights[1] for C in maps])
-    there = np.array([float(C.derivative(1)(e)) for C, e in zip(maps, eps, strict=True)])
+    there = np.array([C.derivative(1)(e) for C, e in zip(maps, eps, strict=True)])
     yield bench.at_most(0.0, zero, "random C maps: the slope at 0 is not negative")
     yield bench.at_most(
         zero, there, "random C maps: the slope at 0 is not more than at $\\varepsilon$"
@@ -187,9 +188,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"{name}: the slope rises from a value that is not negative",
             1e-11,
         )
-    F = np.array([float(_flatness(C, e)) for C, e in zip(maps, eps, strict=True)])
+    F = np.array([_flatness(C, e) for C, e in zip(maps, eps, strict=True)])
     yield bench.counterexample(
-        float((zero - _printed(F, eps)).max()), "the bound on $C'(0)$ by Proposition 20 as printed"
+        (zero - _printed(F, eps)).max(), "the bound on $C'(0)$ by Proposition 20 as printed"
     )
     yield bench.at_most(zero, _jensen(F, eps), "the bound on $C'(0)$ by the corrected form", 1e-11)
 
@@ -215,13 +216,13 @@ def _slopes_of_iterates(weights: Array, start: float, depth: int) -> Array:
 def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
     """C maps with C'(1) <= 1 (so c* = 1), mixtures with the constant 1; some are even."""
     out = []
-    for C in power_maps(bench.rng, count, degree=6):
+    for C in power_maps(bench, count, degree=6):
         weights = C.weights.copy()
         if bench.rng.random() < 0.3:
             weights[1::2] = 0
             weights = weights / weights.sum() if weights.any() else np.eye(7)[0]
-        steep = float(weights @ np.arange(7))
-        share = min(1.0, float(bench.rng.uniform(0.3, 1)) / steep) if steep > 0 else 1.0
+        steep = weights @ np.arange(7)
+        share = min(1.0, bench.uniform(0.3, 1) / steep) if steep > 0 else 1.0
         weights = share * weights
         weights[0] += 1 - share
         out.append(PowerMap(weights))
@@ -229,10 +230,10 @@ def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
 
 
 def _deep(name: str, depth: int) -> Network:
-    return chain(Input(), repeat(chain(Affine(), Nonlinear(activation(name))), depth))
+    return chain(Input(), repeat(chain(Affine(), Nonlinear(name)), depth))
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop22",
     "Sec. 13.5, Proposition 22",
     r"for a composition of $D$ subnetworks with one C map $C$ and $c^*=1$: $C_f'(1) = C'(1)^D$ "
@@ -262,7 +263,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         maps=int((~even).sum()),
         depths=list(depths),
     )
-    general = power_maps(bench.rng, bench.size(300, 3000))
+    general = power_maps(bench, 300, 3000)
     table = np.array([C.weights for C in general])
     value = np.zeros(len(table))
     for _ in range(2000):
@@ -280,8 +281,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         if name in ("softplus", "cos"):
             slope, value = 1.0, -1.0
             for _ in range(12):
-                slope, value = slope * float(local(value)), float(activation(name).c_map(value))
-            truth = -(float(local(1.0)) ** 12) if is_even else 0.0
+                slope, value = slope * local(value), activation(name).c_map(value)
+            truth = -(local(1.0) ** 12) if is_even else 0.0
             yield bench.equal(
                 slope,
                 truth,
@@ -291,33 +292,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         else:
             whole = c_map(_deep(name, 40)).derivative(1)
             yield bench.equal(
-                float(whole(1.0)),
-                float(local(1.0)) ** 40,
-                f"{name}, 40 layers: the slope at 1",
-                1e-10,
+                whole(1.0), local(1.0) ** 40, f"{name}, 40 layers: the slope at 1", 1e-10
             )
             yield bench.equal(
-                float(whole(-1.0)),
-                -1.0 if is_even else 0.0,
-                f"{name}, 40 layers: the slope at -1",
-                1e-2,
+                whole(-1.0), -1.0 if is_even else 0.0, f"{name}, 40 layers: the slope at -1", 1e-2
             )
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem23",
     "Sec. 13.5, Remark 23",
     r"$C_{f_n}(c) = 1-1/n+c^{n^2}/n$ tends to 1 for all $c\in[-1,1]$ and $F_{f_n}(c)\to0$, while "
     r"$C_{f_n}'(1)=n\to\infty$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n, c = sp.symbols("n c", positive=True)
+    n, c = symbols("n c", positive=True)
     C = 1 - 1 / n + c ** (n**2) / n
-    yield bench.exact(sp.diff(C, c).subs(c, 1) - n, "the slope at 1")
+    yield bench.exact(diff(C, c).subs(c, 1) - n, "the slope at 1")
     yield bench.exact(C.subs(c, 1) - 1, "C(1) = 1")
     yield bench.exact(
-        sp.limit(1 - 2 / n, n, sp.oo) - 1,
-        "the least value over [-1, 1], $1 - 2/n$ or more, tends to 1",
+        limit(1 - 2 / n, n, oo) - 1, "the least value over [-1, 1], $1 - 2/n$ or more, tends to 1"
     )
     grid = np.linspace(-1, 1, 41)
     for size in (10, 101, 1000):
@@ -327,17 +321,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(F, 1 / size, f"n = {size}: F is at most 1/n")
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem24",
     "Sec. 13.5, Remark 24",
     r"ReLU has $C'(1)=1$, so that $C'(1)\le1$ in Proposition 22 is tight",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c = sp.Symbol("c", real=True)
+    c = Symbol("c", real=True)
     C = (sp.sqrt(1 - c**2) + (sp.pi - sp.acos(c)) * c) / sp.pi
     yield bench.exact(
-        sp.limit(sp.simplify(sp.diff(C, c)), c, 1, "-") - 1,
-        "the limit of the derivative of the closed form",
+        limit(simplify(diff(C, c)), c, 1, "-") - 1, "the limit of the derivative of the closed form"
     )
     relu = activation("relu").c_map
     yield bench.equal(relu.derivative(1)(1.0), 1.0, "the library's slope at 1", 1e-14)
@@ -348,7 +341,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-prop25",
     "Sec. 13.5, Proposition 25",
     r"$C_f'(1) \ge \dfrac{1-C_f(0)-F_f(1-\varepsilon)}{\varepsilon}$ for $0<\varepsilon<1$",
@@ -356,30 +349,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    maps = power_maps(bench.rng, bench.size(300, 4000))
+    maps = power_maps(bench, 300, 4000)
     eps = np.geomspace(1e-4, 0.999, 25)
-    slopes = np.array([[float(C.derivative(1)(1.0))] for C in maps])
+    slopes = np.array([[C.derivative(1)(1.0)] for C in maps])
     bounds = np.array([(1 - C.weights[0] - _flatness(C, 1 - eps)) / eps for C in maps])
     yield bench.at_most(bounds, slopes, "random C maps", 1e-11)
     # C(1 - eps) = C(0) + (1 - eps) F, so the convex bound (1 - C(1 - eps))/eps <= C'(1) is larger
     # by F: every term (1 - c^n)/(1 - c) <= n
-    e = sp.Symbol("epsilon", positive=True)
+    e = Symbol("epsilon", positive=True)
     for n in (2, 3, 7):
-        term = sp.cancel((1 - (1 - e) ** n) / e)
+        term = cancel((1 - (1 - e) ** n) / e)
         yield bench.exact(
-            sp.expand(term - sum((1 - e) ** k for k in range(n))),
+            expand(term - sum((1 - e) ** k for k in range(n))),
             f"$(1-(1-\\varepsilon)^{n})/\\varepsilon$ is a sum of {n} powers",
         )
     for name in bench.size(_NAMES[:6], _NAMES):
         C = activation(name).c_map
         F = (C(1 - eps) - C(0.0)) / (1 - eps)
-        yield bench.at_most((1 - C(0.0) - F) / eps, float(C.derivative(1)(1.0)), f"{name}", 1e-9)
+        yield bench.at_most((1 - C(0.0) - F) / eps, C.derivative(1)(1.0), f"{name}", 1e-9)
     deep = c_map(_deep("erf", 60))
     F = (deep(0.9) - deep(0.0)) / 0.9
     yield bench.at_most(
-        (1 - deep(0.0) - F) / 0.1,
-        float(deep.derivative(1)(1.0)),
-        "60 erf layers",
-        1e-9,
-        flatness=float(F),
+        (1 - deep(0.0) - F) / 0.1, deep.derivative(1)(1.0), "60 erf layers", 1e-9, flatness=F
     )

@@ -5,52 +5,52 @@ Laws of initial weights, and the kernels of wide layers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
 from scipy import stats
+from sympy import Symbol, symbols
 
 from ...activations import activation
 from ...backend.initialisers import Fan, initialiser
 from ...calculi.global_maps import c_map, q_map
 from ...network.combinators import chain
 from ...network.layers import Affine, Concat, Input, Nonlinear
-from ...network.network import Network
-from ..bench import PRINTED, Bench
+from ..bench import PRINTED, Array, Bench
 from ..claim import Evidence
+from ..families import graph
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
-Array = np.ndarray
 _NAMES = ("relu", "tanh", "gelu", "softplus")
 
 
-def polar(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def polar(bench: Bench, draws: int, m: int, k: int) -> Array:
     """Orthogonal weights (draws, m, k): (X X^T)^(-1/2) X for Gaussian X, times max(sqrt(m/k), 1).
 
     Rows and columns are exchanged where m > k.
     """
-    x = rng.normal(size=(draws, min(m, k), max(m, k)))
+    x = bench.normal(draws, min(m, k), max(m, k))
     values, vectors = np.linalg.eigh(x @ x.transpose(0, 2, 1))
     root = (vectors / np.sqrt(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
     out = root @ x
-    return (out if m <= k else out.transpose(0, 2, 1)) * max(math.sqrt(m / k), 1)
+    return (out if m <= k else out.transpose(0, 2, 1)) * max(sqrt(m / k), 1)
 
 
-def library_weights(law: str, rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def library_weights(law: str, bench: Bench, draws: int, m: int, k: int) -> Array:
     """Weights (draws, m, k) by a law of the library, from NumPy's normals."""
     import jax
 
     rule, fan = initialiser(law), Fan((), k, m)
-    noise = rng.normal(size=(draws, k, m))
+    noise = bench.normal(draws, k, m)
     unit = np.asarray(jax.vmap(rule.matrix)(noise), dtype=float)
-    return unit.transpose(0, 2, 1) * math.sqrt(rule.variance(fan)) * rule.multiplier(fan)
+    return unit.transpose(0, 2, 1) * sqrt(rule.variance(fan)) * rule.multiplier(fan)
 
 
-@PAPER.claim(
+@claim(
     "DKS-suo",
     "Sec. 4.1",
     r"SUO weights: $(XX^\top)^{-1/2}X$ with Gaussian $m\times k$ $X$ for $m\le k$, transposed for "
@@ -61,8 +61,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for m, k in ((3, 5), (6, 4)):
         scale2, n = max(m / k, 1.0), max(m, k)
         for source, w in (
-            ("as printed", polar(bench.rng, draws, m, k)),
-            ("library", library_weights("orthogonal", bench.rng, draws, m, k)),
+            ("as printed", polar(bench, draws, m, k)),
+            ("library", library_weights("orthogonal", bench, draws, m, k)),
         ):
             gram = w @ w.transpose(0, 2, 1) if m <= k else w.transpose(0, 2, 1) @ w
             yield bench.equal(
@@ -87,19 +87,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"{source}, {m} x {k}: E w_11 w_22 w_12 w_21",
             )
             if m >= k:
-                z = bench.rng.normal(size=k)
+                z = bench.normal(k)
                 kept = ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
                 yield bench.equal(kept, 1.0, f"{source}, {m} x {k}: q is kept exactly", 1e-4)
 
 
 def _factors(bench: Bench, m: int, k: int) -> Array:
     """The ratio of |Wz|^2/m and |z|^2/k for Gaussian weights of the library."""
-    w = library_weights("gaussian", bench.rng, bench.size(20000, 80000), m, k)
-    z = bench.rng.normal(size=k)
+    w = library_weights("gaussian", bench, bench.size(20000, 80000), m, k)
+    z = bench.normal(k)
     return ((w @ z) ** 2).mean(axis=1) / np.mean(z**2)
 
 
-@PAPER.claim(
+@claim(
     "DKS-gausspert",
     "Sec. 4.2",
     r"Gaussian weights multiply the output vector of SUO weights by an independent $\chi_m$ "
@@ -109,7 +109,7 @@ def _factors(bench: Bench, m: int, k: int) -> Array:
     r"SUO with $m\ge k$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    size = sp.Symbol("m", positive=True)
+    size = Symbol("m", positive=True)
     # of chi^2_m/m
     moments: list[Any] = [
         2**p * sp.gamma(size / 2 + p) / sp.gamma(size / 2) / size**p for p in (1, 2)
@@ -128,8 +128,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     m, k = 8, 5
     chi = np.sqrt(bench.rng.chisquare(m, size=bench.size(20000, 80000)))
-    direct = library_weights("gaussian", bench.rng, chi.size, m, k)[:, 0, 0] ** 2
-    entries = polar(bench.rng, chi.size, m, k)[:, 0, 0]
+    direct = library_weights("gaussian", bench, chi.size, m, k)[:, 0, 0] ** 2
+    entries = polar(bench, chi.size, m, k)[:, 0, 0]
     yield bench.statistical(
         direct - (chi * entries) ** 2,
         0.0,
@@ -137,19 +137,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         PRINTED,
     )
     yield bench.statistical(
-        direct - (chi / math.sqrt(m) * entries) ** 2, 0.0, "with the factor $\\chi_m/\\sqrt m$"
+        direct - (chi / sqrt(m) * entries) ** 2, 0.0, "with the factor $\\chi_m/\\sqrt m$"
     )
 
 
 def library_layer(name: str, covariance: Array) -> float:
     """kappa(Sigma)_12 by the library's maps."""
     phi = activation(name)
-    q1, q2 = float(covariance[0, 0]), float(covariance[1, 1])
-    c = float(covariance[0, 1]) / math.sqrt(q1 * q2)
-    return float(phi.c_map(c, q1, q2)) * math.sqrt(float(phi.q_map(q1)) * float(phi.q_map(q2)))
+    q1, q2 = covariance[0, 0], covariance[1, 1]
+    c = covariance[0, 1] / sqrt(q1 * q2)
+    return phi.c_map(c, q1, q2) * sqrt(phi.q_map(q1) * phi.q_map(q2))
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq1",
     "Sec. 5.1, eq. 1",
     r"a wide combined layer has $\kappa_f(z,z') \approx E_{u\sim "
@@ -158,7 +158,7 @@ def library_layer(name: str, covariance: Array) -> float:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k, m = 5, 20
-    z = bench.rng.normal(size=(2, k)) * np.array([[1.3], [0.7]])
+    z = bench.normal(2, k) * np.array([[1.3], [0.7]])
     covariance = z @ z.T / k
     for name in _NAMES:
         truth = reference.layer(name, covariance)
@@ -168,39 +168,37 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"{name}: the library against quadrature",
             1e-11,
         )
-        w = library_weights("gaussian", bench.rng, bench.size(2000, 40000), m, k)
+        w = library_weights("gaussian", bench, bench.size(2000, 40000), m, k)
         outputs = reference.FUNCTIONS[name].value(w @ z.T)
         yield bench.statistical(
             (outputs[..., 0] * outputs[..., 1]).mean(axis=1),
-            float(truth[0, 1]),
+            truth[0, 1],
             f"{name}: random layers, mean",
         )
         yield bench.statistical(
-            (outputs[..., 0] ** 2).mean(axis=1),
-            float(truth[0, 0]),
-            f"{name}: random layers, diagonal",
+            (outputs[..., 0] ** 2).mean(axis=1), truth[0, 0], f"{name}: random layers, diagonal"
         )
     spreads = []
     for m in (10, 160):
-        out = np.maximum(library_weights("gaussian", bench.rng, 1000, m, k) @ z.T, 0)
-        spreads.append(float((out[..., 0] * out[..., 1]).mean(axis=1).std()))
+        out = np.maximum(library_weights("gaussian", bench, 1000, m, k) @ z.T, 0)
+        spreads.append((out[..., 0] * out[..., 1]).mean(axis=1).std())
     yield bench.equal(
         spreads[0] / spreads[1], 4.0, "16 times the width: a quarter of the spread", 0.15
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-dist",
     "Sec. 5.3",
     r"distances from inner products: $\|x-y\| = \sqrt{x^\top x+y^\top y-2x^\top y}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x, y = sp.symbols("x1:4"), sp.symbols("y1:4")
+    x, y = symbols("x1:4"), symbols("y1:4")
     square = sum((a - b) ** 2 for a, b in zip(x, y, strict=True))
     products = sum(a * a + b * b - 2 * a * b for a, b in zip(x, y, strict=True))
     yield bench.exact(square - products, "the square, in three dimensions")
     k, locations = 6, 4
-    maps = bench.rng.normal(size=(2, k, locations))
+    maps = bench.normal(2, k, locations)
     stacked = np.concatenate(list(maps), axis=1)
     ipm = stacked.T @ stacked / k
     diagonal = np.diag(ipm)
@@ -216,9 +214,7 @@ def _image_covariances(
 
     They are computed by the library and have the shape (2, 2, locations, locations).
     """
-    network = chain(
-        Input(), Affine(kernel=kernel, padding=padding, stride=stride), Nonlinear(activation(phi))
-    )
+    network = chain(Input(), Affine(kernel=kernel, padding=padding, stride=stride), Nonlinear(phi))
     C = c_map(network, spatial="exact", image_shape=images.shape[1:3], weights=weights)
     (node,) = network.outputs
     q = C.q_values(images)[node].reshape(2, -1)
@@ -240,12 +236,12 @@ def _patches(image: Array) -> Array:
 
 def _entry(name: str, covariance: Array, i: int, j: int) -> float:
     if i == j:
-        return reference.second_moment(name, float(covariance[i, i]))
+        return reference.second_moment(name, covariance[i, i])
     pair = covariance[np.ix_([i, j], [i, j])]
     return float(reference.layer(name, pair)[0, 1])
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq2",
     "Sec. 5.4, eq. 2",
     r"a convolutional combined layer with Gaussian fan-in weights has $\tilde\kappa_f = E_{u\sim "
@@ -256,7 +252,7 @@ def _entry(name: str, covariance: Array, i: int, j: int) -> float:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k = 2
-    images = bench.rng.normal(size=(2, 3, 4, k)) + 0.3
+    images = bench.normal(2, 3, 4, k) + 0.3
     patches = np.concatenate([_patches(image) for image in images])
     covariance = patches @ patches.T / (9 * k)
     for name in bench.size(("relu", "tanh"), _NAMES):
@@ -265,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth = [_entry(name, covariance, i, j) for i, j in places]
         found = [own[i // 12, j // 12, i % 12, j % 12] for i, j in places]
         yield bench.equal(found, truth, f"{name}: the library against patches and quadrature", 1e-9)
-        w = bench.rng.normal(size=(bench.size(10000, 200000), 9 * k)) / math.sqrt(9 * k)
+        w = bench.normal(bench.size(10000, 200000), 9 * k) / sqrt(9 * k)
         out = reference.FUNCTIONS[name].value(w @ patches[[1, 7, 20]].T)
         yield bench.statistical(
             out[:, 0] * out[:, 1],
@@ -284,7 +280,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq3",
     "Sec. 5.5, eq. 3",
     r"with strides or without padding $\tilde\kappa_f(\Sigma) = E_{u\sim "
@@ -295,7 +291,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k, sides = 3, (4, 5)
-    images = bench.rng.normal(size=(2, *sides, k))
+    images = bench.normal(2, *sides, k)
     for padding, stride, rows, columns in ((1, 2, (0, 2), (0, 2, 4)), (0, 1, (1, 2), (1, 2, 3))):
         kept = images[:, list(rows)][:, :, list(columns)].reshape(2, -1, k)
         for name in ("relu", "gelu"):
@@ -309,7 +305,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 found, truth, f"{name}, padding {padding}, stride {stride}", 1e-9, locations=count
             )
     taps = np.zeros((bench.size(5000, 50000), 3, 3, k))
-    taps[:, 1, 1] = bench.rng.normal(size=(len(taps), k)) / math.sqrt(k)  # Delta: the centre alone
+    taps[:, 1, 1] = bench.normal(len(taps), k) / sqrt(k)  # Delta: the centre alone
     padded = np.pad(images[0], ((1, 1), (1, 1), (0, 0)))
     outputs = [
         np.maximum(np.tensordot(taps, padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3], 3), 0)
@@ -320,11 +316,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0, 1
     ]
     yield bench.statistical(
-        outputs[0] * outputs[1], float(truth), "random Delta filters, padding 1, stride 2"
+        outputs[0] * outputs[1], truth, "random Delta filters, padding 1, stride 2"
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq4",
     "Sec. 5.7, eq. 4",
     r"concatenation of $k_1$ and $k_2$ channels: $\Sigma_{Z,Z'} = "
@@ -332,24 +328,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     k1, k2 = 3, 8
-    x, y = bench.rng.normal(size=(k1, 4)), bench.rng.normal(size=(k2, 4))
+    x, y = bench.normal(k1, 4), bench.normal(k2, 4)
     z = np.concatenate([x, y])
     parts = k1 * (x.T @ x / k1) + k2 * (y.T @ y / k2)
     yield bench.equal(parts / (k1 + k2), z.T @ z / (k1 + k2), "random feature maps", 1e-13)
-    net = Network.from_steps(
-        [
-            ("x", Input(), ()),
-            ("a", Affine(features=k1), ("x",)),
-            ("b", Affine(features=k2), ("x",)),
-            ("f", Nonlinear(activation("relu")), ("a",)),
-            ("g", Nonlinear(activation("tanh")), ("b",)),
-            ("z", Concat(), ("f", "g")),
-        ]
+    net = graph(
+        x=Input(),
+        a=(Affine(features=k1), "x"),
+        b=(Affine(features=k2), "x"),
+        f=(Nonlinear("relu"), "a"),
+        g=(Nonlinear("tanh"), "b"),
+        z=(Concat(), "f", "g"),
     )
     covariance = np.array([[1.4, 0.5], [0.5, 0.8]])
     first, second = reference.layer("relu", covariance), reference.layer("tanh", covariance)
     both = (k1 * first + k2 * second) / (k1 + k2)
-    own = float(c_map(net)(0.5 / math.sqrt(1.4 * 0.8), 1.4, 0.8)) * math.sqrt(
-        float(q_map(net)(1.4)) * float(q_map(net)(0.8))
-    )
+    own = c_map(net)(0.5 / sqrt(1.4 * 0.8), 1.4, 0.8) * sqrt(q_map(net)(1.4) * q_map(net)(0.8))
     yield bench.equal(own, both[0, 1], "a network, 3 and 8 channels", 1e-11)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 from scipy import special
+from sympy import Expr, Integer, Poly, Rational, Symbol, symbols
 
 from ...calculi.slopes import slope_polynomial
 from ...calculi.subnetworks import subnetworks
@@ -16,15 +17,14 @@ from ...foundation.symbols import psi
 from ...network.architectures import resnet_v2, vanilla, wide_resnet
 from ...network.layers import Nonlinear, Pool, Sum
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from .normal_means import KNOWN, asymptotic_legendre, line
-from .paper import PAPER
+from .paper import PAPER, claim
 from .random_networks import random_network, slopes
 
-Array = np.ndarray
 DEPTHS = (50, 101, 152)
-W = sp.Symbol("w", positive=True)
+W = Symbol("w", positive=True)
 
 
 def _rule(n: int) -> tuple[Array, Array]:
@@ -33,7 +33,7 @@ def _rule(n: int) -> tuple[Array, Array]:
     return 10 * t, 10 * w * np.exp(-((10 * t) ** 2) / 2) / np.sqrt(2 * np.pi)
 
 
-@PAPER.claim(
+@claim(
     "DKS-222",
     "Sec. 22.2",
     "Gauss-Legendre quadrature of order $10^5$ on $[-10,10]$ estimates the Gaussian expectations "
@@ -41,12 +41,12 @@ def _rule(n: int) -> tuple[Array, Array]:
     "the kinks, 200 nodes a piece are enough",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    shift = float(bench.rng.uniform(0.2, 0.8))
-    exact = float(special.ndtr(-shift))  # E 1[x > shift]
+    shift = bench.uniform(0.2, 0.8)
+    exact = special.ndtr(-shift)  # E 1[x > shift]
     x, w = _rule(10**5)
-    yield bench.equal(float(w @ (x > shift)), exact, "order $10^5$: the moments of the rule", 1e-4)
+    yield bench.equal(w @ (x > shift), exact, "order $10^5$: the moments of the rule", 1e-4)
     smooth = [
-        [float(w @ phi.values(x) ** 2), phi.q_map()]
+        [w @ phi.values(x) ** 2, phi.q_map()]
         for phi in (KNOWN[n] for n in ("tanh", "softplus", "swish", "gelu"))
     ]
     yield bench.equal(
@@ -58,9 +58,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     t, v = np.polynomial.legendre.leggauss(200)
     off = []
     for name in ("relu", "selu", "elu", "hard_tanh", "tanh", "softplus", "swish"):
-        phi = KNOWN[name].transformed(
-            float(bench.rng.uniform(0.3, 1.2)), float(bench.rng.uniform(-0.5, 0.5)), 1.0, 0.0
-        )
+        phi = KNOWN[name].transformed(bench.uniform(0.3, 1.2), bench.uniform(-0.5, 0.5), 1.0, 0.0)
         edges = np.array([-10.0, *phi.kinks, 10.0])
         half, middle = np.diff(edges)[:, None] / 2, (edges[1:] + edges[:-1])[:, None] / 2
         x, w = (middle + half * t).ravel(), (half * v).ravel()
@@ -72,7 +70,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 w @ (density * phi.slopes(x) ** 2) - slope,
             ]
         )
-    yield bench.equal(off, 0, "200 nodes a piece, split at kinks, against panels of our own", 1e-12)
+    yield bench.equal(off, 0, "200 nodes a piece, split at kinks, against panels of our own")
     tail = 2 * special.ndtr(-10.0) * 1e4
     yield bench.at_most(
         tail,
@@ -84,23 +82,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([w.sum(), w @ x**4], [1, 3], "the moments 0 and 4 of the panels", 1e-13)
 
 
-@PAPER.claim(
+@claim(
     "DKS-223",
     "Sec. 22.3",
     r"$\mu^{-1}$ has a closed form where $\mu(\psi)=\psi^D$: $\mu^{-1}(\zeta)=\zeta^{1/D}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    d, zeta = sp.symbols("D zeta", positive=True)
+    d, zeta = symbols("D zeta", positive=True)
     yield bench.exact((zeta ** (1 / d)) ** d - zeta, r"$(\zeta^{1/D})^D=\zeta$")
     off = []
-    for _ in range(bench.size(10, 60)):
-        depth, target = int(bench.rng.integers(1, 300)), float(np.exp(bench.rng.uniform(0.01, 3)))
+    for _ in bench.rounds(10, 60):
+        depth, target = bench.whole(1, 300), np.exp(bench.uniform(0.01, 3))
         off.append(maximal_slope(vanilla(depth, "tanh")).inverse(target) - target ** (1 / depth))
-    yield bench.equal(off, 0, "kcalc's inverse of vanilla networks", 1e-12)
+    yield bench.equal(off, 0, "kcalc's inverse of vanilla networks")
     back = []
-    for _ in range(bench.size(4, 30)):
-        mu = maximal_slope(random_network(bench.rng, "tanh", 6))
-        target = float(np.exp(bench.rng.uniform(0.01, 3)))
+    for _ in bench.rounds(4, 30):
+        mu = maximal_slope(random_network(bench, "tanh", 6))
+        target = np.exp(bench.uniform(0.01, 3))
         low, high = 1.0, 2.0
         while mu(high) < target:
             high *= 2
@@ -117,7 +115,7 @@ def _count(network: Network, kind: type) -> int:
     return len(network.nodes_of(kind))
 
 
-@PAPER.claim(
+@claim(
     "DKS-Dparam",
     "Sec. 23.1",
     r"ResNet-V2 of depth $D\in\{50,101,152\}$: $D-1$ nonlinear layers, $(D-2)/3$ blocks, 4 of "
@@ -153,7 +151,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
     )
     along = [
-        int(sp.Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree())
+        int(Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree())
         for depth in DEPTHS
     ]
     yield bench.equal(along, np.array(DEPTHS) - 1, "the nonlinear layers on the longest path", 0.0)
@@ -168,13 +166,11 @@ PAPER.undecidable(
 )
 
 
-def _eq20(depth: int, w2: sp.Expr) -> sp.Expr:
-    return (
-        (w2 * psi**3 + 1 - w2) ** sp.Rational(depth - 14, 3) * (w2 * psi**2 + 1 - w2) ** 4 * psi**5
-    )
+def _eq20(depth: int, w2: Expr) -> Expr:
+    return (w2 * psi**3 + 1 - w2) ** Rational(depth - 14, 3) * (w2 * psi**2 + 1 - w2) ** 4 * psi**5
 
 
-def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
+def _blocks(depth: int, w2: Expr) -> Expr:
     """The slope polynomial from blocks: branches psi^3, four shortcuts psi, a last layer psi."""
     return (
         (w2 * psi**3 + 1 - w2) ** ((depth - 2) // 3 - 4) * (w2 * psi**3 + (1 - w2) * psi) ** 4 * psi
@@ -184,7 +180,7 @@ def _blocks(depth: int, w2: sp.Expr) -> sp.Expr:
 def _ratios(bench: Bench, found: Any, printed: Any) -> list[float]:
     """found / printed at six random rational w and psi; only the division is rounded."""
     points = bench.rng.integers([[1, 21]] * 6, [[20, 60]] * 6)
-    at: list[Any] = [{W: sp.Rational(int(a), 20), psi: sp.Rational(int(b), 20)} for a, b in points]
+    at: list[Any] = [{W: Rational(int(a), 20), psi: Rational(int(b), 20)} for a, b in points]
     return [float(found.subs(point) / printed.subs(point)) for point in at]
 
 
@@ -194,16 +190,14 @@ EQ20 = (
 )
 
 
-@PAPER.claim("DKS-eq20", "Sec. 23.4, eq. 20", EQ20)
+@claim("DKS-eq20", "Sec. 23.4, eq. 20", EQ20)
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS[: bench.size(2, 3)]:
         pairs = [
-            (sp.Rational(int(a), 10), sp.Rational(int(b), 20))
+            (Rational(int(a), 10), Rational(int(b), 20))
             for a, b in bench.rng.integers([[1, 1]] * 5, [[30, 20]] * 5)
         ]
-        forms = [
-            float(_blocks(depth, b).subs(psi, a) / _eq20(depth, b).subs(psi, a)) for a, b in pairs
-        ]
+        forms = [_blocks(depth, b).subs(psi, a) / _eq20(depth, b).subs(psi, a) for a, b in pairs]
         yield bench.equal(
             forms, 1, f"D = {depth}: both printed forms at five random points, in fractions", 0.0
         )
@@ -214,11 +208,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     off, largest, proof = [], [], []
     for depth in DEPTHS:
-        w2 = sp.Rational(int(bench.rng.integers(1, 20)), 20)
-        at = float(bench.rng.uniform(1.001, 1.3))
+        w2 = Rational(bench.whole(1, 20), 20)
+        at = bench.uniform(1.001, 1.3)
         net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
         truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
-        off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
+        off.append(slopes(net, at)[net.outputs[0]] / truth - 1)
         largest.append(maximal_slope(net)(at) / truth - 1)
         inner = [part.network for part in subnetworks(net).nonlinear]
         proof.append(max(float(slope_polynomial(part).subs(psi, at)) for part in inner) / truth - 1)
@@ -227,7 +221,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(proof, 0, "the largest of all maximal subnetworks, one by one", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "DKS-w01",
     "Sec. 23.4",
     r"$\mu(\psi)=\psi^5$ for $w=0$ and $\psi^{D-1}$ for $w=1$; else a polynomial of degree $D-1$ "
@@ -235,9 +229,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS:
-        yield bench.exact(_eq20(depth, sp.Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
+        yield bench.exact(_eq20(depth, Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
         yield bench.exact(
-            _eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
+            _eq20(depth, Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
         )
         yield bench.exact(
             slope_polynomial(resnet_v2(depth, residual_weight=1)) - psi ** (depth - 1),
@@ -245,11 +239,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     small, sums, degrees = [], [], []
     for depth in DEPTHS[: bench.size(1, 3)]:
-        p = slope_polynomial(resnet_v2(depth, residual_weight=sp.Rational(3, 5)), expand=True)
+        p = slope_polynomial(resnet_v2(depth, residual_weight=Rational(3, 5)), expand=True)
         sums.append(float(p.eval(1)) - 1)
         degrees.append(p.degree() - (depth - 1))
-        near = slope_polynomial(resnet_v2(depth, residual_weight=sp.Rational(1, 10**6)))
-        small.append(float(near.subs(psi, sp.Rational(11, 10))) / 1.1**5 - 1)
+        near = slope_polynomial(resnet_v2(depth, residual_weight=Rational(1, 10**6)))
+        small.append(float(near.subs(psi, Rational(11, 10))) / 1.1**5 - 1)
     yield bench.equal(small, 0, "kcalc's network as $w\\to0$: $w=10^{-6}$", 1e-9)
     yield bench.equal(
         [sums, degrees],
@@ -259,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-235",
     "Sec. 23.5",
     r"Without shortcuts the polynomial is $\psi^{D-1}$, which is the case $w=1$ of eq. 20, $w$ "
@@ -272,11 +266,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             free[depth] - psi ** (depth - 1), f"D = {depth}: kcalc's skip-free network"
         )
         yield bench.exact(
-            _eq20(depth, sp.Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
+            _eq20(depth, Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$"
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-236",
     "Sec. 23.6",
     r"Wide ResNets: $\mu=(w^2\psi^2+1-w^2)^{(D-10)/2}(w^2\psi+1-w^2)^3\psi^4$; without shortcuts "
@@ -299,11 +293,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3),
             f"D = {depth}: without shortcuts",
         )
-        w2 = sp.Rational(int(bench.rng.integers(1, 20)), 20)
-        at = float(bench.rng.uniform(1.001, 1.3))
+        w2 = Rational(bench.whole(1, 20), 20)
+        at = bench.uniform(1.001, 1.3)
         net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
         truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))
-        off.append(float(slopes(net, at)[net.outputs[0]]) / truth - 1)
+        off.append(slopes(net, at)[net.outputs[0]] / truth - 1)
         largest.append(maximal_slope(net)(at) / truth - 1)
     yield bench.equal(off, 0, "the chain rule on the graph, at random w and psi", 1e-11)
     yield bench.equal(largest, 0, r"kcalc's $\mu$", 1e-11)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-Array = np.ndarray
+from ..bench import Array
+
 Function = Callable[[Array], Array]
 
 REACH = 9.0
@@ -38,7 +39,7 @@ class Phi:
     def at(self, constants: Any) -> Phi:
         """The activation transformed by the constants of a shaping."""
         return self.transformed(
-            *(float(getattr(constants, name)) for name in ("alpha", "beta", "gamma", "delta"))
+            *(getattr(constants, name) for name in ("alpha", "beta", "gamma", "delta"))
         )
 
     def shaped(self, alpha: float, beta: float) -> Phi:
@@ -46,7 +47,7 @@ class Phi:
         plain = self.transformed(alpha, beta, 1.0, 0.0)
         delta = -plain.mean()
         return self.transformed(
-            alpha, beta, float(plain.transformed(1.0, 0.0, 1.0, delta).q_map(1.0)) ** -0.5, delta
+            alpha, beta, plain.transformed(1.0, 0.0, 1.0, delta).q_map(1.0) ** -0.5, delta
         )
 
     def integral(self, function: Function, q: float = 1.0) -> float:

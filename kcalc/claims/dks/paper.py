@@ -7,3 +7,4 @@ PAPER = Paper(
     "Rapid training of deep neural networks without skip connections or normalization layers "
     "using Deep Kernel Shaping",
 )
+claim = PAPER.claim

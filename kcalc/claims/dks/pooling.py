@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
+from math import prod, sqrt
 from typing import Any
 
 import mpmath
 import numpy as np
 import sympy as sp
+from sympy import Expr, Matrix, Poly, Rational, Symbol, expand, integrate, oo, symbols
 
 from ...activations import activation
 from ...calculi.ntk import ntk
@@ -18,12 +19,11 @@ from ...foundation.process_state import decimal_digits
 from ...network.combinators import chain
 from ...network.layers import Affine, Input, Nonlinear, Pool
 from ...network.network import Network
-from ..bench import PRINTED, Bench
+from ..bench import PRINTED, Array, Bench
 from ..claim import Evidence
 from . import reference
-from .paper import PAPER
+from .paper import claim
 
-Array = np.ndarray
 Real = Any  # of mpmath
 _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
 
@@ -33,42 +33,40 @@ _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
 
 def _moment(powers: tuple[int, ...]) -> int:
     """The mean of a product of powers of independent standard normals."""
-    return math.prod(0 if p % 2 else math.prod(range(p - 1, 0, -2)) for p in powers)
+    return prod(0 if p % 2 else prod(range(p - 1, 0, -2)) for p in powers)
 
 
-def _expected(expression: sp.Expr, w: tuple[sp.Symbol, ...], variance: sp.Expr) -> sp.Expr:
+def _expected(expression: Expr, w: tuple[Symbol, ...], variance: Expr) -> Expr:
     """The mean over w ~ N(0, variance I), monomial by monomial."""
-    terms = sp.Poly(sp.expand(expression), *w).terms()
+    terms = Poly(expand(expression), *w).terms()
     return sp.Add(
-        *[c * _moment(powers) * variance ** sp.Rational(sum(powers), 2) for powers, c in terms]
+        *[c * _moment(powers) * variance ** Rational(sum(powers), 2) for powers, c in terms]
     )
 
 
-def _symbolic(size: int) -> tuple[sp.Matrix, sp.Expr, sp.Expr]:
+def _symbolic(size: int) -> tuple[Matrix, Expr, Expr]:
     """(M, mean and variance of w' M w) for weights of variance 1/size."""
-    w = sp.symbols(f"w0:{size}")
-    M = sp.Matrix(size, size, sp.symbols(f"m0:{size * size}"))
-    form = sp.expand((sp.Matrix([w]) * M * sp.Matrix(w))[0])
-    mean = _expected(form, w, sp.Rational(1, size))
-    return M, mean, sp.expand(_expected(form**2, w, sp.Rational(1, size)) - mean**2)
+    w = symbols(f"w0:{size}")
+    M = Matrix(size, size, symbols(f"m0:{size * size}"))
+    form = expand((Matrix([w]) * M * Matrix(w))[0])
+    mean = _expected(form, w, Rational(1, size))
+    return M, mean, expand(_expected(form**2, w, Rational(1, size)) - mean**2)
 
 
 def _maps(bench: Bench, k: int, size: int) -> tuple[Array, Array]:
     """Two random feature maps (k, size) with correlated columns."""
-    shared = bench.rng.normal(size=(k, 3)) @ bench.rng.normal(size=(3, size))
-    return shared + bench.rng.normal(size=(k, size)), 0.5 * np.roll(
-        shared, 1, axis=1
-    ) + bench.rng.normal(size=(k, size))
+    shared = bench.normal(k, 3) @ bench.normal(3, size)
+    return shared + bench.normal(k, size), 0.5 * np.roll(shared, 1, axis=1) + bench.normal(k, size)
 
 
 def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
     """f(Z)^T f(Z') for many draws of w."""
     size = one.shape[1]
-    w = bench.rng.normal(size=(draws, size)) / math.sqrt(size)
+    w = bench.normal(draws, size) / sqrt(size)
     return np.sum((w @ one.T) * (w @ two.T), axis=1)
 
 
-@PAPER.claim(
+@claim(
     "DKS-appEv",
     "App. E",
     r"$\mathrm{Var}\bigl([\kappa_f(Z,Z')]_{1,2}\bigr) = "
@@ -80,7 +78,7 @@ def _pooled(bench: Bench, one: Array, two: Array, draws: int) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     M, _, variance = _symbolic(2)
     one = [(M[0, 0], 0), (M[0, 1], 1), (M[1, 0], 0), (M[1, 1], 0)]
-    true, printed = float(variance.subs(one)), float(sp.Rational(2, 4) * (M * M).trace().subs(one))
+    true, printed = float(variance.subs(one)), float(Rational(2, 4) * (M * M).trace().subs(one))
     yield bench.counterexample(
         true - printed,
         "$k=1$, $Z=(1,0)$, $Z'=(0,1)$: $f(Z)f(Z')=w_1w_2$ of variance 1/4, the formula gives 0",
@@ -104,42 +102,34 @@ def _(bench: Bench) -> Iterator[Evidence]:
     samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000)) / k
     centred = (samples - np.trace(M) / size / k) ** 2
     yield bench.statistical(
-        centred,
-        float((np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2),
-        "samples: the corrected form",
+        centred, (np.trace(M @ M) + (M**2).sum()) / (k * size) ** 2, "samples: the corrected form"
     )
     yield bench.statistical(
-        centred, float(2 * np.trace(M @ M) / (k * size) ** 2), "samples: the printed form", PRINTED
+        centred, 2 * np.trace(M @ M) / (k * size) ** 2, "samples: the printed form", PRINTED
     )
 
 
 def _network() -> Network:
     return chain(
-        Input(4),
-        Affine(7, kernel=1),
-        Nonlinear(activation("tanh")),
-        Affine(6, kernel=1),
-        Pool("weighted_mean"),
+        Input(4), Affine(7, kernel=1), Nonlinear("tanh"), Affine(6, kernel=1), Pool("weighted_mean")
     )
 
 
-@PAPER.claim(
-    "DKS-appEm", "App. E", r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')/\ell$", hypotheses=_POOL
-)
+@claim("DKS-appEm", "App. E", r"$E[f(Z)^\top f(Z')]=\mathrm{tr}(Z^\top Z')/\ell$", hypotheses=_POOL)
 def _(bench: Bench) -> Iterator[Evidence]:
     for size in (2, 3, 4):
         M, mean, _ = _symbolic(size)
         yield bench.exact(mean - M.trace() / size, f"any M of size {size}, by moments")
     Z, other = _maps(bench, 6, 5)
     samples = _pooled(bench, Z, other, bench.size(200_000, 2_000_000))
-    yield bench.statistical(samples, float(np.trace(Z.T @ other)) / 5, "samples")
-    images = bench.rng.normal(size=(2, 2, 3, 4))
+    yield bench.statistical(samples, np.trace(Z.T @ other) / 5, "samples")
+    images = bench.normal(2, 2, 3, 4)
     found = ntk(_network(), spatial="exact", image_shape=(2, 3)).nngp.matrix(images)
     truth = np.zeros((2, 2))
     for place in itertools.product(range(2), range(3)):
         a, b = images[0][place], images[1][place]
-        q1, q2, c = a @ a / 4, b @ b / 4, a @ b / math.sqrt((a @ a) * (b @ b))
-        cross = reference.gamma("tanh", float(c), q1, q2)
+        q1, q2, c = a @ a / 4, b @ b / 4, a @ b / sqrt((a @ a) * (b @ b))
+        cross = reference.gamma("tanh", c, q1, q2)
         truth += (
             np.array(
                 [
@@ -172,17 +162,13 @@ def _sides(Z: Array, other: Array) -> tuple[float, float, float, float, float]:
     M = Z.T @ other
     norms = np.outer(np.linalg.norm(Z, axis=0), np.linalg.norm(other, axis=0))
     c = np.abs(M / norms)[~np.eye(size, dtype=bool)]
-    q = max(float((Z**2).sum(axis=0).max()), float((other**2).sum(axis=0).max())) / k
+    q = max((Z**2).sum(axis=0).max(), (other**2).sum(axis=0).max()) / k
     scale = k**2 * size * q**2
-    parts = (float(c.mean()) ** 2, float((c**2).mean()), float(c.mean()))
-    return (
-        float(np.trace(M @ M)),
-        float((M**2).sum()),
-        *(scale * (1 + size * part) for part in parts),
-    )  # pyright: ignore[reportReturnType]
+    parts = (c.mean() ** 2, (c**2).mean(), c.mean())
+    return (np.trace(M @ M), (M**2).sum(), *(scale * (1 + size * part) for part in parts))  # pyright: ignore[reportReturnType]
 
 
-@PAPER.claim(
+@claim(
     "DKS-appEc",
     "App. E",
     r"$\mathrm{tr}(M^2)\le\|M\|_F^2\le k^2\ell\,q_{\max}^2(1+\ell\,\overline{c^2})\le "
@@ -201,12 +187,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bound=printed / 81**2,
     )
     rows = [_sides(Z, Z)]
-    for _ in range(bench.size(200, 2000)):
-        k, size = int(bench.rng.integers(1, 40)), int(bench.rng.integers(2, 40))
-        groups = bench.rng.normal(size=(k, int(bench.rng.integers(1, size + 1))))
-        one = groups[:, bench.rng.integers(0, groups.shape[1], size)] + bench.rng.uniform(
+    for _ in bench.rounds(200, 2000):
+        k, size = bench.whole(1, 40), bench.whole(2, 40)
+        groups = bench.normal(k, bench.whole(1, size + 1))
+        one = groups[:, bench.rng.integers(0, groups.shape[1], size)] + bench.uniform(
             0, 1
-        ) ** 4 * bench.rng.normal(size=(k, size))
+        ) ** 4 * bench.normal(k, size)
         other = one if bench.rng.random() < 0.5 else one[:, bench.rng.permutation(size)]
         rows.append(_sides(one * bench.rng.exponential(), other))
     trace, square, _, mean_square, mean = np.array(rows).T
@@ -222,21 +208,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(mean_square / mean, 1, "and that with the mean of |c|", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "DKS-appEq", "App. E", r"the entries of $Z^\top Z'$ are at most $k\,q_{\max}$ in size",
     hypotheses=r"$q_{\max}$: the largest $|z|^2/k$ of a column",
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = []
-    for _ in range(bench.size(300, 3000)):
-        k = int(bench.rng.integers(1, 30))
+    for _ in bench.rounds(300, 3000):
+        k = bench.whole(1, 30)
         Z, other = _maps(bench, k, 6)
         other = Z if bench.rng.random() < 0.3 else other
         q = max((Z**2).mean(axis=0).max(), (other**2).mean(axis=0).max())
-        ratios.append(float(np.abs(Z.T @ other).max() / (k * q)))
-    yield bench.at_most(
-        ratios, 1, "random maps: entries over $k\\,q_{\\max}$", 1e-12, largest=max(ratios)
-    )
+        ratios.append(np.abs(Z.T @ other).max() / (k * q))
+    yield bench.at_most(ratios, 1, "random maps: entries over $k\\,q_{\\max}$", largest=max(ratios))
     yield bench.at_most(0.999, max(ratios), "which is attained", 0.0)
 
 
@@ -273,7 +257,7 @@ def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Re
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem43",
     "App. G, Lemma 43",
     r"$E[\max\{u_1,u_2\}^2]=(\sigma_1^2+\mu_1^2)\Phi\bigl(\tfrac{\mu_1-\mu_2}\theta\bigr)+(\sigma_2^2+\mu_2^2)"
@@ -285,17 +269,11 @@ def _by_difference(m1: float, m2: float, s1: float, s2: float, rho: float) -> Re
 def _(bench: Bench) -> Iterator[Evidence]:
     with decimal_digits(30):
         errors = []
-        for _ in range(bench.size(6, 40)):
-            m1, m2 = bench.rng.normal(size=2)
-            s1, s2 = bench.rng.uniform(0.2, 2, 2)
-            case = (
-                float(m1),
-                float(m2),
-                float(s1),
-                float(s2),
-                float(bench.rng.uniform(-0.95, 0.95)),
-            )
-            errors.append(float(abs(_lemma(*case) - _by_difference(*case)) * mpmath.mpf(10) ** 18))
+        for _ in bench.rounds(6, 40):
+            m1, m2 = bench.normal(2)
+            s1, s2 = bench.uniform(0.2, 2, 2)
+            case = (m1, m2, s1, s2, bench.uniform(-0.95, 0.95))
+            errors.append(abs(_lemma(*case) - _by_difference(*case)) * mpmath.mpf(10) ** 18)
     yield bench.equal(
         errors, 0, "against one integral over the difference; errors times $10^{18}$", 1.0
     )
@@ -303,16 +281,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     u = bench.rng.multivariate_normal(
         [m1, m2], [[s1**2, rho * s1 * s2], [rho * s1 * s2, s2**2]], bench.size(200_000, 4_000_000)
     )
-    yield bench.statistical(u.max(axis=1) ** 2, float(_lemma(m1, m2, s1, s2, rho)), "samples")
+    yield bench.statistical(u.max(axis=1) ** 2, _lemma(m1, m2, s1, s2, rho), "samples")
     rhos = np.linspace(0, 0.9, 7)
     yield bench.equal(
-        [float(_lemma(0, 0, 1, 1, float(r))) for r in rhos],
+        [_lemma(0, 0, 1, 1, r) for r in rhos],
         1,
         "$\\mu=0$, $\\sigma=1$: it is 1 for every correlation",
         1e-14,
     )
     yield bench.equal(
-        [maximum(2, None, 1.0, float(r), 2) for r in rhos],
+        [maximum(2, None, 1.0, r, 2) for r in rhos],
         1,
         "the library's maximum of windows of two",
         1e-7,
@@ -320,13 +298,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
     yield bench.equal(
         maximum(2, relu, 1.0, 0.0, 1),
-        float(relu.q_map(1.0)),
+        relu.q_map(1.0),
         "the library's maximum of windows of one, behind a rectifier",
         1e-7,
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Gvar",
     "App. G",
     r"$\mathrm{Var}(y_i^2)\le E[y_i^4]\le3+3=6$, so $\mathrm{Var}(s_k)\le6/k$, "
@@ -334,20 +312,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="$x_1,x_2$ standard normal with correlation c; channels independent",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x", real=True)
-    fourth = sp.integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -sp.oo, sp.oo))
+    x = Symbol("x", real=True)
+    fourth = integrate(x**4 * sp.exp(-(x**2) / 2) / sp.sqrt(2 * sp.pi), (x, -oo, oo))
     yield bench.exact(fourth + fourth - 6, "$E u^4 = 3$, twice")
     # u = r cos t, the other r cos(t - theta): the first is larger on half a turn
-    t, theta = sp.symbols("t theta", positive=True)
-    half = sp.integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
+    t, theta = symbols("t theta", positive=True)
+    half = integrate(sp.cos(t) ** 4, (t, theta / 2 - sp.pi, theta / 2))
     yield bench.exact(
         8 * 2 * half / (2 * sp.pi) - 3,
         "$E y^4=3$ for every correlation $\\cos\\theta$, so that $\\mathrm{Var}(y^2)=2$",
     )
     k, c = 20, 0.4
-    first = bench.rng.normal(size=(bench.size(20_000, 200_000), k))
-    second = c * first + math.sqrt(1 - c * c) * bench.rng.normal(size=first.shape)
+    first = bench.normal(bench.size(20_000, 200_000), k)
+    second = c * first + sqrt(1 - c * c) * bench.normal(*first.shape)
     s = (np.maximum(first, second) ** 2).mean(axis=1)
     yield bench.statistical(s, 1.0, "samples of $s_k$: mean 1")
     yield bench.statistical((s - 1) ** 2, 2 / k, "their variance is $2/k$")
-    yield bench.at_most(float(s.var()), 6 / k, "and below $6/k$")
+    yield bench.at_most(s.var(), 6 / k, "and below $6/k$")

@@ -9,24 +9,20 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational
 
-from ...activations import activation
 from ...network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
 from ...network.network import Network
 from ...network.primitives import Fresh, Join, Mix, Norm, Post
+from ..bench import Bench
 from .normal_means import Phi
 
 Node = Hashable
 PYTHAGOREAN = ((3, 4, 5), (4, 3, 5), (5, 12, 13), (12, 5, 13), (8, 15, 17))
 
 
-def nonlinear(phi: Any) -> Nonlinear:
-    """A Nonlinear layer of an activation, given by name, expression or object."""
-    return Nonlinear(activation(phi))
-
-
 def random_network(
-    rng: np.random.Generator, phi: Any, size: int, norms: bool = False, plain: bool = False
+    bench: Bench, phi: Any, size: int, norms: bool = False, plain: bool = False
 ) -> Network:
     """A random directed acyclic graph of layers with one input and one output.
 
@@ -47,28 +43,25 @@ def random_network(
         return name
 
     def combined(i: str, source: str) -> str:
-        return add(f"affine_{i}", Affine(), add(f"phi_{i}", nonlinear(phi), source))
+        return add(f"affine_{i}", Affine(), add(f"phi_{i}", Nonlinear(phi), source))
 
     def weights() -> tuple[Any, ...]:
-        a, b, c = PYTHAGOREAN[int(rng.integers(len(PYTHAGOREAN)))]
-        return (
-            sp.Rational(a, c),
-            sp.Rational(b, c) if not plain else sp.Rational(int(rng.integers(1, 9)), 4),
-        )
+        a, b, c = PYTHAGOREAN[bench.whole(0, len(PYTHAGOREAN))]
+        return (Rational(a, c), Rational(b, c) if not plain else Rational(bench.whole(1, 9), 4))
 
     for i in range(size):
-        u, v = (maps[-1 - int(rng.integers(min(3, len(maps))))] for _ in range(2))
-        kind = rng.random()
+        u, v = (maps[-1 - bench.whole(0, min(3, len(maps)))] for _ in range(2))
+        kind = bench.rng.random()
         if kind < 0.35:
             new = combined(str(i), u)
         elif kind < 0.7:
             new = add(f"sum_{i}", Sum(weights()), u, combined(str(i), v))
         elif kind < 0.85 or not norms:
-            channels = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
-            parts = (add(f"left_{i}", nonlinear(phi), u), add(f"right_{i}", nonlinear(phi), v))
+            channels = (bench.whole(1, 5), bench.whole(1, 5))
+            parts = (add(f"left_{i}", Nonlinear(phi), u), add(f"right_{i}", Nonlinear(phi), v))
             new = add(f"joined_{i}", Affine(), add(f"concat_{i}", Concat(channels), *parts))
         else:
-            layer = LayerNorm() if rng.random() < 0.5 else Pool("weighted_mean")
+            layer = LayerNorm() if bench.rng.random() < 0.5 else Pool("weighted_mean")
             new = add(f"affine_{i}", Affine(), add(f"norm_{i}", layer, u))
         maps.append(new)
         sinks.add(new)
@@ -78,13 +71,13 @@ def random_network(
         add(
             "ends",
             Affine(),
-            add("gathered", Sum((sp.sqrt(sp.Rational(1, len(parts))),) * len(parts)), *parts),
+            add("gathered", Sum((sp.sqrt(Rational(1, len(parts))),) * len(parts)), *parts),
         )
     return Network.from_steps(steps)
 
 
 def _rational(value: Any) -> Any:
-    return sp.Rational(value)
+    return Rational(value)
 
 
 def shares(op: Mix | Join) -> list[Fraction]:
@@ -160,7 +153,7 @@ class State:
     @property
     def c(self) -> float:
         """The cosine."""
-        return self.covariance / float(np.sqrt(self.q1 * self.q2))
+        return self.covariance / np.sqrt(self.q1 * self.q2)
 
     def mapped(
         self, f: Callable[[float], float], g: Callable[[float], float] | None = None
@@ -189,13 +182,13 @@ def values(
     for node, op, parents in network.operations:
         below = [found[p] for p in parents]
         if not parents:
-            found[node] = State(q1, q2, c * float(np.sqrt(q1 * q2)))
+            found[node] = State(q1, q2, c * np.sqrt(q1 * q2))
         elif isinstance(op, Fresh):
             gain, shift = float(op.sigma_w) ** 2, float(op.sigma_b) ** 2
             found[node] = below[0].mapped(lambda v, g=gain, b=shift: g * v + b, lambda _: 0.0)
         elif isinstance(op, Post):
             phi, b = known[op.activation], below[0]
-            moment = phi.moment(float(np.clip(b.c, -1, 1)), b.q1, b.q2)
+            moment = phi.moment(np.clip(b.c, -1, 1), b.q1, b.q2)
             found[node] = State(
                 phi.q_map(b.q1), phi.q_map(b.q2), moment, phi.mean(b.q1), phi.mean(b.q2)
             )
@@ -216,4 +209,4 @@ def values(
     return found
 
 
-__all__ = ["State", "largest_slope", "nonlinear", "parts", "random_network", "slopes", "values"]
+__all__ = ["State", "largest_slope", "parts", "random_network", "slopes", "values"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any
 
 import mpmath
 import numpy as np
-import sympy as sp
+from sympy import Integer, Rational
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, q_map
@@ -24,7 +24,7 @@ from . import reference
 from .attractors import COLLAPSING, EXPLODING, deep, own_map, polynomial, rational_maps, settled
 from .attractors import star as star_of
 from .fixed_points import curved, slope
-from .paper import PAPER
+from .paper import claim
 
 Real = Any  # of mpmath
 _UNIFORM = "uniform q values; C nontrivial"
@@ -36,7 +36,7 @@ def _line(n: int) -> co.Terms:
     return {} if n == 0 else co.collected((0, n), *((k, -1) for k in range(n)))
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm40",
     "App. C.2, Theorem 40",
     r"if $C'(1)<1$: $C'(1)^n(c-1)+1\le C^n(c)\le1$ on $[-1,1]$",
@@ -47,7 +47,7 @@ def _line(n: int) -> co.Terms:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     C = PowerMap(np.array([0.6, 0, 0.4]))
-    step = float(C(0.5)) - (slope(C) * 0.5 + 1 - slope(C))
+    step = C(0.5) - (slope(C) * 0.5 + 1 - slope(C))
     yield bench.counterexample(
         step, "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$"
     )
@@ -56,13 +56,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     ]
     yield bench.proved(slack, "$1-c^i\\le i(1-c)$ on $[-1,1]$, divided by $1-c$: term by term")
     low, high = [], []
-    for b in rational_maps(bench.rng, bench.size(60, 500), "below"):
+    for b in rational_maps(bench, "below", 60, 500):
         C = PowerMap(np.array([float(v) for v in b]))
         for n in (1, 2, 5, 20):
             low.append(slope(C) ** n * (_GRID - 1) + 1)
             high.append(C.iterate(_GRID, n))
-    yield bench.at_most(low, high, "random maps, from below", 1e-12)
-    yield bench.at_most(high, 1, "random maps, from above", 1e-12)
+    yield bench.at_most(low, high, "random maps, from below")
+    yield bench.at_most(high, 1, "random maps, from above")
     theta = np.arccos(_GRID[:-1])
     for name, weight, bias in COLLAPSING[: bench.size(2, 3)]:
         _, q = settled(name, weight, bias)
@@ -88,7 +88,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _precise(bench: Bench, count: int) -> Iterator[tuple[list[Real], Real]]:
     """Random maps of Corollary 38 ii in 50 digits, with c*."""
-    for b in rational_maps(bench.rng, count, "above"):
+    for b in rational_maps(bench, "above", count):
         weights = [mpmath.mpf(int(v.p)) / int(v.q) for v in b]
         star = mpmath.mpf(star_of(PowerMap(np.array([float(v) for v in b]))))
         for _ in range(4):
@@ -135,7 +135,7 @@ def _exploding(
             yield (name, weight, bias), q, n, deep(name, weight, bias, n), star, at_star
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm41i",
     "App. C.2, Theorem 41 i",
     r"$c^*<C^n(c_0)\le c^*+\Bigl(\dfrac{C(c_0)-C(c^*)}{c_0-c^*}\Bigr)^n(c_0-c^*)$ for "
@@ -147,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     above, below, ratios = [], [], []
     with decimal_digits(50):
         for weights, star in _precise(bench, bench.size(25, 200)):
-            start = star + (1 - star) * mpmath.mpf(float(bench.rng.uniform(0.05, 0.95)))
+            start = star + (1 - star) * mpmath.mpf(bench.uniform(0.05, 0.95))
             ratio = (_at(weights, start) - star) / (start - star)
             ratios += [ratio, 1 - ratio]
             c = start
@@ -160,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield _positive(ratios, "the ratio lies strictly between 0 and 1")
     for layer, q, n, network, star, _ in _exploding(bench, (1, 3, 8)):
         start = star + (1 - star) * np.array([0.2, 0.7])
-        one = np.array([own_map(*layer, q, float(c)) for c in start])
+        one = np.array([own_map(*layer, q, c) for c in start])
         ratio = (one - star) / (start - star)
         found = c_map(network)(start, q)
         yield bench.at_most(
@@ -169,7 +169,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(star, found, f"{layer[0]}, {n} layers: lower bound", 1e-8)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm41ii",
     "App. C.2, Theorem 41 ii",
     r"$c^*+C'(c^*)^n(c_0-c^*)<C^n(c_0)<c^*$ for $c_0\in[0,c^*)$",
@@ -183,7 +183,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             if star < mpmath.mpf("1e-3"):
                 continue
             steep = _at(_slopes(weights), star)
-            for share in (0.0, float(bench.rng.uniform(0.05, 0.95))):
+            for share in (0.0, bench.uniform(0.05, 0.95)):
                 start = c = star * mpmath.mpf(share)
                 for n in range(1, 9):
                     c = _at(weights, c)
@@ -200,7 +200,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most(found, star, f"{name}, {n} layers: upper bound", 1e-8)
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm41iii",
     "App. C.2, Theorem 41 iii",
     r"$C^n(c_0)\ge\alpha^n\bigl(c_0-\tfrac{C(0)}{1-\alpha}\bigr)+\tfrac{C(0)}{1-\alpha}$ with "
@@ -211,23 +211,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     slack, used, alphas = [], 0, []
-    maps = power_maps(bench.rng, bench.size(400, 4000))
+    maps = power_maps(bench, 400, 4000)
     for C in [C for C in maps if slope(C) > 1 and C.weights[::2].sum() > 1e-6]:
         mixed = PowerMap(
-            C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.rng.uniform(0.01, 1))
+            C.weights * np.where(np.arange(C.weights.size) % 2, 1.0, bench.uniform(0.01, 1))
         )
         # a smaller even part: more steps below 0
         mixed = PowerMap(mixed.weights / mixed.weights.sum())
-        start = float(bench.rng.uniform(-0.99, -0.01))
-        zero = float(mixed(0.0))
-        alpha = (float(mixed(-start)) - zero) / -start
+        start = bench.uniform(-0.99, -0.01)
+        zero = mixed(0.0)
+        alpha = (mixed(-start) - zero) / -start
         alphas.append(alpha)
         c, line, n = start, start, 0
         while c <= 0 and n < 40:
-            c, line, n = float(mixed(c)), alpha * line + zero, n + 1
+            c, line, n = mixed(c), alpha * line + zero, n + 1
             slack.append(c - (alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)))
             used += n > 1
-    yield bench.at_most(0, slack, "random maps", 1e-12, beyond_one_step=used)
+    yield bench.at_most(0, slack, "random maps", beyond_one_step=used)
     yield bench.at_most(50, used, "steps beyond the first, so that iterates are tested")
     yield bench.at_most(alphas, 1 - 1e-12, "alpha is below 1", 0.0)
     yield bench.at_most(0, alphas, "and not negative", 0.0)
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c, n = start, 0
         while c <= 0 and n < 9:
             n += 1
-            c = float(c_map(deep(name, weight, bias, n))(start, q))
+            c = c_map(deep(name, weight, bias, n))(start, q)
             bound = alpha**n * (start - zero / (1 - alpha)) + zero / (1 - alpha)
             yield bench.at_most(
                 bound,
@@ -248,7 +248,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm42",
     "App. C.2, Theorem 42",
     r"for odd $C$ and $0<\hat c<1$: $|C^n(c)|\le\bigl(C(\hat c)/\hat c\bigr)^n\,|c|$ on $[-\hat "
@@ -258,8 +258,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    weights = (sp.Integer(0), sp.Rational(9, 10), sp.Integer(0), sp.Rational(1, 10))
-    half = sum(b * sp.Rational(1, 2) ** n for n, b in enumerate(weights))
+    weights = (Integer(0), Rational(9, 10), Integer(0), Rational(1, 10))
+    half = sum(b * Rational(1, 2) ** n for n, b in enumerate(weights))
     twice = float(sum(b * half**n for n, b in enumerate(weights)))
     yield bench.counterexample(
         twice - 0.25, "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$", value=twice
@@ -268,14 +268,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     library = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 2)))(0.5)
     yield bench.equal(library, twice, "two layers of the library with that C map", 1e-9)
     excess, left, right = [], [], []
-    for C in curved(power_maps(bench.rng, bench.size(300, 3000), odd=True)):
-        top = float(bench.rng.uniform(0.05, 0.99))
+    for C in curved(power_maps(bench, 300, 3000, odd=True)):
+        top = bench.uniform(0.05, 0.99)
         c = np.linspace(-top, top, 21)
         for n in (1, 2, 5, 20):
             found = np.abs(C.iterate(c, n))
-            excess.append(float((found - top**n).max()))
+            excess.append((found - top**n).max())
             left.append(found)
-            right.append((float(C(top)) / top) ** n * np.abs(c))
+            right.append((C(top) / top) ** n * np.abs(c))
     yield bench.counterexample(
         max(excess),
         "random odd maps",
@@ -284,9 +284,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(left, right, "random odd maps", 1e-13)
     for name in ("tanh", "erf", "sin", "asinh")[: bench.size(2, 4)]:
-        scaled = activation(name).transformed(
-            output_scale=1 / math.sqrt(reference.second_moment(name))
-        )
+        scaled = activation(name).transformed(output_scale=1 / sqrt(reference.second_moment(name)))
         top = 0.8
         c = np.linspace(-top, top, 9)
         ratio = reference.cosine(name, top) / top

@@ -6,32 +6,30 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
-import sympy as sp
+from sympy import Symbol, symbols
 
 from ...activations import activation
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import power_maps
 from .fixed_points import T, curved
-from .paper import PAPER
-
-Array = np.ndarray
+from .paper import claim
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem28", "App. C.1, Lemma 28, eq. 25",
     r"for $f(x)=\alpha x+\beta$ with $\alpha\ne1$: $f^n(x) = "
     r"\alpha^n\bigl(x-\tfrac{\beta}{1-\alpha}\bigr)+\tfrac{\beta}{1-\alpha}$", theorem=True,
 )  # fmt: skip
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, b, x = sp.symbols("alpha beta x")
-    n = sp.Symbol("n", integer=True, positive=True)
+    a, b, x = symbols("alpha beta x")
+    n = Symbol("n", integer=True, positive=True)
     rest = b / (1 - a)
     formula = a**n * (x - rest) + rest
     yield bench.exact(formula.subs(n, 1) - (a * x + b), "$n=1$")
     yield bench.exact(formula.subs(n, n + 1) - (a * formula + b), "from $n$ to $n+1$")
     wrong = 0
-    for _ in range(bench.size(200, 2000)):
+    for _ in bench.rounds(200, 2000):
         alpha, beta, start = (Fraction(int(v), 7) for v in bench.rng.integers(-20, 21, 3))
         if alpha == 1:
             continue
@@ -48,26 +46,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.equal(value, 0.0**k * (0.9 - 0.3) + 0.3, f"$\\alpha=0$, $n={k}$", 0.0)
 
 
-def _broken_line(rng: np.random.Generator, increasing: bool, knots: int = 12) -> Array:
+def _broken_line(bench: Bench, increasing: bool, knots: int = 12) -> Array:
     """The values of a random broken line at equidistant knots of [0, 1]."""
-    values = rng.random(knots) ** rng.uniform(0.3, 3)
+    values = bench.rng.random(knots) ** bench.uniform(0.3, 3)
     return np.sort(values) if increasing else values
 
 
-def _compared(rng: np.random.Generator, increasing: bool, times: int) -> float:
+def _compared(bench: Bench, increasing: bool, times: int) -> float:
     """The least f1^n(x) - f2^n(x) over starts x and n, for random f1 >= f2 on [0, 1]."""
     knots = np.linspace(0, 1, 12)
-    low = _broken_line(rng, increasing)
-    high = low + (1 - low) * rng.random(12) ** 3
+    low = _broken_line(bench, increasing)
+    high = low + (1 - low) * bench.rng.random(12) ** 3
     one = two = np.linspace(0, 1, 41)
     least = np.inf
     for _ in range(times):
         one, two = np.interp(one, knots, high), np.interp(two, knots, low)
-        least = min(least, float((one - two).min()))
+        least = min(least, (one - two).min())
     return least
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem29",
     "App. C.1, Lemma 29",
     r"if $f_1\ge f_2$ on $[x_1,x_2]$ and $f_2$ increases there, then $f_1^n(x)\ge f_2^n(x)$ as "
@@ -96,11 +94,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$f_1(0)$ is inside",
     )
     count = bench.size(300, 3000)
-    inside = [_compared(bench.rng, True, 8) for _ in range(count)]
+    inside = [_compared(bench, True, 8) for _ in range(count)]
     yield bench.at_most(
         0, inside, "random increasing $f_2$ of $[0,1]$ into itself, any $f_1\\ge f_2$", 1e-13
     )
-    other = [_compared(bench.rng, False, 8) for _ in range(count)]
+    other = [_compared(bench, False, 8) for _ in range(count)]
     yield bench.at_most(
         0.1 * count,
         int((np.array(other) < -1e-6).sum()),
@@ -109,17 +107,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     slack = []
     for _ in range(count):
-        a, b, lift = bench.rng.uniform(0, 1.5), bench.rng.normal(), bench.rng.exponential()
-        one = two = float(bench.rng.random())
+        a, b, lift = bench.uniform(0, 1.5), bench.normal(), bench.rng.exponential()
+        one = two = bench.rng.random()
         while 0 <= one <= 1 and len(slack) < 8 * count:
             one, two = a * one + b + lift * (1 + np.sin(20 * one)), a * two + b
             slack.append(one - two)
     yield bench.at_most(
-        0, slack, "$f_2$ affine and increasing on the line, with iterates that leave", 1e-12
+        0, slack, "$f_2$ affine and increasing on the line, with iterates that leave"
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-lem30",
     "App. C.1, Lemma 30",
     r"$0<\dfrac{f(b)-x_0}{b-x_0}<1$ for $b\in(x_0,1)$",
@@ -127,15 +125,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses="f increasing and strictly convex, $f(1)=1$, $f(x_0)=x_0<1$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    b, x0 = sp.symbols("b x0")
+    b, x0 = symbols("b x0")
     share = (b - x0) / (1 - x0)
     yield bench.exact(
         (1 - share) * x0 + share - b,
         "$b$ is the mixture of $x_0$ and 1 whose image lies under the chord",
     )
     ratios = []
-    for C in curved(power_maps(bench.rng, bench.size(300, 3000), zero=True)):
-        start = float(bench.rng.choice([0.0, bench.rng.normal(), 1 - bench.rng.exponential()]))
+    for C in curved(power_maps(bench, 300, 3000, zero=True)):
+        start = bench.rng.choice([0.0, bench.normal(), 1 - bench.rng.exponential()])
         start = start if start < 0.999 else 0.0
         at = start + (1 - start) * T[29:-1]
         # convex, fixes start and 1

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import factorial, log, pi, sqrt
 
 import numpy as np
 from scipy import special
 
-Array = np.ndarray
+from ..bench import Array
+
 Function = Callable[[Array], Array]
 
 _REACH = 14.0  # standard deviations
@@ -35,7 +37,7 @@ class Plain:
 
 def density(x: Array) -> Array:
     """The standard normal density."""
-    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return np.exp(-(x**2) / 2) / sqrt(2 * pi)
 
 
 def _step(x: Array) -> Array:
@@ -52,7 +54,7 @@ def _softplus(x: Array) -> Array:
 
 FUNCTIONS: dict[str, Plain] = {
     "tanh": Plain(np.tanh, lambda x: 1 - np.tanh(x) ** 2),
-    "erf": Plain(special.erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-(x**2))),
+    "erf": Plain(special.erf, lambda x: 2 / sqrt(pi) * np.exp(-(x**2))),
     "gelu": Plain(lambda x: x * special.ndtr(x), lambda x: special.ndtr(x) + x * density(x)),
     "swish": Plain(
         lambda x: x * special.expit(x), lambda x: special.expit(x) + x * _logistic_slope(x)
@@ -68,7 +70,7 @@ FUNCTIONS: dict[str, Plain] = {
         lambda x: x * np.tanh(_softplus(x)),
         lambda x: np.tanh(_softplus(x)) + x * special.expit(x) / np.cosh(_softplus(x)) ** 2,
     ),
-    "logcosh": Plain(lambda x: np.logaddexp(x, -x) - math.log(2), np.tanh),
+    "logcosh": Plain(lambda x: np.logaddexp(x, -x) - log(2), np.tanh),
     "squareplus": Plain(
         lambda x: (x + np.sqrt(x**2 + 4)) / 2, lambda x: (1 + x / np.sqrt(x**2 + 4)) / 2
     ),
@@ -124,13 +126,13 @@ def line(kinks: tuple[float, ...] = (), panel: float = 0.5) -> tuple[Array, Arra
 
 def scaled(kinks: tuple[float, ...], q: float) -> tuple[float, ...]:
     """The kinks of z -> phi(sqrt(q) z)."""
-    return tuple(k / math.sqrt(q) for k in kinks)
+    return tuple(k / sqrt(q) for k in kinks)
 
 
 def mean(f: Function, q: float = 1.0, kinks: tuple[float, ...] = ()) -> float:
     """E f(sqrt q z)."""
     z, w = line(scaled(kinks, q))
-    return float(w @ (density(z) * f(math.sqrt(q) * z)))
+    return float(w @ (density(z) * f(sqrt(q) * z)))
 
 
 def pair(
@@ -143,16 +145,16 @@ def pair(
     g_kinks: tuple[float, ...] = (),
 ) -> float:
     """E f(u) g(v) for variances q1, q2 and correlation |c| <= 0.97, by the joint density."""
-    panel = min(1.0, 2.5 * math.sqrt(1 - c * c))
+    panel = min(1.0, 2.5 * sqrt(1 - c * c))
     x, w = line(scaled(f_kinks, q1), panel)
     y, v = line(scaled(g_kinks, q2), panel)
     keep, kept = np.abs(x) < 10.5, np.abs(y) < 10.5
     x, w, y, v = x[keep], w[keep], y[kept], v[kept]
     s2 = 1 - c * c
     joint = np.exp(-(x[:, None] ** 2 - 2 * c * x[:, None] * y + y**2) / (2 * s2)) / (
-        2 * math.pi * math.sqrt(s2)
+        2 * pi * sqrt(s2)
     )
-    return float((w * f(math.sqrt(q1) * x)) @ joint @ (v * g(math.sqrt(q2) * y)))
+    return float((w * f(sqrt(q1) * x)) @ joint @ (v * g(sqrt(q2) * y)))
 
 
 def second_moment(name: str, q: float = 1.0) -> float:
@@ -170,15 +172,13 @@ def gamma(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> floa
 def cosine(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> float:
     """C(c, q1, q2)."""
     second = q1 if q2 is None else q2
-    return gamma(name, c, q1, second) / math.sqrt(
-        second_moment(name, q1) * second_moment(name, second)
-    )
+    return gamma(name, c, q1, second) / sqrt(second_moment(name, q1) * second_moment(name, second))
 
 
 def layer(name: str, covariance: Array) -> Array:
     """The 2 x 2 covariance of phi(W x) in a wide layer, from that of x, |c| < 1."""
-    q1, q2 = float(covariance[0, 0]), float(covariance[1, 1])
-    m = gamma(name, float(covariance[0, 1]) / math.sqrt(q1 * q2), q1, q2)
+    q1, q2 = covariance[0, 0], covariance[1, 1]
+    m = gamma(name, covariance[0, 1] / sqrt(q1 * q2), q1, q2)
     return np.array([[second_moment(name, q1), m], [m, second_moment(name, q2)]])
 
 
@@ -194,9 +194,9 @@ def power_series(name: str, count: int, q: float = 1.0) -> Array:
     """b_0 ... b_(count-1) of C(c) = sum b_n c^n, from b_n = E[phi(sqrt q z) He_n(z)]^2 / (n! Q)."""
     phi = FUNCTIONS[name]
     z, w = line(scaled(phi.kinks, q))
-    projected = hermite_polynomials(z, count) @ (w * density(z) * phi.value(math.sqrt(q) * z))
+    projected = hermite_polynomials(z, count) @ (w * density(z) * phi.value(sqrt(q) * z))
     return (
         projected**2
-        / np.array([math.factorial(n) for n in range(count)], dtype=float)
+        / np.array([factorial(n) for n in range(count)], dtype=float)
         / second_moment(name, q)
     )

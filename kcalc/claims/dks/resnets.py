@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from math import acos, cos, sin, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map, node_values, q_map, q_values
@@ -17,11 +19,10 @@ from ...fields.balls import working
 from ...network.architectures import layernorm_resnet, vanilla
 from ...network.layers import Affine, Sum
 from ...network.network import Network
-from ..bench import PRINTED, Bench
+from ..bench import PRINTED, Array, Bench
 from ..claim import Evidence
-from .paper import PAPER
+from .paper import claim
 
-Array = np.ndarray
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _GRID = np.cos(np.linspace(np.pi, 0, 41))
 
@@ -29,14 +30,9 @@ _GRID = np.cos(np.linspace(np.pi, 0, 41))
 # --- path weights ---------------------------------------------------------------------------------
 
 
-def _weights(
-    rng: np.random.Generator, sizes: tuple[int, ...], variance: float, draws: int
-) -> list[Array]:
+def _weights(bench: Bench, sizes: tuple[int, ...], variance: float, draws: int) -> list[Array]:
     """Matrices (draws, out, in) of variance over fan-in."""
-    return [
-        rng.normal(size=(draws, m, k)) * math.sqrt(variance / k)
-        for k, m in itertools.pairwise(sizes)
-    ]
+    return [bench.normal(draws, m, k) * sqrt(variance / k) for k, m in itertools.pairwise(sizes)]
 
 
 def _gates(weights: list[Array], x: Array) -> list[Array]:
@@ -65,7 +61,7 @@ def _share(*gates: list[Array]) -> Array:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq29",
     "App. I, eq. 29",
     r"$f(x)=\sum_pW_px_p$ over active paths; $E[W_pW_q]=\sigma^{2D}/P$ for $p=q$, else 0; so "
@@ -78,7 +74,7 @@ def _share(*gates: list[Array]) -> Array:
 def _(bench: Bench) -> Iterator[Evidence]:
     relu = activation("relu")
     # sigma^2 = 2, |x|^2 = k: sigma^4 E relu(u) relu(v), u, v independent
-    missing = 2 * float(relu.c_map(0.0) * relu.q_map(1.0)) * 2
+    missing = 2 * (relu.c_map(0.0) * relu.q_map(1.0)) * 2
     yield bench.counterexample(
         missing,
         "one hidden layer, $\\sigma^2=2$, orthogonal inputs with $|x|^2=k$: $2/\\pi$; the formula "
@@ -89,7 +85,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     draws = bench.size(60_000, 600_000)
     x = np.array([1.0, 0.7])
     other = np.array([0.4, 1.1])
-    W = _weights(bench.rng, sizes, 2.0, draws)
+    W = _weights(bench, sizes, 2.0, draws)
     gates, gates2 = _gates(W, x), _gates(W, other)
     paths = np.zeros(200)
     for path in itertools.product(*(range(n) for n in sizes)):
@@ -100,46 +96,41 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         paths += weight * gates[0][:200, path[1]] * gates[1][:200, path[2]] * x[path[0]]
     forward = _gated(W, gates, x)
-    yield bench.equal(
-        paths, forward[:200], "sums over active paths, one by one, and the network", 1e-12
-    )
+    yield bench.equal(paths, forward[:200], "sums over active paths, one by one, and the network")
     one = W[0][:, 0, 0] * W[1][:, 0, 0] * W[2][:, 0, 0]
     two = W[0][:, 0, 1] * W[1][:, 0, 0] * W[2][:, 0, 0]
     yield bench.statistical(
         one**2, 2.0**3 / 12, "$E[W_p^2]=\\sigma^{2D}/P$ with $P=2\\cdot3\\cdot2$"
     )
     yield bench.statistical(one * two, 0.0, "$E[W_pW_q]=0$ for paths that differ in one weight")
-    own = 8 * _share(gates) * float(x @ x) / 2
+    own = 8 * _share(gates) * (x @ x) / 2
     yield bench.statistical(
         forward**2 - own, 0.0, "$x'=x$: $f^2$ less $\\sigma^{2D}\\,A/P\\,|x|^2/k$"
     )
-    other_w = _weights(bench.rng, sizes, 2.0, draws)
+    other_w = _weights(bench, sizes, 2.0, draws)
     free, free2 = _gated(other_w, gates, x), _gated(other_w, gates2, other)
-    expected = 8 * _share(gates, gates2) * float(x @ other) / 2
+    expected = 8 * _share(gates, gates2) * (x @ other) / 2
     yield bench.statistical(
         free * free2 - expected, 0.0, "$x'\\ne x$, with weights independent of the paths: eq. 29"
     )
-    small = _weights(bench.rng, (2, 4, 1), 2.0, draws)
-    a, b = np.array([1.0, 1.0]), np.array([math.sqrt(2), 0.0])
+    small = _weights(bench, (2, 4, 1), 2.0, draws)
+    a, b = np.array([1.0, 1.0]), np.array([sqrt(2), 0.0])
     product = _gated(small, _gates(small, a), a) * _gated(small, _gates(small, b), b)
     theta = math.pi / 4
-    formula = 4 * (math.pi - theta) / (2 * math.pi) * float(a @ b) / 2
+    formula = 4 * (math.pi - theta) / (2 * math.pi) * (a @ b) / 2
     yield bench.statistical(
         product, formula, "the network itself, $\\theta=\\pi/4$: eq. 29", PRINTED
     )
     yield bench.statistical(
-        product, formula + 4 / (2 * math.pi) * math.sin(theta), "the same with the missing term"
+        product, formula + 4 / (2 * math.pi) * sin(theta), "the same with the missing term"
     )
-    kernel = 4 * float(relu.c_map(math.cos(theta)) * relu.q_map(1.0))
+    kernel = 4 * (relu.c_map(cos(theta)) * relu.q_map(1.0))
     yield bench.equal(
-        kernel,
-        formula + 4 / (2 * math.pi) * math.sin(theta),
-        "the library's C map has the missing term",
-        1e-12,
+        kernel, formula + 4 / (2 * math.pi) * sin(theta), "the library's C map has the missing term"
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-I2",
     "App. I",
     r"$R$ ReLU layers, $\sigma^2=2$: with half of the units active and a quarter co-active, "
@@ -148,12 +139,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"with $C_g$, which tends to 1",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    R = sp.Symbol("R", positive=True, integer=True)
-    yield bench.exact(2**R * sp.Rational(1, 2) ** R - 1, "$\\sigma^{2R}(1/2)^R=1$")
+    R = Symbol("R", positive=True, integer=True)
+    yield bench.exact(2**R * Rational(1, 2) ** R - 1, "$\\sigma^{2R}(1/2)^R=1$")
     yield bench.exact(
-        2**R * sp.Rational(1, 4) ** R - sp.Rational(1, 2) ** R, "$\\sigma^{2R}(1/4)^R=2^{-R}$"
+        2**R * Rational(1, 4) ** R - Rational(1, 2) ** R, "$\\sigma^{2R}(1/4)^R=2^{-R}$"
     )
-    W = _weights(bench.rng, (3, 400, 1), 2.0, bench.size(200, 2000))
+    W = _weights(bench, (3, 400, 1), 2.0, bench.size(200, 2000))
     x, orthogonal, near = np.array([1.0, 2, 0]), np.array([-2.0, 1, 0]), np.array([1.0, 2, 0.4])
     gate = _gates(W, x)[0]
     yield bench.statistical(gate.ravel(), 0.5, "samples: half of the units are active")
@@ -162,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.25,
         "samples: a quarter of the units is co-active for orthogonal inputs",
     )
-    angle = math.acos(float(x @ near) / math.sqrt(float(x @ x) * float(near @ near)))
+    angle = acos((x @ near) / sqrt((x @ x) * (near @ near)))
     both = (gate * _gates(W, near)[0]).ravel()
     yield bench.statistical(
         both,
@@ -171,10 +162,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     relu = activation("relu")
     yield bench.equal(
-        float(relu.c_map.derivative(1)(math.cos(angle))) / 2,
+        relu.c_map.derivative(1)(cos(angle)) / 2,
         (math.pi - angle) / (2 * math.pi),
         "as the slope of C has it",
-        1e-12,
     )
     net = vanilla(50, relu, sigma_w=sp.sqrt(2), readout=False)
     # sigma_w^2 = 2 in every layer: q of the output of each rectifier is that of its input
@@ -248,7 +238,7 @@ def _stage_lengths(network: Network) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip(starts, ends, strict=True))
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jq",
     "App. J",
     r"$(q_1,q_2,q_3,q_4)$ is $(3,4,6,3)$ for $D=50$, $(3,4,23,3)$ for 101, $(3,8,36,3)$ for 152, "
@@ -265,12 +255,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             0.0,
         )
         sizes = q_values(network, 1)
-        outputs = [float(sizes[node]) for node, _ in blocks(network)]
+        outputs = [sizes[node] for node, _ in blocks(network)]
         yield bench.equal(
             outputs,
             [q for n in stages for q in range(2, n + 2)],
             "q of the blocks' outputs: 2, 3, ... in every stage",
-            1e-12,
         )
         yield bench.equal(
             len(network.nodes_of(Affine)),
@@ -280,7 +269,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jtr",
     "App. J",
     "the input q values of the transition blocks are $1$, $q_1+1$, $q_2+1$ and $q_3+1$; $q_4+1$ "
@@ -294,17 +283,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _, parents in blocks(network):
             source, transition = entry(network, parents)
             if transition:
-                found.append(float(sizes[source]))
+                found.append(sizes[source])
         yield bench.equal(
             found,
             [1, *(n + 1 for n in stages[:3])],
             f"D = {depth}: what the library's transition blocks read",
-            1e-12,
         )
         last = blocks(network)[-1][0]
-        yield bench.equal(
-            float(sizes[last]), stages[3] + 1, f"D = {depth}: what enters the last layers", 1e-12
-        )
+        yield bench.equal(sizes[last], stages[3] + 1, f"D = {depth}: what enters the last layers")
         q, own = 1, []
         for n in stages:  # a transition block gives 1 + 1, another block adds 1
             own.append(q)
@@ -316,7 +302,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq30",
     "App. J, eq. 30",
     r"$B_q(c)=\dfrac{C(C(C(c)))+qc}{1+q}$, $T(c)=\dfrac{C(C(C(c)))+C(c)}2$, $C$ that of ReLU",
@@ -330,7 +316,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found, truth = [], []
         for node, parents in blocks(network):
             source, transition = entry(network, parents)
-            q, before = round(float(sizes[source])), c[source]
+            q, before = round(sizes[source]), c[source]
             cubed = relu(relu(relu(before)))
             truth.append(
                 (cubed + relu(before)) / 2 if transition else (cubed + q * before) / (1 + q)
@@ -340,7 +326,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found,
             truth,
             f"D = {depth}: every block of the library by the formulas from what it reads",
-            1e-12,
         )
         yield bench.equal(
             c_map(network)(_GRID),
@@ -348,14 +333,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the whole network by $C\\circ E_4\\circ\\cdots\\circ E_1$",
             1e-11,
         )
-    c, s, q = sp.symbols("c s q", positive=True)  # s: C^3(c)
+    c, s, q = symbols("c s q", positive=True)  # s: C^3(c)
     yield bench.exact(
         (1 * s + q * c) / (1 + q) - (s + q * c) / (1 + q), "the rule for sums with q values 1 and q"
     )
-    x, y = bench.rng.normal(size=(2, bench.size(100_000, 1_000_000)))
-    u, v = x, 0.3 * x + math.sqrt(1 - 0.09) * y
+    x, y = bench.normal(2, bench.size(100_000, 1_000_000))
+    u, v = x, 0.3 * x + sqrt(1 - 0.09) * y
     product = 2 * np.maximum(u, 0) * np.maximum(v, 0)
-    yield bench.statistical(product, float(relu(np.asarray(0.3))), "C of ReLU at 0.3, by samples")
+    yield bench.statistical(product, relu(np.asarray(0.3)), "C of ReLU at 0.3, by samples")
 
 
 def _enclosed(depth: int) -> tuple[float, float]:
@@ -379,7 +364,7 @@ def _enclosed(depth: int) -> tuple[float, float]:
         return float(c.lower()), float(c.upper())
 
 
-@PAPER.claim(
+@claim(
     "DKS-J152",
     "App. J",
     "the ResNet with $D=152$ maps $[-1,1]$ to $[0.947,1]$; 100 ReLU layers map it to $[0.996,1]$",
@@ -392,7 +377,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"D = {depth}: the image of $-1$ is {least} to 5 digits",
             image=low,
         )
-        yield bench.equal(c_map(resnet(depth))(-1.0), low, f"D = {depth}: the library", 1e-12)
+        yield bench.equal(c_map(resnet(depth))(-1.0), low, f"D = {depth}: the library")
     low, _ = _enclosed(152)
     yield bench.proved([low - 0.9465, 0.9475 - low], "$D=152$: the image of $-1$ rounds to 0.947")
     values = c_map(resnet(152))(_GRID)
@@ -406,7 +391,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.asarray(-1.0)
     for _ in range(100):
         c = relu(c)
-    yield bench.at_most([0.996, float(c)], [float(c), 0.997], "100 ReLU layers")
+    yield bench.at_most([0.996, c], [c, 0.997], "100 ReLU layers")
 
 
 def _reweighted(network: Network, grows: bool) -> Network:
@@ -419,16 +404,15 @@ def _reweighted(network: Network, grows: bool) -> Network:
     weights: dict[Any, tuple[Any, ...]] = {}
     for node, parents in blocks(network):
         source, transition = entry(network, parents)
-        q = 1 if transition or not grows else round(float(sizes[source]))
+        q = 1 if transition or not grows else round(sizes[source])
         shares = [
-            sp.Rational(q, q + 1) if parent == source else sp.Rational(1, q + 1)
-            for parent in parents
+            Rational(q, q + 1) if parent == source else Rational(1, q + 1) for parent in parents
         ]
         weights[node] = tuple(sp.sqrt(share) for share in shares)
     return network.map_layers(lambda node, layer: Sum(weights[node]) if node in weights else layer)
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jq1",
     "App. J",
     r"with q values of 1 throughout, $B_q(c)=\tfrac12(C(C(C(c)))+c)$: clearly more compression "
@@ -439,8 +423,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for depth, least in ((50, 0.9572), (101, 0.9864), (152, 0.9934)):
         network = _reweighted(resnet(depth), grows=False)
         sizes = q_values(network, 1)
-        sums = [float(sizes[node]) for node, _ in blocks(network)]
-        yield bench.equal(sums, 1, f"D = {depth}: q values with weights $\\sqrt{{1/2}}$", 1e-12)
+        sums = [sizes[node] for node, _ in blocks(network)]
+        yield bench.equal(sums, 1, f"D = {depth}: q values with weights $\\sqrt{{1/2}}$")
         found = c_map(network)(_GRID)
         yield bench.equal(
             found,
@@ -466,18 +450,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _ in range(depth - 1):
             plain = relu(plain)
         yield bench.at_most(
-            found, plain, f"D = {depth}: but not as near as after D - 1 plain ReLU layers", 1e-12
+            found, plain, f"D = {depth}: but not as near as after D - 1 plain ReLU layers"
         )
 
 
-@PAPER.claim(
+@claim(
     "DKS-Jw",
     "App. J",
     r"normalised sums with $w=1/\sqrt{q+1}$ on the residual branch and $\sqrt{1-w^2}$ on the "
     r"shortcut give back $B_q$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c, s, q = sp.symbols("c s q", positive=True)
+    c, s, q = symbols("c s q", positive=True)
     w = 1 / sp.sqrt(q + 1)
     yield bench.exact(w**2 * s + (1 - w**2) * c - (s + q * c) / (1 + q), "the convex combination")
     yield bench.exact(sp.sqrt(1 - w**2) ** 2 - q / (1 + q), "the shortcut's share")
@@ -485,10 +469,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         network = _reweighted(resnet(depth), grows=True)
         sizes = q_values(network, 1)
         yield bench.equal(
-            [float(sizes[node]) for node, _ in blocks(network)],
+            [sizes[node] for node, _ in blocks(network)],
             1,
             f"D = {depth}: q stays 1 in the library",
-            1e-12,
         )
         yield bench.equal(
             c_map(network)(_GRID),
@@ -499,7 +482,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         plain = c_map(_reweighted(resnet(depth), grows=False))(_GRID[:-1])
         yield bench.at_most(
             1e-3,
-            float(np.abs(plain - composed(_GRID[:-1], depth)).max()),
+            np.abs(plain - composed(_GRID[:-1], depth)).max(),
             "equal weights do not give $B_q$",
             0.0,
         )

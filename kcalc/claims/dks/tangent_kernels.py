@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from math import log, prod
 
 import numpy as np
 import sympy as sp
+from sympy import Poly, Symbol, expand, symbols
 
 from ...calculi.ntk import ntk
 from ...network.architectures import vanilla
 from ...network.combinators import chain
-from ...network.layers import Affine
+from ...network.layers import Affine, Nonlinear
 from ...regression.dynamics import TrainingCurve
 from ...shaping import shape
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from . import coefficients as co
 from .normal_means import KNOWN
-from .paper import PAPER
-from .random_networks import nonlinear
+from .paper import PAPER, claim
 
-Array = np.ndarray
 Map = Callable[[Array], Array]
 GRID = np.linspace(-1, 1, 41)
 
@@ -47,12 +47,12 @@ def _descent(
     outputs after t steps).
     """
     n, m, width = 5, 3, 9
-    J, test = bench.rng.normal(size=(n, width)), bench.rng.normal(size=(m, width))
-    y = bench.rng.normal(size=n)
-    start = bench.rng.normal(size=n)
-    start_test = bench.rng.normal(size=m)
+    J, test = bench.normal(n, width), bench.normal(m, width)
+    y = bench.normal(n)
+    start = bench.normal(n)
+    start_test = bench.normal(m)
     K = J @ J.T
-    rate = float(bench.rng.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1])
+    rate = bench.uniform(0.5, 1) / np.linalg.eigvalsh(K)[-1]
 
     def steps(t: int) -> tuple[Array, Array]:
         theta = np.zeros(width)
@@ -63,7 +63,7 @@ def _descent(
     return K, test @ J.T, y, start, start_test, rate, steps
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq21",
     "Sec. 24.3.1, eqs. 21-22",
     r"$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, and as "
@@ -73,7 +73,7 @@ def _descent(
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     printed, ours, limit = [], [], []
-    for _ in range(bench.size(5, 40)):
+    for _ in bench.rounds(5, 40):
         K, cross, y, start, start_test, rate, steps = _descent(bench)
         curve = TrainingCurve.of(
             K, y, cross, learning_rate=rate, initial=start, initial_test=start_test
@@ -106,7 +106,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(limit, 0, "eq. 22 against kcalc's curve after many steps", 1e-7)
 
 
-@PAPER.claim(
+@claim(
     "DKS-loss",
     "Sec. 24.3.2",
     r"$\frac12\|y-f(t)\|^2=\frac12\sum_i(1-\eta\lambda_i)^{2t}(v_i^\top(y-f(0)))^2$; "
@@ -115,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     off, rates = [], []
-    for _ in range(bench.size(5, 40)):
+    for _ in bench.rounds(5, 40):
         K, _, y, start, _, rate, steps = _descent(bench)
         values, vectors = np.linalg.eigh(K)
         curve = TrainingCurve.of(K, y, learning_rate=rate, initial=start)
@@ -124,12 +124,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             printed = ((1 - rate * values) ** (2 * t) * (vectors.T @ (y - start)) ** 2).sum() / 2
             off.append([printed - truth, curve.loss(t) - truth])
         best = TrainingCurve.of(K, y, learning_rate=1 / values[-1], initial=start)
-        gap = math.log((1 - values[0] / values[-1]) / (1 - values[1] / values[-1]))
+        gap = log((1 - values[0] / values[-1]) / (1 - values[1] / values[-1]))
         late = int(12 / gap) + 1
         rates.append(
             math.expm1(
-                math.log(best.loss(late + 1) / best.loss(late))
-                - 2 * math.log1p(-values[0] / values[-1])
+                log(best.loss(late + 1) / best.loss(late)) - 2 * math.log1p(-values[0] / values[-1])
             )
         )
     yield bench.equal(
@@ -141,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- the kernel through C maps ---------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "DKS-ntkchain",
     "Sec. 24.4",
     r"$q_{i-1}C_{g_i}(c_0)\prod_{j=i}^D\frac{q_j}{q_{j-1}}C_{f_j}'(C_{g_j}(c_0)) = "
@@ -149,8 +148,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"C_{f_j}'(C_{g_j}(c_0))$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    depth = int(bench.rng.integers(3, 7))
-    q = sp.symbols(f"q0:{depth + 1}", positive=True)
+    depth = bench.whole(3, 7)
+    q = symbols(f"q0:{depth + 1}", positive=True)
     for i in (1, depth // 2 + 1, depth):
         left = q[i - 1] * sp.prod([q[j] / q[j - 1] for j in range(i, depth + 1)])
         yield bench.exact(
@@ -162,10 +161,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     net = chain(*[Affine(sigma_w=gain)] * depth)
     parts = list(ntk(net).by_layer(0.4).values())
     yield bench.equal(
-        parts,
-        gain**6 * 0.4,
-        r"kcalc: three linear layers of gain 1.5, $\Theta_i=q_3c_0=1.5^6c_0$",
-        1e-12,
+        parts, gain**6 * 0.4, r"kcalc: three linear layers of gain 1.5, $\Theta_i=q_3c_0=1.5^6c_0$"
     )
 
 
@@ -184,25 +180,25 @@ def _layers(names: list[str], c: float, q: float) -> tuple[Array, Array, Array]:
         for j, n in enumerate(names)
     ]
     depth = len(names) + 1
-    form = [qs[-1] * cs[i] * math.prod(slopes[i:]) for i in range(depth)]
-    product = [qs[i] * cs[i] * math.prod(gammas[i:]) for i in range(depth)]
+    form = [qs[-1] * cs[i] * prod(slopes[i:]) for i in range(depth)]
+    product = [qs[i] * cs[i] * prod(gammas[i:]) for i in range(depth)]
     return np.array(form), np.array(product), np.array(qs)
 
 
 def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
     """The per-layer kernels of one random network of finite width, by back-propagation."""
-    z = bench.rng.normal(size=(2, width))
+    z = bench.normal(2, width)
     z /= np.linalg.norm(z, axis=1, keepdims=True) / np.sqrt(width)
     z[1] -= z[0] * (z[0] @ z[1]) / width
     z[1] *= np.sqrt(width) / np.linalg.norm(z[1])
     h = [np.stack([z[0], c * z[0] + np.sqrt(1 - c**2) * z[1]])]
     weights, slopes = [], []
     for name in names:
-        weights.append(bench.rng.normal(size=(width, width)) / np.sqrt(width))
+        weights.append(bench.normal(width, width) / np.sqrt(width))
         u = h[-1] @ weights[-1].T
         slopes.append(KNOWN[name].slopes(u))
         h.append(KNOWN[name].values(u))
-    back = np.broadcast_to(bench.rng.normal(size=width) / np.sqrt(width), (2, width))
+    back = np.broadcast_to(bench.normal(width) / np.sqrt(width), (2, width))
     found = [h[-1][0] @ h[-1][1] / width]
     for j in reversed(range(len(names))):
         delta = back * slopes[j]
@@ -211,7 +207,7 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
     return np.array(found[::-1])
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq23",
     "Sec. 24.4, eq. 23",
     r"$\Theta_i(x,x')=q_D\,C_{g_i}(c_0)\,C_{h_i}'(C_{g_i}(c_0))$",
@@ -220,11 +216,11 @@ def _finite(bench: Bench, names: list[str], c: float, width: int) -> Array:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     ours, both = [], []
-    for _ in range(bench.size(5, 30)):
-        names = [str(n) for n in bench.rng.choice(list(KNOWN), int(bench.rng.integers(1, 6)))]
-        c, q = float(bench.rng.uniform(-0.95, 0.95)), float(bench.rng.uniform(0.3, 2.5))
+    for _ in bench.rounds(5, 30):
+        names = [str(n) for n in bench.rng.choice(list(KNOWN), bench.whole(1, 6))]
+        c, q = bench.uniform(-0.95, 0.95), bench.uniform(0.3, 2.5)
         form, product, _ = _layers(names, c, q)
-        net = chain(*[piece for name in names for piece in (Affine(), nonlinear(name))], Affine())
+        net = chain(*[piece for name in names for piece in (Affine(), Nonlinear(name))], Affine())
         found = np.array(list(ntk(net).by_layer(c, q).values()))
         ours.append(np.abs(found - form).max() / np.abs(form).max())
         both.append(np.abs(product - form).max() / np.abs(form).max())
@@ -239,12 +235,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-10,
     )
     names, c, width = ["tanh", "softplus", "relu"], 0.5, bench.size(400, 800)
-    draws = np.array([_finite(bench, names, c, width) for _ in range(bench.size(24, 60))])
+    draws = np.array([_finite(bench, names, c, width) for _ in bench.rounds(24, 60)])
     for i, truth in enumerate(_layers(names, c, 1.0)[0]):
         yield bench.statistical(
-            draws[:, i],
-            float(truth),
-            f"layer {i + 1} of networks of width {width}, by back-propagation",
+            draws[:, i], truth, f"layer {i + 1} of networks of width {width}, by back-propagation"
         )
 
 
@@ -266,7 +260,7 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
 # -- Theorem 27 ------------------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm27",
     "Sec. 24.6, Theorem 27",
     r"Under DKS $|\Theta_i(x,x')-\frac1{d_0}x^\top x'|\le11(\zeta-1)$",
@@ -275,12 +269,12 @@ def theta(maps: list[tuple[Map, Map]], c: Array) -> Array:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     ratios = []
-    for C in power_maps(bench.rng, bench.size(250, 3000), zero=True):
-        share = float(10 ** bench.rng.uniform(-4, 0))
+    for C in power_maps(bench, 250, 3000, zero=True):
+        share = 10 ** bench.uniform(-4, 0)
         weights = share * C.weights
         weights[1] += 1 - share
-        near, depth = PowerMap(weights), int(bench.rng.integers(2, 40))
-        excess = (depth - 1) * math.log(float(near.derivative(1)(1.0)))
+        near, depth = PowerMap(weights), bench.whole(2, 40)
+        excess = (depth - 1) * log(near.derivative(1)(1.0))
         if 0 < excess < 20:
             off = np.abs(theta([(near, near.derivative(1))] * (depth - 1), GRID) - GRID).max()
             ratios.append(off / math.expm1(excess))
@@ -289,8 +283,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield bench.at_most(ratios, 3, "the same against 3", 1e-6)
     # A = C_g'(1) - 1, B = C_h'(1) - 1, (1 + A)(1 + B) = zeta
-    A, B = sp.symbols("A B", positive=True)
-    g, h, c = sp.symbols("g h c")
+    A, B = symbols("A B", positive=True)
+    g, h, c = symbols("g h c")
     yield bench.exact(g * h - c - (g * (h - 1) + (g - c)), r"$C_gC_h'-c=C_g(C_h'-1)+(C_g-c)$")
     for sign in (1, -1):
         yield co.everywhere(
@@ -299,11 +293,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield co.everywhere(
             co.value_from_one(sign), 1, rf"$C(0)=0$: $2(C'(1)-1)\ge{'-' * (sign < 0)}(C-c)$", bench
         )
-    slack = sp.Poly(sp.expand(3 * ((1 + A) * (1 + B) - 1) - (3 * B + 2 * A)), A, B)
+    slack = Poly(expand(3 * ((1 + A) * (1 + B) - 1) - (3 * B + 2 * A)), A, B)
     yield bench.proved(
         slack.coeffs(), r"so it is at most $3B+2A$, as $|C_g|\le1$, and $3B+2A\le3(\zeta-1)$"
     )
-    e = sp.Symbol("e", positive=True)
+    e = Symbol("e", positive=True)
     at = -((1 - e) + 2 * e * -1) + 1  # Theta_1 - c of C = (1-e) c + e c^2, D = 2, at c = -1
     yield bench.exact(
         at - 3 * ((1 - e) + 2 * e - 1),
@@ -312,14 +306,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     shaped, apart, steep, told = [], [], [], []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(2, 4)]:
         for zeta in (1.02, 1.5):
-            found = shape(
-                vanilla(depth := int(bench.rng.integers(3, 40)), name), method="dks", zeta=zeta
-            )
+            found = shape(vanilla(depth := bench.whole(3, 40), name), method="dks", zeta=zeta)
             parts = np.array(list(ntk(found.network).by_layer(GRID).values()))
             own = KNOWN[name].at(found.constants[name])
             c = GRID[8]
-            steep.append(depth * math.log(float(own.c_slope(1.0))) / math.log(zeta))
-            told.append(math.log(found.global_targets["C_f'(1)"]) / math.log(zeta))
+            steep.append(depth * log(own.c_slope(1.0)) / log(zeta))
+            told.append(log(found.global_targets["C_f'(1)"]) / log(zeta))
             layer = (np.vectorize(own.c_map), np.vectorize(own.c_slope))
             apart.append(np.abs(parts[:, 8] - theta([layer] * depth, np.array(c))).max())
             shaped.append(np.abs(parts - GRID).max() / (zeta - 1))

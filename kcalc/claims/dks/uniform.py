@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from fractions import Fraction
+from math import factorial, sqrt
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,15 @@ from scipy import special
 from ...activations import activation, hermite
 from ...backend.per_location import normalise_locations
 from ...calculi.global_maps import c_map
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from ..families import power_maps, residual_network
 from . import reference
 from .coefficients import NAMES, enclosed
-from .paper import PAPER
-
-Array = np.ndarray
+from .paper import claim
 
 
-@PAPER.claim(
+@claim(
     "DKS-pln",
     "Sec. 10.2",
     r"an extra channel $s$, $s^2=\frac1k E_j\|x_j\|^2$ over the locations (or $s=1$), and the "
@@ -34,7 +32,7 @@ Array = np.ndarray
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for k, locations in ((1, 6), (3, 5), (16, 4)):
-        x = bench.rng.normal(size=(4, locations, k)) * bench.rng.uniform(0.01, 30, size=(4, 1, 1))
+        x = bench.normal(4, locations, k) * bench.uniform(0.01, 30, 4, 1, 1)
         own = normalise_locations(x)
         squares = (x**2).sum(axis=2, keepdims=True)
         s2 = squares.mean(axis=1, keepdims=True) / k
@@ -49,9 +47,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "q values with the constant",
             1e-13,
         )
-    x = bench.rng.normal(size=(7, 1, 5))
+    x = bench.normal(7, 1, 5)
     norm = np.sqrt((x**2).sum(axis=2, keepdims=True))
-    alone = np.concatenate([math.sqrt(5) * x / norm, np.ones_like(norm)], axis=2)
+    alone = np.concatenate([sqrt(5) * x / norm, np.ones_like(norm)], axis=2)
     yield bench.equal(normalise_locations(x), alone, "one location: the special form", 1e-13)
     yield bench.equal(
         normalise_locations(3.7 * x),
@@ -60,12 +58,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-13,
     )
     kept = normalise_locations(x, "constant")
-    yield bench.equal(
-        kept[..., :5] / kept[..., 5:], x, "with s = 1 the vector can be recovered", 1e-12
-    )
+    yield bench.equal(kept[..., :5] / kept[..., 5:], x, "with s = 1 the vector can be recovered")
 
 
-@PAPER.claim(
+@claim(
     "DKS-eq14",
     "Sec. 11.1, eq. 14",
     r"$C_f^{(i)}(0) = \dfrac{q^i}{Q_f(q)}\,E[\phi^{(i)}(\sqrt q x)]^2 \ge 0$",
@@ -77,7 +73,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     names = bench.size(NAMES[::2], NAMES)
     own, truth = [], []
     for name in names:
-        q = float(bench.rng.uniform(0.3, 0.6 if name == "exp" else 2.5))
+        q = bench.uniform(0.3, 0.6 if name == "exp" else 2.5)
         own.append(activation(name).c_map.series(9, q))
         truth.append(reference.power_series(name, 9, q))
     yield bench.equal(
@@ -92,7 +88,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         phi, q = reference.FUNCTIONS[name], 0.6
         size = reference.second_moment(name, q)
         C = activation(name).c_map
-        found += [float(C(0.0, q)), float(C.derivative(1)(0.0, q))]
+        found += [C(0.0, q), C.derivative(1)(0.0, q)]
         formula += [
             reference.mean(phi.value, q, phi.kinks) ** 2 / size,
             q * reference.mean(phi.slope, q, phi.kinks) ** 2 / size,
@@ -101,20 +97,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found, formula, "i = 0, 1: C and C' at 0 against the means of phi and phi'", 1e-11
     )
     yield bench.at_most(0.0, truth, "the derivatives at 0 are not negative", 0.0)
-    zero = [float(activation(name).c_map(0.0)) for name in ("tanh", "sin", "erf", "cube", "asinh")]
+    zero = [activation(name).c_map(0.0) for name in ("tanh", "sin", "erf", "cube", "asinh")]
     yield bench.equal(zero, 0.0, "C(0) = 0 for functions of mean 0", 1e-15)
     yield bench.at_most(
         1e-3,
-        [float(enclosed(name)[0].lower()) for name in ("relu", "gelu", "cos", "sigmoid", "elu")],
+        [enclosed(name)[0].lower() for name in ("relu", "gelu", "cos", "sigmoid", "elu")],
         "C(0) > 0 for other activations, by enclosures",
         0.0,
     )
 
 
-def _series(rng: np.random.Generator, degree: int) -> list[Fraction]:
+def _series(bench: Bench, degree: int) -> list[Fraction]:
     return [
         Fraction(int(a), 7)
-        for a in rng.integers(0, 6, size=degree + 1) * (rng.random(degree + 1) < 0.7)
+        for a in bench.rng.integers(0, 6, size=degree + 1) * (bench.rng.random(degree + 1) < 0.7)
     ]
 
 
@@ -134,7 +130,7 @@ def _composed(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
     return out
 
 
-@PAPER.claim(
+@claim(
     "DKS-pd",
     "Sec. 11.2",
     r"positive definite functions $\sum b_ic^i$, $b_i\ge0$, are closed under derivatives, "
@@ -144,11 +140,11 @@ def _composed(a: list[Fraction], b: list[Fraction]) -> list[Fraction]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     composed, averaged, derived, values = [], [], [], []
-    for _ in range(bench.size(20, 200)):
-        a, b = _series(bench.rng, 5), _series(bench.rng, 4)
+    for _ in bench.rounds(20, 200):
+        a, b = _series(bench, 5), _series(bench, 4)
         inner = _composed(a, b)
         point = Fraction(3, 8)
-        values.append(float(_at(inner, point) - _at(a, _at(b, point))))
+        values.append(_at(inner, point) - _at(a, _at(b, point)))
         composed.append(float(min(inner)))
         averaged.append(
             float(min(2 * x + 3 * y for x, y in zip(a, [*b, Fraction(0)], strict=True)))
@@ -160,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.proved(composed, "the least coefficients of compositions")
     yield bench.proved(averaged, "of averages")
     yield bench.proved(derived, "of derivatives")
-    for C in power_maps(bench.rng, bench.size(5, 40)):
+    for C in power_maps(bench, 5, 40):
         for order, what in ((0, "value"), (1, "slope"), (2, "curvature")):
             weights = C.derivative(order).weights
             yield bench.certified(
@@ -170,9 +166,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"the {what} of a random C map over [0, 1]",
             )
     for name in ("tanh", "gelu", "softplus"):
-        series = c_map(residual_network(bench.rng, name)).series(6)
+        series = c_map(residual_network(bench, name)).series(6)
         yield bench.at_most(
-            0.0, series, f"the series of a random network of residual blocks with {name}", 1e-12
+            0.0, series, f"the series of a random network of residual blocks with {name}"
         )
 
 
@@ -185,11 +181,11 @@ def _horner(weights: Array, c: Any) -> Any:
 
     out = arb(0)
     for weight in weights[::-1]:
-        out = out * c + arb(float(weight))
+        out = out * c + arb(weight)
     return out
 
 
-@PAPER.claim(
+@claim(
     "DKS-dual",
     "Sec. 11.4",
     r"the dual activation is $\tilde\phi(c)=\Gamma_\phi(c,1,1)$, the C map without its "
@@ -213,21 +209,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     }
     for name, dual in known.items():
         phi = activation(name)
-        yield bench.equal(
-            phi.c_map(c) * float(phi.q_map(1.0)), dual, f"{name}: a closed form", 1e-13
-        )
+        yield bench.equal(phi.c_map(c) * phi.q_map(1.0), dual, f"{name}: a closed form", 1e-13)
     for n in (1, 2, 3, 4):
         z, w = reference.line()
-        size = float(w @ (reference.density(z) * special.eval_hermitenorm(n, z) ** 2))
-        yield bench.equal(size, math.factorial(n), f"the square of He_{n}", 1e-10)
+        size = w @ (reference.density(z) * special.eval_hermitenorm(n, z) ** 2)
+        yield bench.equal(size, factorial(n), f"the square of He_{n}", 1e-10)
         yield bench.equal(hermite(n).c_map(c), c**n, f"Hermite polynomial {n}: $c^{n}$", 1e-13)
     inside = c[1:-1]
     names = ("tanh", "gelu", "softplus", "selu")
-    direct = [[reference.gamma(name, float(x)) for x in inside] for name in names]
-    own = [activation(name).c_map(inside) * float(activation(name).q_map(1.0)) for name in names]
+    direct = [[reference.gamma(name, x) for x in inside] for name in names]
+    own = [activation(name).c_map(inside) * activation(name).q_map(1.0) for name in names]
     yield bench.equal(own, direct, "without a closed form: the joint density", 1e-10)
     phi = activation("gelu")
-    unit = phi.transformed(output_scale=1 / math.sqrt(reference.second_moment("gelu")))
+    unit = phi.transformed(output_scale=1 / sqrt(reference.second_moment("gelu")))
     yield bench.equal(unit.q_map(1.0), 1.0, "normalised by quadrature", 1e-13)
     yield bench.equal(
         unit.c_map(c), phi.c_map(c), "for a normalised function the dual is the C map", 1e-13

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from math import log, sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, oo, simplify
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import c_map
 from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from . import reference
 from .kernels import polar
-from .paper import PAPER
+from .paper import claim
 
-Array = np.ndarray
 _C = 0.4  # c value of the pair of inputs
 _DELTA = 0.05
 _GROUPS = 40
@@ -27,7 +27,7 @@ _BOUNDED = ("tanh", "erf", "sin", "gaussian", "sigmoid", "cos")
 
 def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
     """(phi with E phi^2 = 1 at q = 1, its NumPy form, greatest of sup |phi|, |phi'|, |phi''|)."""
-    scale = 1 / math.sqrt(reference.second_moment(name))
+    scale = 1 / sqrt(reference.second_moment(name))
     plain = reference.FUNCTIONS[name]
     x = np.linspace(-12, 12, 24001)
     curvature = np.gradient(plain.slope(x), x)
@@ -37,15 +37,15 @@ def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
     return (
         activation(name).transformed(output_scale=scale),
         lambda u: scale * plain.value(u),
-        float(largest),
+        largest,
     )
 
 
-def _normals(covariance: Array, rng: np.random.Generator, width: int) -> Array:
+def _normals(covariance: Array, bench: Bench, width: int) -> Array:
     """Normals (draws, width, 2) with one covariance per draw: the law of W x for two vectors x."""
     a, b, d = covariance[:, 0, 0], covariance[:, 0, 1], covariance[:, 1, 1]
     root = np.sqrt(a)
-    x = rng.normal(size=(2, len(covariance), width))
+    x = bench.normal(2, len(covariance), width)
     rest = np.sqrt(np.maximum(d - b**2 / a, 0))
     return np.stack(
         [root[:, None] * x[0], (b / root)[:, None] * x[0] + rest[:, None] * x[1]], axis=2
@@ -53,17 +53,13 @@ def _normals(covariance: Array, rng: np.random.Generator, width: int) -> Array:
 
 
 def _gaussian_errors(
-    f: Callable[[Array], Array],
-    limits: list[float],
-    width: int,
-    draws: int,
-    rng: np.random.Generator,
+    f: Callable[[Array], Array], limits: list[float], width: int, draws: int, bench: Bench
 ) -> Array:
     """Errors of the off-diagonal kernel after each layer of random networks, (depth, draws)."""
     covariance = np.broadcast_to(np.array([[1.0, _C], [_C, 1.0]]), (draws, 2, 2))
     out = []
     for limit in limits:
-        h = f(_normals(covariance, rng, width))
+        h = f(_normals(covariance, bench, width))
         covariance = h.transpose(0, 2, 1) @ h / width
         out.append(covariance[:, 0, 1] - limit)
     return np.array(out)
@@ -72,7 +68,7 @@ def _gaussian_errors(
 def _limits(phi: Activation, depth: int) -> list[float]:
     """The library's m values after 1, ..., depth layers; all q values are 1."""
     return [
-        float(c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C))
+        c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C)
         for d in range(1, depth + 1)
     ]
 
@@ -85,7 +81,7 @@ def _exponents(errors: list[Array], widths: Array) -> Array:
     return np.array([np.polyfit(np.log(widths), np.log(column), 1)[0] for column in rms.T])
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm1",
     "Sec. 5.8, Theorem 1",
     r"with probability $1-\delta$ kernels of Gaussian fully-connected networks are within "
@@ -104,11 +100,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in bench.size(("tanh", "sin"), _BOUNDED):
         phi, f, largest = _unit(name)
         limits = _limits(phi, depth)
-        errors = [_gaussian_errors(f, limits, int(m), draws, bench.rng) for m in widths]
+        errors = [_gaussian_errors(f, limits, int(m), draws, bench) for m in widths]
         for d in (1, depth):
             own = [e[d - 1] for e in errors]
             quantiles = np.array([np.quantile(np.abs(e), 1 - _DELTA) for e in own])
-            curve = np.sqrt((4 * largest**4) ** d * math.log(8 * d / _DELTA) / widths)
+            curve = np.sqrt((4 * largest**4) ** d * log(8 * d / _DELTA) / widths)
             yield bench.at_most(
                 quantiles,
                 curve,
@@ -117,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 measured=quantiles.tolist(),
                 bound=curve.tolist(),
                 C=largest,
-                looseness=float((curve / quantiles).min()),
+                looseness=(curve / quantiles).min(),
             )
             slopes = _exponents(own, widths)
             yield bench.statistical(
@@ -133,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"{name}, depth 1: the limit by the library is the mean over random layers",
         )
     phi, f, largest = _unit("tanh")
-    deep = _gaussian_errors(f, _limits(phi, 6), 512, bench.size(300, 2000), bench.rng)
+    deep = _gaussian_errors(f, _limits(phi, 6), 512, bench.size(300, 2000), bench)
     rms = np.sqrt((deep**2).mean(axis=1))
     growth = rms[1:] / rms[:-1]
     yield bench.at_most(
@@ -144,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem3",
     "Sec. 5.8, Remark 3",
     r"$1 = \sqrt{E\phi(u)^2} \le \|\phi\|_\infty$, so that $C\ge1$ in Theorem 1",
@@ -154,9 +150,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in _BOUNDED:
         phi, f, largest = _unit(name)
         x = np.linspace(-9, 9, 2001)
-        yield bench.equal(phi.q_map(1.0), 1.0, f"{name}: normalised", 1e-12)
+        yield bench.equal(phi.q_map(1.0), 1.0, f"{name}: normalised")
         yield bench.at_most(1.0, np.abs(f(x)).max(), f"{name}: its largest value", C=largest)
-    steep = [1 / math.sqrt(float(activation("tanh").q_map(float(s) ** 2))) for s in (1, 10, 1000)]
+    steep = [1 / sqrt(activation("tanh").q_map(float(s) ** 2)) for s in (1, 10, 1000)]
     yield bench.at_most(
         1.0, steep, "tanh(s x), s = 1, 10, 1000: the sup after normalisation", sups=steep
     )
@@ -165,27 +161,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _frames(rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def _frames(bench: Bench, draws: int, m: int, k: int) -> Array:
     """W x for SUO weights W and two vectors x with q = 1 and c = 0.4, (draws, m, 2).
 
     The law is exact: W is a uniform pair of orthonormal vectors.
     """
     n = max(m, k)
-    x = rng.normal(size=(2, draws, n))
+    x = bench.normal(2, draws, n)
     first = x[0] / np.linalg.norm(x[0], axis=1, keepdims=True)
     second = x[1] - (x[1] * first).sum(axis=1, keepdims=True) * first
     second = second / np.linalg.norm(second, axis=1, keepdims=True)
-    size = math.sqrt(k) * max(math.sqrt(m / k), 1)
-    return size * np.stack([first, _C * first + math.sqrt(1 - _C**2) * second], axis=2)[:, :m]
+    size = sqrt(k) * max(sqrt(m / k), 1)
+    return size * np.stack([first, _C * first + sqrt(1 - _C**2) * second], axis=2)[:, :m]
 
 
-def _suo_errors(name: str, rng: np.random.Generator, draws: int, m: int, k: int) -> Array:
+def _suo_errors(name: str, bench: Bench, draws: int, m: int, k: int) -> Array:
     f = reference.FUNCTIONS[name].value
     phi = activation(name)
-    limit = float(phi.c_map(_C)) * float(phi.q_map(1.0))
+    limit = phi.c_map(_C) * phi.q_map(1.0)
     parts = []
     for start in range(0, draws, 100):
-        h = f(_frames(rng, min(100, draws - start), m, k))
+        h = f(_frames(bench, min(100, draws - start), m, k))
         parts.append((h[..., 0] * h[..., 1]).mean(axis=1) - limit)
     return np.concatenate(parts)
 
@@ -196,7 +192,7 @@ def _slope_bound(name: str) -> float:
     return float(max(np.abs(plain.value(x)).max(), np.abs(plain.slope(x)).max()))
 
 
-@PAPER.claim(
+@claim(
     "DKS-thm6",
     "Sec. 5.9, Theorem 6",
     r"with probability $1-\delta$ the kernel of a layer with SUO weights ($m\times k$, "
@@ -217,9 +213,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in bench.size(("tanh", "sin"), ("tanh", "sin", "erf", "cos", "sigmoid")):
         largest = _slope_bound(name)
         for share in (0.5, 1.0, 1.25):
-            errors = [_suo_errors(name, bench.rng, draws, int(m), int(share * m)) for m in widths]
+            errors = [_suo_errors(name, bench, draws, int(m), int(share * m)) for m in widths]
             n = np.maximum(widths, (share * widths).astype(int))
-            epsilon = 8 * math.sqrt(2) * largest**2 * widths**0.75 / (n - 1)
+            epsilon = 8 * sqrt(2) * largest**2 * widths**0.75 / (n - 1)
             delta = np.minimum(1, 2 * np.exp(-(widths**2.5) / (n + 1.0) ** 2))
             failures = np.array(
                 [np.mean(np.abs(e) > at) for e, at in zip(errors, epsilon, strict=True)]
@@ -233,7 +229,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 epsilon=epsilon.tolist(),
                 delta=delta.tolist(),
                 largest_error=worst.tolist(),
-                looseness=float((epsilon / worst).min()),
+                looseness=(epsilon / worst).min(),
             )
             slopes = _exponents(errors, widths)
             yield bench.statistical(
@@ -241,8 +237,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
     z = np.array([[1.0, 1, 1, 1], [1, 1, 1, -1]])  # c = 1/2
     for m, k in ((6, 4), (3, 4)):
-        out = np.tanh(polar(bench.rng, bench.size(10000, 100000), m, k) @ z.T)
-        pair = np.tanh(_frames(bench.rng, len(out), m, k)[..., :1])
+        out = np.tanh(polar(bench, bench.size(10000, 100000), m, k) @ z.T)
+        pair = np.tanh(_frames(bench, len(out), m, k)[..., :1])
         yield bench.statistical(
             (out[..., 0] ** 2).mean(axis=1) - (pair[..., 0] ** 2).mean(axis=1),
             0.0,
@@ -250,11 +246,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-_M = sp.Symbol("m", positive=True)
-_FIRST, _SECOND = _M ** sp.Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** sp.Rational(3, 4)
+_M = Symbol("m", positive=True)
+_FIRST, _SECOND = _M ** Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** Rational(3, 4)
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem7",
     "Sec. 5.9, Remark 7",
     r"for $m\ge k$ the left sides of Theorem 6 are about $m^{1/2}$ and $m^{1/4}$, so that "
@@ -263,11 +259,10 @@ _FIRST, _SECOND = _M ** sp.Rational(5, 2) / (_M + 1) ** 2, (_M - 1) / _M ** sp.R
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.exact(
-        sp.limit(sp.simplify(_FIRST / sp.sqrt(_M)), _M, sp.oo) - 1, "the first, over $m^{1/2}$"
+        sp.limit(simplify(_FIRST / sp.sqrt(_M)), _M, oo) - 1, "the first, over $m^{1/2}$"
     )
     yield bench.exact(
-        sp.limit(sp.simplify(_SECOND / _M ** sp.Rational(1, 4)), _M, sp.oo) - 1,
-        "the second, over $m^{1/4}$",
+        sp.limit(simplify(_SECOND / _M ** Rational(1, 4)), _M, oo) - 1, "the second, over $m^{1/4}$"
     )
     sizes = np.geomspace(10, 1e6, 6)
     yield bench.at_most(
@@ -278,9 +273,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         np.abs((sizes - 1) / sizes**0.75 / sizes**0.25 - 1), 1.01 / sizes, "the second within 1/m"
     )
-    spread = [
-        float(np.abs(_suo_errors("tanh", bench.rng, 100, m, m // 2)).max()) for m in (100, 6400)
-    ]
+    spread = [np.abs(_suo_errors("tanh", bench, 100, m, m // 2)).max() for m in (100, 6400)]
     yield bench.at_most(
         4 * spread[1],
         spread[0],
@@ -296,13 +289,13 @@ def _least_width(first: float, second: float) -> float:
     """
     low, high = 4.0, 1e40
     for _ in range(400):
-        middle = math.sqrt(low * high)
+        middle = sqrt(low * high)
         enough = middle**2.5 / (middle + 1) ** 2 >= first and (middle - 1) / middle**0.75 >= second
         low, high = (low, middle) if enough else (middle, high)
     return high
 
 
-@PAPER.claim(
+@claim(
     "DKS-rem8",
     "Sec. 5.9, Remark 8",
     r"for $m\ge k$ the conditions of Theorem 6 are $m \gtrsim \max\bigl(\log(2/\delta)^2,\ "
@@ -311,7 +304,7 @@ def _least_width(first: float, second: float) -> float:
     hypotheses="Theorem 6 as far as it is legible",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    bound, logarithm = 8 * math.sqrt(2), 127.0  # C = epsilon = 1
+    bound, logarithm = 8 * sqrt(2), 127.0  # C = epsilon = 1
     m = _least_width(logarithm, bound)
     yield bench.counterexample(
         128 * logarithm**2 / m - 1,
@@ -322,11 +315,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ratio=128 * logarithm**2 / m,
     )
     ratios, shares = [], []
-    for _ in range(bench.size(100, 1000)):
-        size = float(bench.rng.uniform(1, 3))
-        epsilon = 10 ** float(bench.rng.uniform(-3, 0))
-        log_two = 10 ** float(bench.rng.uniform(0.5, 6))
-        second = 8 * math.sqrt(2) * size**2 / epsilon
+    for _ in bench.rounds(100, 1000):
+        size = bench.uniform(1, 3)
+        epsilon = 10 ** bench.uniform(-3, 0)
+        log_two = 10 ** bench.uniform(0.5, 6)
+        second = 8 * sqrt(2) * size**2 / epsilon
         least = _least_width(log_two, second)
         ratios.append(least / max(log_two**2, second**4))
         shares.append(128 * size**4 * log_two**2 / epsilon**2 / least)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -102,4 +102,4 @@ def dense_factors(L: int, n: int, alpha: float, skip: int = 0) -> tuple[float, f
     f = [
         (1 + (alpha - 1) / i) ** 2 * (1 + 5 * alpha**2 / (n * (i + alpha - 1) ** 2)) for i in levels
     ]
-    return math.prod(g), math.prod(f)
+    return prod(g), prod(f)

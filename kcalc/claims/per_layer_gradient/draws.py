@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, sympify
 
-from ...network import layers
+from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
 from ...network.network import Network, sum_weights
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 
-Array = np.ndarray
 Node = Hashable
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
@@ -27,16 +25,16 @@ EXCESS = {"gaussian": 0.0, "uniform": -1.2, "laplace": 3.0}
 
 def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
     """relu(W ... relu(W x)), E w^2 = 2 alpha/fan-in (alpha/fan-in where phi is the identity)."""
-    steps: list[Any] = [("y0", layers.Input(widths[0]), ())]
+    steps: list[Any] = [("y0", Input(widths[0]), ())]
     for i, n in enumerate(widths[1:], 1):
         steps.append(
             (
                 f"W{i}",
-                layers.Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sp.sympify(alpha))),
+                Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sympify(alpha))),
                 (f"y{i - 1}",),
             )
         )
-        steps.append((f"y{i}", layers.Nonlinear(phi), (f"W{i}",)))
+        steps.append((f"y{i}", Nonlinear(phi), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
@@ -45,21 +43,21 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
 
     ``without``: the block whose skip is taken away, from 1.
     """
-    steps: list[Any] = [("y0", layers.Input(n), ())]
+    steps: list[Any] = [("y0", Input(n), ())]
     for b in range(1, blocks + 1):
         h = f"y{b - 1}"
         for j in range(1, branch):
             steps += [
-                (f"W{b}{j}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (h,)),
-                (f"r{b}{j}", layers.Nonlinear("relu"), (f"W{b}{j}",)),
+                (f"W{b}{j}", Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (h,)),
+                (f"r{b}{j}", Nonlinear("relu"), (f"W{b}{j}",)),
             ]
             h = f"r{b}{j}"
-        steps.append((f"W{b}{branch}", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), (h,)))
+        steps.append((f"W{b}{branch}", Affine(n, sigma_w=sp.sqrt(sympify(alpha))), (h,)))
         own = (f"W{b}{branch}",)
         steps.append(
             (
                 f"y{b}",
-                layers.Sum() if b != without else layers.Scale(1),
+                Sum() if b != without else Scale(1),
                 (f"y{b - 1}", *own) if b != without else own,
             )
         )
@@ -71,37 +69,35 @@ def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> 
 
     ``without`` = k: layers above k read y_k, y_{k+1}, ... only.
     """
-    steps: list[Any] = [("y0", layers.Input(n), ())]
+    steps: list[Any] = [("y0", Input(n), ())]
     for i in range(1, count + 1):
         first = without if without is not None and i > without else 0
         read = tuple(f"y{j}" for j in range(first, i))
-        steps.append((f"c{i}", layers.Concat(), read))
+        steps.append((f"c{i}", Concat(), read))
         steps.append(
             (
                 f"W{i}",
-                layers.Affine(
-                    n, sigma_w=sp.sqrt(2 * sp.sympify(alpha) * sp.Rational(len(read), i))
-                ),
+                Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha) * Rational(len(read), i))),
                 (f"c{i}",),
             )
         )
-        steps.append((f"y{i}", layers.Nonlinear("relu"), (f"W{i}",)))
+        steps.append((f"y{i}", Nonlinear("relu"), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
 def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
     """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
     steps: list[Any] = [
-        ("y0", layers.Input(n), ()),
-        ("W0", layers.Affine(n, sigma_w=sp.sqrt(sp.sympify(alpha))), ("y0",)),
+        ("y0", Input(n), ()),
+        ("W0", Affine(n, sigma_w=sp.sqrt(sympify(alpha))), ("y0",)),
     ]
     for i in range(1, depth + 1):
         steps += [
-            (f"p{i}", layers.Nonlinear("relu"), (f"W{i - 1}",)),
-            (f"m{i}", layers.Scale(-1), (f"W{i - 1}",)),
-            (f"n{i}", layers.Nonlinear("relu"), (f"m{i}",)),
-            (f"c{i}", layers.Concat(), (f"p{i}", f"n{i}")),
-            (f"W{i}", layers.Affine(n, sigma_w=sp.sqrt(2 * sp.sympify(alpha))), (f"c{i}",)),
+            (f"p{i}", Nonlinear("relu"), (f"W{i - 1}",)),
+            (f"m{i}", Scale(-1), (f"W{i - 1}",)),
+            (f"n{i}", Nonlinear("relu"), (f"m{i}",)),
+            (f"c{i}", Concat(), (f"p{i}", f"n{i}")),
+            (f"W{i}", Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (f"c{i}",)),
         ]
     return Network.from_steps(steps)
 
@@ -112,28 +108,32 @@ def flat(n: int) -> Array:
 
 
 def draw(
+    bench: Bench,
     network: Network,
-    draws: int,
-    rng: np.random.Generator,
+    quick: int,
+    full: int | None = None,
     law: str = "gaussian",
     x: Array | None = None,
 ) -> tuple[Any, Any]:
     """({node: |y|^2}, {Affine: |J|^2}) of many draws, each an array (draws,)."""
     values: dict[Node, Array] = {}
     weights: dict[Node, Array] = {}
+    draws = len(bench.rounds(quick, full))
     steps = list(network.steps())
     for node, layer, parents in steps:
         below = [values[p] for p in parents]
         match layer:
-            case layers.Affine():
+            case Affine():
                 n = below[0].shape[1]
                 weights[node] = (
-                    LAWS[law](rng, (draws, layer.features or 1, n)) * float(layer.sigma_w) / n**0.5
+                    LAWS[law](bench.rng, (draws, layer.features or 1, n))
+                    * float(layer.sigma_w)
+                    / n**0.5
                 )
                 values[node] = (weights[node] @ below[0][:, :, None])[:, :, 0]
-            case layers.Input():
+            case Input():
                 values[node] = np.tile(flat(layer.features or 1) if x is None else x, (draws, 1))
-            case layers.Sum():
+            case Sum():
                 values[node] = np.sum(
                     [
                         float(w) * h
@@ -141,11 +141,11 @@ def draw(
                     ],
                     axis=0,
                 )
-            case layers.Concat():
+            case Concat():
                 values[node] = np.concatenate(below, axis=1)
-            case layers.Scale():
+            case Scale():
                 values[node] = float(layer.factor) * below[0]
-            case layers.Nonlinear():
+            case Nonlinear():
                 values[node] = (
                     np.maximum(below[0], 0) if layer.activation.name == "relu" else below[0]
                 )
@@ -167,24 +167,24 @@ def _jacobians(
         if isinstance(own, float):
             continue
         match layer:
-            case layers.Affine():
+            case Affine():
                 yield node, (own**2).sum(axis=(1, 2)) * (values[parents[0]] ** 2).sum(axis=1)
                 back[parents[0]] = back[parents[0]] + own @ weights[node]
-            case layers.Sum():
+            case Sum():
                 for w, p in zip(sum_weights(layer, len(parents)), parents, strict=True):
                     back[p] = back[p] + float(w) * own
-            case layers.Concat():
+            case Concat():
                 ends = np.cumsum([values[p].shape[1] for p in parents])[:-1]
                 for p, part in zip(parents, np.split(own, ends, axis=2), strict=True):
                     back[p] = back[p] + part
-            case layers.Nonlinear():
+            case Nonlinear():
                 mask = (
                     (values[parents[0]] > 0)
                     if layer.activation.name == "relu"
                     else np.ones_like(values[parents[0]])
                 )
                 back[parents[0]] = back[parents[0]] + own * mask[:, None, :]
-            case layers.Scale():
+            case Scale():
                 back[parents[0]] = back[parents[0]] + float(layer.factor) * own
             case _:
                 pass
@@ -198,29 +198,8 @@ def agree(
     One piece of evidence per power: for the node with the greatest deviation, or an undecided one
     if none is refuted.
     """
-    for power in powers:
-        items = []
-        for node, sample in found.items():
-            truth = float(table[node].mean if power == 1 else table[node].fourth)
-            if np.ptp(sample) > 1e-9 * truth:
-                items.append(
-                    (
-                        str(node),
-                        bench.statistical(
-                            sample**power,
-                            truth,
-                            f"{what}, {'means' if power == 1 else 'fourth moments'}",
-                        ),
-                    )
-                )
-        if items:
-            node, worst = min(items, key=_worse)
-            yield replace(worst, data=dict(worst.data) | {"comparisons": len(items), "worst": node})
-
-
-def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
-    """Sort key of evidence: refuted first, then undecided, then by margin."""
-    found = item[1]
-    return {False: 0, None: 1, True: 2}[
-        found.holds
-    ], -math.inf if found.margin is None else found.margin
+    for power, name in zip(powers, ("means", "fourth moments"), strict=False):
+        truths = {n: (table[n].mean if power == 1 else table[n].fourth) for n in found}
+        drawn = {n: s**power for n, s in found.items() if np.ptp(s) > 1e-9 * truths[n]}
+        if drawn:
+            yield bench.worst(drawn, {n: truths[n] for n in drawn}, f"{what}, {name}")

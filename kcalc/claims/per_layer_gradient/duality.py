@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
+from math import exp, prod
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, oo, symbols
 
 from ...calculi.moments import moments
 from ..bench import Bench
 from ..claim import Evidence
 from . import closed
 from .draws import EXCESS, agree, densenet, draw, resnet, vanilla
-from .paper import PAPER
+from .paper import claim
 
 
 def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
     """(name, law, network) of random depths and widths."""
-    for i in range(bench.size(6, 15)):
+    for i in bench.rounds(6, 15):
         law = list(EXCESS)[i % 3 if i > 2 else 0]
-        n, L = int(bench.rng.integers(4, 8)), int(bench.rng.integers(2, 4))
+        n, L = bench.whole(4, 8), bench.whole(2, 4)
         if i % 3 == 0:
-            yield (
-                f"vanilla {i}",
-                law,
-                vanilla([int(v) for v in bench.rng.integers(4, 9, size=L + 1)], 0.9),
-            )
+            yield (f"vanilla {i}", law, vanilla(bench.wholes(4, 9, L + 1), 0.9))
         elif i % 3 == 1:
-            yield f"ResNet {i}", law, resnet(L, 2, n, sp.Rational(1, 2))
+            yield f"ResNet {i}", law, resnet(L, 2, n, Rational(1, 2))
         else:
             yield f"DenseNet {i}", law, densenet(L + 1, n)
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm1-mean", "Sec. 4, Theorem 1, first "
     "equation", r"$E\|J^k\|^2 = E\|y^L_{(k)}\|^2/c_2^k$: the mean is that of the reduced network",
     caveat="for weights without atoms", hypotheses="weights i.i.d., symmetric", theorem=True,
@@ -42,20 +39,19 @@ def _families(bench: Bench) -> Iterator[tuple[str, str, object]]:
 def _(bench: Bench) -> Iterator[Evidence]:
     for name, law, net in _families(bench):
         found = moments(net, weights=law)  # type: ignore[arg-type]
-        _, J = draw(net, bench.size(6000, 30000), bench.rng, law)  # type: ignore[arg-type]
+        _, J = draw(bench, net, 6000, 30000, law)  # type: ignore[arg-type]
         yield from agree(bench, J, found.weights, f"{name}, {law}", powers=(1,))
     for L, k in ((3, 1), (3, 2), (3, 3)):
-        full = resnet(L, 2, 6, sp.Rational(1, 2))
-        cut = resnet(L, 2, 6, sp.Rational(1, 2), without=k)
+        full = resnet(L, 2, 6, Rational(1, 2))
+        cut = resnet(L, 2, 6, Rational(1, 2), without=k)
         truth = moments(cut).out.mean / (1 / 6), moments(cut).out.mean / (0.5 / 6)
         own = moments(full).weights
         yield bench.equal(
             [own[f"W{k}1"].mean, own[f"W{k}2"].mean],
             truth,
             f"kcalc: ResNet against its reduced network, k = {k}",
-            1e-12,
         )
-        y, _ = draw(cut, bench.size(4000, 30000), bench.rng)
+        y, _ = draw(bench, cut, 4000, 30000)
         yield bench.statistical(y[f"y{L}"], truth[0] / 6, f"the reduced ResNet drawn, k = {k}")
         dense, reduced = densenet(L, 6), densenet(L, 6, without=k)
         c = 2 / (6 * k)
@@ -63,7 +59,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
             moments(dense).weights[f"W{k}"].mean,
             moments(reduced).out.mean / c,
             f"kcalc: DenseNet, k = {k}",
-            1e-12,
         )
     # W1 = 2 x 2, W2 = 2 -> 1, all of them
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6))).reshape(-1, 3, 2)
@@ -78,7 +73,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm1-upper", "Sec. 4, Theorem 1, upper "
     "bound", r"$\mathrm{var}\,\|J^k\|^2 \le \mathrm{var}\,\|y^L_{(k)}\|^2/(c_2^k)^2$", theorem=True,
     hypotheses="weights i.i.d., symmetric, without atoms",
@@ -86,8 +81,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     left, right = [], []
     for law, excess in EXCESS.items():
-        for _ in range(bench.size(30, 300)):
-            widths = [int(v) for v in bench.rng.integers(1, 40, size=int(bench.rng.integers(2, 9)))]
+        for _ in bench.rounds(30, 300):
+            widths = bench.wholes(1, 40, bench.whole(2, 9))
             states = closed.forward(widths, excess)
             for k in range(1, len(widths)):
                 c = 2 / widths[k - 1]
@@ -103,8 +98,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     yield bench.at_most(left, right, "over random widths, depths and three laws", 1e-9)
     for n, L, k in ((6, 3, 1), (6, 3, 2), (8, 4, 3)):
-        net = moments(resnet(L, 2, n, sp.Rational(1, 2)))
-        cut = moments(resnet(L, 2, n, sp.Rational(1, 2), without=k)).out
+        net = moments(resnet(L, 2, n, Rational(1, 2)))
+        cut = moments(resnet(L, 2, n, Rational(1, 2), without=k)).out
         yield bench.at_most(
             net.weights[f"W{k}1"].variance, cut.variance * n**2, f"ResNet, n = {n}, k = {k}"
         )
@@ -116,7 +111,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-thm1-lower",
     "Sec. 4, Theorem 1, lower bound",
     r"$E\|y^L_{(k)}\|^4/c_4^k - (E\|y^L_{(k)}\|^2/c_2^k)^2 \le \mathrm{var}\,\|J^k\|^2$ for "
@@ -134,15 +129,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         variance=n / 4,
         bound=5 / n / c4,
     )
-    _, J = draw(vanilla([n, n]), bench.size(20000, 100000), bench.rng)
+    _, J = draw(bench, vanilla([n, n]), 20000, 100000)
     yield bench.statistical((J["W1"] - J["W1"].mean()) ** 2, n / 4, "that variance, drawn")
     yield bench.equal(
         moments(vanilla([n, n])).weights["W1"].variance, n / 4, "that variance by kcalc", 1e-10
     )
     left, right = [], []
     for excess in (0.0, 3.0):
-        for _ in range(bench.size(30, 300)):
-            widths = [int(v) for v in bench.rng.integers(1, 40, size=int(bench.rng.integers(2, 9)))]
+        for _ in bench.rounds(30, 300):
+            widths = bench.wholes(1, 40, bench.whole(2, 9))
             last = closed.forward(widths, excess)[-1]
             for k in range(1, len(widths)):
                 c = 2 / widths[k - 1]
@@ -151,7 +146,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         left, right, "$E|y|^4/c_4 \\le E|J|^4$, normal and Laplace weights, random networks", 1e-9
     )
-    fail = [math.prod([1 + 5 / 20] * (k - 1) + [1 - 1 / 20] * (6 - k)) < 1 for k in range(1, 6)]
+    fail = [prod([1 + 5 / 20] * (k - 1) + [1 - 1 / 20] * (6 - k)) < 1 for k in range(1, 6)]
     widths = [20] * 6
     last = closed.forward(widths, 0.0)[-1]
     below = [
@@ -163,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq50",
     "Sec. 7.2, eqs. 49 and 50",
     r"$E\|J^k\|^4 \ge E\|y^L_{(k)}\|^4/c_4^k$ for weights of kurtosis at least 3; for normal "
@@ -179,7 +174,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "uniform weights, a flat input of 20 entries, one output: E|J|^4 = P(z > 0) = 1/2",
         bound=bound,
     )
-    y, J = draw(vanilla([20, 1]), bench.size(20000, 100000), bench.rng, "uniform")
+    y, J = draw(bench, vanilla([20, 1]), 20000, 100000, "uniform")
     yield bench.statistical(J["W1"] ** 2, 0.5, "the same drawn: E|J|^4")
     yield bench.statistical(y["y1"] ** 2 / (1.8 * c * c), 0.81667, "the same drawn: the bound")
     found = moments(vanilla([20, 1]), weights="uniform")
@@ -187,10 +182,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [found.weights["W1"].fourth, found.out.fourth / (1.8 * c * c)],
         [0.5, bound],
         "the same by kcalc",
-        1e-12,
     )
-    for _ in range(bench.size(20, 200)):
-        widths = [int(v) for v in bench.rng.integers(1, 40, size=int(bench.rng.integers(2, 9)))]
+    for _ in bench.rounds(20, 200):
+        widths = bench.wholes(1, 40, bench.whole(2, 9))
         top = closed.forward(widths, 0.0)[-1][1]
         J4 = np.array(
             [
@@ -201,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield bench.at_most([*(top / 3 / J4), *(J4 / top)], 1.0, "normal weights, both sides", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq57",
     "Sec. 7.2, eqs. 53 to 57",
     r"in wide vanilla networks of normal weights $\mathrm{var}\,\|J^k\|^2$ over "
@@ -217,19 +211,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     limit = np.array([(L + 4 * k - 4) / (5 * L) for k in range(1, L + 1)])
     yield bench.counterexample(
-        1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=float(ratio.min())
+        1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=ratio.min()
     )
     yield bench.equal(ratio, limit, "the ratios of all k at width 10^6", 1e-3)
-    N, K, D = sp.symbols("N k L", positive=True)
+    N, K, D = symbols("N k L", positive=True)
     top = (1 + 5 / N) ** D
     variance = top / 3 * (1 + 2 * ((N - 1) / (N + 5)) ** (D - K + 1)) - 1
-    slope = sp.limit(variance.subs({D: 10, K: 3}) / (top.subs(D, 10) - 1), N, sp.oo)
-    yield bench.exact(
-        slope - sp.Rational(10 + 8, 50), "the limit of the closed form, L = 10, k = 3"
-    )
+    slope = sp.limit(variance.subs({D: 10, K: 3}) / (top.subs(D, 10) - 1), N, oo)
+    yield bench.exact(slope - Rational(10 + 8, 50), "the limit of the closed form, L = 10, k = 3")
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem1",
     "Sec. 4, Lemma 1",
     r"$E\|y^L_{(k)}\|^m = E\|y^{L,k}\|^m$, m = 2, 4: the paths through $W^k$ of the full network",
@@ -239,10 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     n, L, draws = 5, bench.size(2, 3), bench.size(20000, 100000)
     for k in range(1, L + 1):
-        W = (
-            bench.rng.standard_normal((draws, L, 2, n, n))
-            * np.sqrt([1 / n, 0.5 / n])[:, None, None]
-        )
+        W = bench.normal(draws, L, 2, n, n) * np.sqrt([1 / n, 0.5 / n])[:, None, None]
         y = through = np.tile(np.full(n, n**-0.5), (draws, 1))
         for b in range(L):
             z = np.einsum("dij,dj->di", W[:, b, 0], y)
@@ -252,19 +241,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
             through = branch if b == k - 1 else through + branch  # the masks are the full network's
             y = y + np.einsum("dij,dj->di", W[:, b, 1], mask * z)
-        truth = moments(resnet(L, 2, n, sp.Rational(1, 2), without=k), jacobian=False).out
+        truth = moments(resnet(L, 2, n, Rational(1, 2), without=k), jacobian=False).out
         norm = (through**2).sum(axis=1)
         yield bench.statistical(
             norm, truth.mean, f"m = 2, k = {k}: drawn paths against kcalc's reduced network"
         )
         yield bench.statistical(norm**2, truth.fourth, f"m = 4, k = {k}")
-        reduced, _ = draw(resnet(L, 2, n, sp.Rational(1, 2), without=k), draws // 2, bench.rng)
+        reduced, _ = draw(bench, resnet(L, 2, n, Rational(1, 2), without=k), draws // 2)
         yield bench.statistical(
             reduced[f"y{L}"] ** 2, truth.fourth, f"m = 4, k = {k}: the reduced network drawn"
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem2",
     "Sec. 4.1, Lemma 2",
     r"for $\alpha=1$ $\mathrm{var}\,\|J^k\|^2$ lies between $C_1\exp\sum(5-|\Delta|)/(2n_l)-C_2$ "
@@ -279,35 +268,32 @@ def _(bench: Bench) -> Iterator[Evidence]:
     lower, value, upper, data = [], [], [], []
     for excess in (0.0, -1.2, 2.0):
         delta = 2 * excess
-        for _ in range(bench.size(40, 400)):
-            widths = [
-                int(v) for v in bench.rng.integers(3, 60, size=int(bench.rng.integers(2, 12)))
-            ]
+        for _ in bench.rounds(40, 400):
+            widths = bench.wholes(3, 60, bench.whole(2, 12))
             found = closed.forward(widths, excess)[-1]
             ratio = found[1] / (widths[-1] / widths[0]) ** 2
             sum_ = sum(1 / n for n in widths[1:])
-            lower.append(math.exp(0.5 * (5 - abs(delta)) * sum_ - abs(delta) / 2 * (1 / widths[0])))
-            upper.append(math.exp((5 + abs(delta)) * sum_ + abs(delta) / widths[0]))
+            lower.append(exp(0.5 * (5 - abs(delta)) * sum_ - abs(delta) / 2 * (1 / widths[0])))
+            upper.append(exp((5 + abs(delta)) * sum_ + abs(delta) / widths[0]))
             value.append(ratio)
             data.append(delta)
     yield bench.at_most(
         lower, value, "$E|y|^4/(n_L/n_0)^2$ from below over random widths and laws", 1e-9
     )
     yield bench.at_most(value, upper, "and from above", 1e-9)
-    x = sp.Rational(-1, 2)
+    x = Rational(-1, 2)
     yield bench.counterexample(
-        float(sp.exp(x / 2) - (1 + x)),
+        sp.exp(x / 2) - (1 + x),
         "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)",
     )
     yield bench.at_most(
         np.exp(np.linspace(0, 2.5, 500) / 2),
         1 + np.linspace(0, 2.5, 500),
         "$e^{x/2}\\le1+x$ on [0, 2.5]",
-        1e-12,
     )
     yield from agree(
         bench,
-        draw(vanilla([6, 8, 5, 7]), bench.size(8000, 40000), bench.rng)[0],
+        draw(bench, vanilla([6, 8, 5, 7]), 8000, 40000)[0],
         moments(vanilla([6, 8, 5, 7])).nodes,
         "drawn",
     )

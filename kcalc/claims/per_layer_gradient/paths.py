@@ -6,21 +6,19 @@ They are checked on small networks over all signs of the weights.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod, sqrt
 from typing import NamedTuple
 
 import numpy as np
-import sympy as sp
+from sympy import Rational
 
 from ...calculi.moments import moments
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 from .draws import EXCESS, densenet, resnet, vanilla
-from .paper import PAPER
-
-Array = np.ndarray
+from .paper import claim
 
 
 class Step(NamedTuple):
@@ -72,7 +70,7 @@ class Signs:
     def _unit(self, below: list[Unit], unit: int, gated: bool) -> Unit:
         columns, value = [], np.zeros(2**self.count)
         for read, source in enumerate(below):
-            bit, size = len(self.sizes), float(self.rng.uniform(0.5, 1.5))
+            bit, size = len(self.sizes), self.rng.uniform(0.5, 1.5)
             self.sizes[self.layers, read, unit] = size
             columns.append(size * (1 - 2 * (np.arange(2**self.count) >> bit & 1)))
             value = value + columns[-1] * source.value
@@ -94,24 +92,24 @@ def _skip(below: list[Unit], branch: list[Unit]) -> list[Unit]:
     return [Unit(a.value + b.value, a.paths | b.paths) for a, b in zip(below, branch, strict=True)]
 
 
-def _vanilla(rng: np.random.Generator, widths: Sequence[int]) -> tuple[Signs, list[Unit]]:
-    signs = Signs(sum(a * b for a, b in itertools.pairwise(widths)), rng)
+def _vanilla(bench: Bench, widths: Sequence[int]) -> tuple[Signs, list[Unit]]:
+    signs = Signs(sum(a * b for a, b in itertools.pairwise(widths)), bench.rng)
     units = signs.inputs(widths[0])
     for n in widths[1:]:
         units = signs.affine(units, n)
     return signs, units
 
 
-def _resnet(rng: np.random.Generator, blocks: int, n: int) -> tuple[Signs, list[Unit]]:
-    signs = Signs(2 * blocks * n * n, rng)
+def _resnet(bench: Bench, blocks: int, n: int) -> tuple[Signs, list[Unit]]:
+    signs = Signs(2 * blocks * n * n, bench.rng)
     units = signs.inputs(n)
     for _ in range(blocks):
         units = _skip(units, signs.affine(signs.affine(units, n), n, gated=False))
     return signs, units
 
 
-def _densenet(rng: np.random.Generator, first: int, count: int, n: int) -> tuple[Signs, list[Unit]]:
-    signs = Signs(sum(n * (first + n * i) for i in range(count)), rng)
+def _densenet(bench: Bench, first: int, count: int, n: int) -> tuple[Signs, list[Unit]]:
+    signs = Signs(sum(n * (first + n * i) for i in range(count)), bench.rng)
     every = signs.inputs(first)
     units = every
     for _ in range(count):
@@ -124,16 +122,16 @@ def _networks(bench: Bench) -> Iterator[tuple[str, Signs, list[Unit]]]:
     for widths in bench.size(
         ((2, 2, 2), (3, 2, 1)), ((2, 2, 2), (3, 2, 1), (2, 2, 2, 2), (3, 3, 2))
     ):
-        yield f"vanilla {'-'.join(map(str, widths))}", *_vanilla(bench.rng, widths)
+        yield f"vanilla {'-'.join(map(str, widths))}", *_vanilla(bench, widths)
     for blocks, n in bench.size(((1, 2),), ((1, 2), (2, 2), (3, 1))):
-        yield f"ResNet, {blocks} blocks of width {n}", *_resnet(bench.rng, blocks, n)
+        yield f"ResNet, {blocks} blocks of width {n}", *_resnet(bench, blocks, n)
     for first, count, n in bench.size(((2, 2, 2),), ((2, 2, 2), (2, 3, 1))):
-        yield f"DenseNet, {count} layers of width {n}", *_densenet(bench.rng, first, count, n)
+        yield f"DenseNet, {count} layers of width {n}", *_densenet(bench, first, count, n)
 
 
 def _square(route: Route, of: Moments) -> float:
     """The product of E q^2 over a path."""
-    return math.prod(of(step)[0] * (0.5 if step.gated else 1) for step in route)
+    return prod(of(step)[0] * (0.5 if step.gated else 1) for step in route)
 
 
 def _fourth(four: Sequence[Route], of: Moments) -> float:
@@ -171,7 +169,7 @@ _CAVEAT = (
 )
 
 
-@PAPER.claim(
+@claim(
     "PLG-prop2",
     "Sec. 7, Proposition 2, eqs. 32 to 36",
     r"for paths $\gamma_1,\gamma_2$ to one unit $E(Q_{\gamma_1}Q_{\gamma_2})$ is 0 "
@@ -197,7 +195,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
-    crossed = float((w[:, 0] * w[:, 1] * (w.sum(axis=1) > 0)).mean())
+    crossed = (w[:, 0] * w[:, 1] * (w.sum(axis=1) > 0)).mean()
     yield bench.counterexample(
         crossed, "two signs and y = (1, 1): $E(w_1w_2z)=1/4$, not 0", value=crossed
     )
@@ -216,11 +214,11 @@ def _quadruples(
         return [(*first, *second) for first in ends for second in ends]
     out = []
     for _ in range(most):
-        t = int(bench.rng.integers(len(units)))
-        s = t if bench.rng.random() < 0.5 else int(bench.rng.integers(len(units)))
-        a, b = (int(v) for v in bench.rng.integers(counts[t], size=2))
-        c, d = (int(v) for v in bench.rng.integers(counts[s], size=2))
-        kind = int(bench.rng.integers(4))
+        t = bench.whole(0, len(units))
+        s = t if bench.rng.random() < 0.5 else bench.whole(0, len(units))
+        a, b = bench.wholes(0, counts[t], 2)
+        c, d = bench.wholes(0, counts[s], 2)
+        kind = bench.whole(0, 4)
         out.append(
             [(t, a, b, s, c, d), (t, a, a, s, c, c), (t, a, b, t, a, b), (t, a, b, t, b, a)][kind]
         )
@@ -234,7 +232,7 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
     return entry**4 * sum(_fourth((*first, *second), of) for first in pairs for second in pairs)
 
 
-@PAPER.claim(
+@claim(
     "PLG-prop3",
     "Sec. 7, Proposition 3, eqs. 37 and 38",
     r"for paths $t_1,t_2$ to one unit and $s_1,s_2$ to another "
@@ -248,7 +246,7 @@ def _summed(signs: Signs, units: list[Unit], of: Moments, entry: float) -> float
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     w = np.array(list(itertools.product([-1.0, 1.0], repeat=2)))
-    crossed = float((w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, math.sqrt(2)] > 0)).mean())
+    crossed = (w[:, 0] ** 2 * w[:, 1] ** 2 * (w @ [1.0, sqrt(2)] > 0)).mean()
     yield bench.counterexample(
         crossed,
         "one relu unit of two inputs, $t_1=s_2$ along $w_1$, $t_2=s_1$ along $w_2$: "
@@ -263,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             bench, units, bench.size(3000, 20000 if signs.count <= 12 else 500)
         ):
             found.append(
-                float((products[t][a] * products[t][b]) @ (products[s][c] * products[s][d]))
+                ((products[t][a] * products[t][b]) @ (products[s][c] * products[s][d]))
                 / 2**signs.count
             )
             truth.append(
@@ -277,14 +275,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
             nonzero=int(np.count_nonzero(truth)),
         )
     for name, net, (signs, units), variances in (
-        ("vanilla 2-2-2", vanilla([2, 2, 2]), _vanilla(bench.rng, (2, 2, 2)), {1: 1.0, 2: 1.0}),
+        ("vanilla 2-2-2", vanilla([2, 2, 2]), _vanilla(bench, (2, 2, 2)), {1: 1.0, 2: 1.0}),
         (
             "ResNet, a block",
-            resnet(1, 2, 2, sp.Rational(1, 2)),
-            _resnet(bench.rng, 1, 2),
+            resnet(1, 2, 2, Rational(1, 2)),
+            _resnet(bench, 1, 2),
             {1: 0.5, 2: 0.25},
         ),
-        ("DenseNet, two layers", densenet(2, 2), _densenet(bench.rng, 2, 2, 2), {1: 1.0, 2: 0.5}),
+        ("DenseNet, two layers", densenet(2, 2), _densenet(bench, 2, 2, 2), {1: 1.0, 2: 0.5}),
     ):
         for law, excess in EXCESS.items():
 

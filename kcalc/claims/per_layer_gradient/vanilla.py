@@ -8,40 +8,41 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from math import log, prod, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Symbol
 
-from ...activations import activation
 from ...calculi.moments import crelu_budget, moments, moments_at_depth
-from ...network import combinators
+from ...network.combinators import chain
 from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
 from . import closed
 from .draws import EXCESS, agree, crelu, draw, vanilla
-from .paper import PAPER
+from .paper import claim
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq62",
     "Sec. 7.3, eqs. 61 and 62",
     r"$E\|y^L\|^2 = n_L/n_0$ for $\alpha=1$ ($\alpha^Ln_L/n_0$)",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     for law in EXCESS:
-        widths = [int(v) for v in bench.rng.integers(3, 9, size=4)]
+        widths = bench.wholes(3, 9, 4)
         found = moments(vanilla(widths, 0.8), weights=law)
-        yield bench.equal(found.out.mean, 0.8**3 * widths[-1] / widths[0], f"kcalc, {law}", 1e-12)
+        yield bench.equal(found.out.mean, 0.8**3 * widths[-1] / widths[0], f"kcalc, {law}")
         yield bench.statistical(
-            draw(vanilla(widths, 0.8), bench.size(6000, 40000), bench.rng, law)[0]["y3"],
+            draw(bench, vanilla(widths, 0.8), 6000, 40000, law)[0]["y3"],
             found.out.mean,
             f"drawn, {law}",
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq72",
     "Sec. 7.3, eqs. 68 to 73, with Delta of sec. 3",
     r"$E\|y^l\|^4$ follows the recursion with factors between $n_l(n_l+5\mp|\Delta|)/n_{l-1}^2$, "
@@ -66,9 +67,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     [m * (m + 5 - 2 * abs(excess)) / n**2, m * (m + 5 + 2 * abs(excess)) / n**2]
                 )
                 yield bench.at_most(
-                    [ends[0], B / A], [B / A, ends[1]], f"{law}: between the two factors", 1e-12
+                    [ends[0], B / A], [B / A, ends[1]], f"{law}: between the two factors"
                 )
-        y, J = draw(vanilla([4, 6, 5, 7]), bench.size(24000, 60000), bench.rng, law)
+        y, J = draw(bench, vanilla([4, 6, 5, 7]), 24000, 60000, law)
         found = moments(vanilla([4, 6, 5, 7]), weights=law)
         yield from agree(bench, y, found.nodes, f"|y|, {law}")
         yield from agree(bench, J, found.weights, f"|J|, {law}")
@@ -90,7 +91,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [norm.mean(), (norm**2).mean(), (out**4).sum(axis=1).mean()],
         state,
         "all 256 networks 2-2-2 with signs as weights",
-        1e-12,
     )
     told = moments(
         vanilla([2, 2, 2]), weights="rademacher", jacobian=False, input_fourth=0.6**4 + 0.8**4
@@ -98,7 +98,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal([told.mean, told.fourth], state[:2], "the same by kcalc", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "PLG-eq76",
     "Sec. 7.3, eq. 76",
     r"$\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod_{l=1}^L(1+5/n_l)-1]$ for normal weights; "
@@ -106,19 +106,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"c_l\chi^2_K$, $K\sim\mathrm{Bin}(n_l,1/2)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 100)):
-        widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
-        truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 5 / n for n in widths[1:]) - 1)
+    for _ in bench.rounds(10, 100):
+        widths = bench.wholes(1, 50, bench.whole(2, 8))
+        truth = (widths[-1] / widths[0]) ** 2 * (prod(1 + 5 / n for n in widths[1:]) - 1)
         yield bench.equal(
             moments(vanilla(widths), jacobian=False).out.variance,
             truth,
             f"kcalc, {len(widths) - 1} layers",
             1e-11,
         )
-    n: Any = sp.Symbol("n", positive=True, integer=True)
-    block = combinators.chain(
-        Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear(activation("relu"))
-    )
+    n: Any = Symbol("n", positive=True, integer=True)
+    block = chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear("relu"))
     yield bench.exact(
         moments_at_depth(block).relative_factor - (1 + 5 / n),
         "kcalc's factor of one layer in closed form",
@@ -134,7 +132,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         * 2
         / 5
     )
-    y, _ = draw(vanilla([5, 7]), bench.size(40000, 200000), bench.rng)
+    y, _ = draw(bench, vanilla([5, 7]), 40000, 200000)
     for power in (1, 2, 3):
         spread = math.hypot(
             np.std(chi**power) / len(chi) ** 0.5, np.std(y["y1"] ** power) / len(y["y1"]) ** 0.5
@@ -147,7 +145,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "PLG-sec4.1",
     "Sec. 4.1",
     r"with $n_l=nl$ the factor $\exp\sum_l5/n_l$ grows as $L^{5/n}$, polynomially",
@@ -157,21 +155,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
     n = 10
     logs = np.array([sum(5 / (n * i) for i in range(1, L + 1)) for L in (100, 10000)])
     yield bench.counterexample(
-        float(np.exp(logs[1] - logs[0]) - 1),
-        "from L = 100 to L = 10^4, n = 10, it grows by this share",
+        np.exp(logs[1] - logs[0]) - 1, "from L = 100 to L = 10^4, n = 10, it grows by this share"
     )
-    yield bench.equal(
-        logs[1] - logs[0], 5 / n * math.log(100), "the exponent of growth is 5/n", 5e-3
-    )
+    yield bench.equal(logs[1] - logs[0], 5 / n * log(100), "the exponent of growth is 5/n", 5e-3)
     found = [
         moments(vanilla([n, *[n * i for i in range(1, L + 1)]]), jacobian=False).out.relative
         for L in (10, 40)
     ]
-    rate = math.log((1 + found[1]) / (1 + found[0])) / math.log(4)
+    rate = log((1 + found[1]) / (1 + found[0])) / log(4)
     yield bench.equal(rate, 5 / n, "by kcalc, L = 10 to 40: near 5/n", 0.05)
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem3",
     "Sec. 5, Lemma 3",
     r"linear networks: $\mathrm{var}\,\|y^L\|^2 = (n_L/n_0)^2[\prod(1+2/n_l)-1]$ for normal "
@@ -180,21 +175,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    for _ in range(bench.size(10, 100)):
-        widths = [int(v) for v in bench.rng.integers(1, 50, size=int(bench.rng.integers(2, 8)))]
-        truth = (widths[-1] / widths[0]) ** 2 * (math.prod(1 + 2 / n for n in widths[1:]) - 1)
+    for _ in bench.rounds(10, 100):
+        widths = bench.wholes(1, 50, bench.whole(2, 8))
+        truth = (widths[-1] / widths[0]) ** 2 * (prod(1 + 2 / n for n in widths[1:]) - 1)
         found = moments(vanilla(widths, phi="identity"))
         yield bench.equal(found.out.variance, truth, "kcalc", 1e-11)
         J = [closed.jacobian_fourth(widths, k, 0.0, linear=True) for k in range(1, len(widths))]
         yield bench.equal([w.fourth for w in found.weights.values()], J, "kcalc's E|J|^4", 1e-11)
     for law in EXCESS:
         net = vanilla([5, 4, 6], phi="identity")
-        y, J = draw(net, bench.size(10000, 60000), bench.rng, law)
+        y, J = draw(bench, net, 10000, 60000, law)
         yield from agree(bench, y, moments(net, weights=law).nodes, f"|y|, {law}")
         yield from agree(bench, J, moments(net, weights=law).weights, f"|J|, {law}")
 
 
-@PAPER.claim(
+@claim(
     "PLG-lem4",
     "Sec. 5, Lemma 4",
     r"given $y^{l-1}$, $W_1^T\phi(y^{l-1})-W_2^T\phi(-y^{l-1})$ with normal weights is "
@@ -203,7 +198,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    y = bench.rng.standard_normal(6)
+    y = bench.normal(6)
     cover = np.maximum(y, 0) ** 2 + np.maximum(-y, 0) ** 2
     yield bench.equal(
         cover,
@@ -217,40 +212,37 @@ def _(bench: Bench) -> Iterator[Evidence]:
             [mixed.out.mean, mixed.out.fourth],
             [plain.out.mean, plain.out.fourth],
             f"kcalc: |y|, depth {depth}",
-            1e-12,
         )
         ours = [mixed.weights[f"W{i}"].fourth for i in range(1, depth + 1)]
         yield bench.equal(
             ours,
             [plain.weights[f"W{i + 1}"].fourth for i in range(1, depth + 1)],
             f"kcalc: |J|, depth {depth}",
-            1e-12,
         )
-        norms, J = draw(crelu(depth, n), bench.size(8000, 40000), bench.rng)
+        norms, J = draw(bench, crelu(depth, n), 8000, 40000)
         yield from agree(
             bench, {f"W{depth}": norms[f"W{depth}"]}, mixed.nodes, f"|y| drawn, depth {depth}"
         )
         yield from agree(bench, J, mixed.weights, f"|J| drawn, depth {depth}")
 
 
-@PAPER.claim(
+@claim(
     "PLG-sec5",
     "Sec. 5, budget",
     r"at equal numbers of weights ($n/\sqrt2$ channels) concatenated relu has the exponent "
     r"$2\sqrt2/n$ per layer, below $5/n$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    n = sp.Symbol("n", positive=True)
+    n = Symbol("n", positive=True)
     yield bench.exact(2 * (n / sp.sqrt(2)) ** 2 - n**2, "the number of weights")
-    yield bench.at_most(2 * math.sqrt(2), 5, "the exponents times n")
+    yield bench.at_most(2 * sqrt(2), 5, "the exponents times n")
     for width, depth in ((40, 3), (100, 10)):
         budget = crelu_budget(width, depth)
-        truth = (1 + 2 * math.sqrt(2) / width) ** depth - 1, (1 + 5 / width) ** depth - 1
+        truth = (1 + 2 * sqrt(2) / width) ** depth - 1, (1 + 5 / width) ** depth - 1
         yield bench.equal(
             [budget.crelu_variance, budget.relu_variance],
             truth,
             f"kcalc's budget, n = {width}, L = {depth}",
-            1e-12,
         )
         yield bench.equal(
             moments(vanilla([width] * (depth + 1)), jacobian=False).out.relative,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...network import layers
+from ...calculi.scaling import scaling
+from ...network.layers import Affine, Concat, Dropout, Flatten, Input, Nonlinear, Pool, Scale, Sum
 from ...network.network import Network
-from ..bench import Bench
+from ..bench import Array, Bench
 from ..claim import Evidence
 
-Array = np.ndarray
 Node = Hashable
 FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
@@ -84,13 +82,15 @@ class Draws:
 
     def __init__(
         self,
+        bench: Bench,
         network: Network,
-        draws: int,
-        rng: np.random.Generator,
+        quick: int,
+        full: int | None = None,
         law: str = "gaussian",
         **given: Any,
     ) -> None:
-        self.network, self.draws, self.rng, self.law, self.given = network, draws, rng, law, given
+        self.network, self.bench, self.law, self.given = network, bench, law, given
+        self.draws = len(bench.rounds(quick, full))
         self.x: dict[Node, Array] = {}
         self.nu: dict[Node, Array] = {}
         self.variance: dict[Node, float] = {}
@@ -105,7 +105,7 @@ class Draws:
             )
         self.g: dict[Node, Array] = {node: np.zeros_like(x) for node, x in self.x.items()}
         for node in network.outputs:
-            self.g[node] = self.g[node] + rng.standard_normal(self.x[node].shape)
+            self.g[node] = self.g[node] + bench.rng.standard_normal(self.x[node].shape)
         for node, _, parents in reversed(list(network.steps())):
             for parent, sent in zip(parents, self._back[node](self.g[node]), strict=True):
                 self.g[parent] = self.g[parent] + sent
@@ -121,43 +121,41 @@ class Draws:
     def _forward(self, node: Node, layer: Any, xs: list[Array], shape: Any) -> None:
         self._shape[node] = shape
         match layer:
-            case layers.Input():
+            case Input():
                 self._shape[node] = layer.image_shape
                 size = (
                     1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
                 )
                 self.x[node] = self.given.get("mean", 0.0) + self.given.get(
                     "std", 1.0
-                ) * self.rng.standard_normal((self.draws, size, layer.features or 1))
+                ) * self.bench.rng.standard_normal((self.draws, size, layer.features or 1))
                 self._back[node] = lambda g: []
-            case layers.Affine():
+            case Affine():
                 self._affine(node, layer, xs[0], shape)
-            case layers.Nonlinear():
+            case Nonlinear():
                 value, slope = FUNCTIONS[layer.activation.name]
                 self.x[node], steep = value(xs[0]), slope(xs[0])
                 self._back[node] = lambda g: [g * steep]
-            case layers.Sum():
+            case Sum():
                 weights = [float(w) for w in layer.weights or (1,) * len(xs)]
                 self.x[node] = np.sum([w * x for w, x in zip(weights, xs, strict=True)], axis=0)
                 self._back[node] = lambda g: [w * g for w in weights]
-            case layers.Concat():
+            case Concat():
                 ends = np.cumsum([x.shape[2] for x in xs])[:-1]
                 self.x[node] = np.concatenate(xs, axis=2)
                 self._back[node] = lambda g: np.split(g, ends, axis=2)
-            case layers.Scale():
+            case Scale():
                 self.x[node] = float(layer.factor) * xs[0]
                 self._back[node] = lambda g: [float(layer.factor) * g]
-            case layers.Dropout():
-                mask = (self.rng.uniform(size=xs[0].shape) >= float(layer.rate)) / (
-                    1 - float(layer.rate)
-                )
+            case Dropout():
+                mask = (self.bench.rng.uniform(size=xs[0].shape) >= layer.rate) / (1 - layer.rate)
                 self.x[node] = mask * xs[0]
                 self._back[node] = lambda g: [g * mask]
-            case layers.Flatten():
+            case Flatten():
                 self._shape[node] = None
                 self.x[node] = xs[0].reshape(self.draws, 1, -1)
                 self._back[node] = lambda g: [g.reshape(xs[0].shape)]
-            case layers.Pool():
+            case Pool():
                 self._pool(node, layer, xs[0], shape)
             case _:
                 raise TypeError(layer)
@@ -169,7 +167,9 @@ class Draws:
             places, self._shape[node] = taps_of(shape, layer.kernel, layer.stride, layer.padding)
         taps = places.shape[1]
         self.variance[node] = float(layer.sigma_w) ** 2 / (n * taps)
-        weight = self.variance[node] ** 0.5 * LAWS[self.law](self.rng, (self.draws, taps * n, m))
+        weight = self.variance[node] ** 0.5 * LAWS[self.law](
+            self.bench.rng, (self.draws, taps * n, m)
+        )
         seen = _gathered(x, places).reshape(self.draws, places.shape[0], taps * n)
         self.x[node] = seen @ weight
 
@@ -194,28 +194,11 @@ class Draws:
         self._back[node] = lambda g: [_scattered(share * g[:, :, None], places, x.shape[1])]
 
 
-def all_agree(
-    bench: Bench,
-    samples: dict[str, Array],
-    truths: dict[str, float],
-    what: str,
-    about: str | None = None,
-) -> Evidence:
-    """The comparison with the greatest deviation in standard errors, or an undecided one.
-
-    Its data has the number of comparisons.
-    """
-    found = [(name, bench.statistical(samples[name], truths[name], what, about)) for name in truths]
-    name, worst = min(found, key=_worse)
-    return replace(worst, data=dict(worst.data) | {"comparisons": len(found), "worst": name})
-
-
-def _worse(item: tuple[str, Evidence]) -> tuple[int, float]:
-    """Sort key of evidence: refuted first, then undecided, then by margin."""
-    found = item[1]
-    return {False: 0, None: 1, True: 2}[
-        found.holds
-    ], -math.inf if found.margin is None else found.margin
+def measured(
+    bench: Bench, network: Network, quick: int, full: int | None = None, **given: Any
+) -> tuple[Any, Draws]:
+    """The :class:`kcalc.Scaling` of a network, and networks drawn at random."""
+    return scaling(network), Draws(bench, network, quick, full, **given)
 
 
 def compared(
@@ -231,23 +214,20 @@ def compared(
 
     Compared are f and b of every node and nu of every weight.
     """
-    run = Draws(network, draws, bench.rng, law, **given)
+    run = Draws(bench, network, draws, law=law, **given)
     nodes = list(network)
-    yield all_agree(
-        bench,
-        {str(n): run.f(n) for n in nodes},
-        {str(n): found.tensors[n].forward for n in nodes},
+    yield bench.worst(
+        {n: run.f(n) for n in nodes},
+        {n: found.tensors[n].forward for n in nodes},
         f"{what}: f of every node",
     )
-    yield all_agree(
-        bench,
-        {str(n): run.b(n) for n in nodes},
-        {str(n): found.tensors[n].backward for n in nodes},
+    yield bench.worst(
+        {n: run.b(n) for n in nodes},
+        {n: found.tensors[n].backward for n in nodes},
         f"{what}: b of every node",
     )
-    yield all_agree(
-        bench,
+    yield bench.worst(
         {str(n): v for n, v in run.nu.items()},
-        {str(n): found.weights[n].gamma for n in run.nu},
+        {n: found.weights[n].gamma for n in run.nu},
         f"{what}: nu = gamma",
     )

@@ -6,3 +6,4 @@ PAPER = Paper(
     "scaling",
     "Beyond Folklore: a scaling calculus for the design and initialization of ReLU networks",
 )
+claim = PAPER.claim

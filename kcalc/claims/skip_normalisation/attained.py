@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from math import pi, sqrt
 
 import numpy as np
 
@@ -11,17 +12,17 @@ from ...activations import activation
 from ...calculi.smoothness import smoothness
 from ...calculi.smoothness.activation_bounds import activation_bounds
 from ...calculi.smoothness.losses import LOSSES
-from ...network import combinators
+from ...network.combinators import chain
 from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench
 from ..claim import Evidence
 
 STEEPEST = {  # sup |phi|, sup |phi'|, sup |phi''| over all x, by hand
-    "tanh": (1.0, 1.0, 4 / (3 * math.sqrt(3))),
+    "tanh": (1.0, 1.0, 4 / (3 * sqrt(3))),
     "sin": (1.0, 1.0, 1.0),
-    "sigmoid": (1.0, 0.25, 1 / (6 * math.sqrt(3))),
-    "atan": (math.pi / 2, 1.0, 3 * math.sqrt(3) / 8),
-    "erf": (1.0, 2 / math.sqrt(math.pi), 2 * math.sqrt(2 / (math.pi * math.e))),
+    "sigmoid": (1.0, 0.25, 1 / (6 * sqrt(3))),
+    "atan": (pi / 2, 1.0, 3 * sqrt(3) / 8),
+    "erf": (1.0, 2 / sqrt(pi), 2 * sqrt(2 / (pi * math.e))),
 }
 
 
@@ -40,7 +41,7 @@ def attained(bench: Bench) -> Iterator[Evidence]:
 
 
 def _residuals(bench: Bench) -> Iterator[Evidence]:
-    z, y = bench.rng.normal(size=(2, 7, 3))
+    z, y = bench.normal(2, 7, 3)
     off = z - y
     for name, factor in (("square", 1.0), ("half_square", 0.5)):
         level, slopes = factor * (off**2).sum() / 7, 2 * factor * np.linalg.norm(off)
@@ -48,22 +49,16 @@ def _residuals(bench: Bench) -> Iterator[Evidence]:
             LOSSES[name].residual(level, 7),
             slopes,
             f"{name}: the norm of the slopes at a given loss",
-            1e-12,
         )
 
 
 def _one_layer(bench: Bench) -> Iterator[Evidence]:
     """z = W x: the Hessian of the loss is X^T X/N for every output (twice that for the square)."""
-    X, y = bench.rng.normal(size=(5, 3)), bench.rng.normal(size=(5, 2))
-    top = float(np.linalg.norm(X, 2)) ** 2 / 5
+    X, y = bench.normal(5, 3), bench.normal(5, 2)
+    top = np.linalg.norm(X, 2) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
         s = smoothness(
-            combinators.chain(Input(3), Affine(2)),
-            X=X,
-            radius=1.0,
-            biases=False,
-            loss=loss,
-            targets=y,
+            chain(Input(3), Affine(2)), X=X, radius=1.0, biases=False, loss=loss, targets=y
         )
         yield bench.equal(
             s.beta,
@@ -78,17 +73,17 @@ def _one_neuron(bench: Bench) -> Iterator[Evidence]:
 
     The residual's part of beta is attained too.
     """
-    x = float(bench.rng.uniform(0.5, 2.0))
+    x = bench.uniform(0.5, 2.0)
     for name in ("tanh", "sin", "sigmoid"):
         _, slope, curvature = STEEPEST[name]
-        net = combinators.chain(Input(1), Affine(1), Nonlinear(activation(name)))
-        level = float(bench.rng.uniform(0.5, 2.0))
+        net = chain(Input(1), Affine(1), Nonlinear(name))
+        level = bench.uniform(0.5, 2.0)
         s = smoothness(
             net, X=np.array([[x]]), radius=6 / x, biases=False, loss="half_square", level=level
         )
         own = [s.parameter_lipschitz, s.parameter_curvature, s.beta]
         steep, bent = x * slope, x * x * curvature
-        truth = [steep, bent, steep**2 + math.sqrt(2 * level) * bent]
+        truth = [steep, bent, steep**2 + sqrt(2 * level) * bent]
         yield bench.equal(
             own, truth, f"one neuron, {name}: slope, curvature, and beta at loss {level:.3g}", 1e-8
         )

@@ -3,3 +3,4 @@
 from ..claim import Paper
 
 PAPER = Paper("skips", "On skip connections and normalisation layers in deep optimisation")
+claim = PAPER.claim

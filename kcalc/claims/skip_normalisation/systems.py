@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-Array = np.ndarray
+from ..bench import Array
+
 Map = Callable[[Array], Array]
 _STEP = 1e-30
 

@@ -14,11 +14,11 @@ from ...shaping import shape
 from ..bench import Bench
 from ..claim import Evidence
 from .independent import greatest, one, random_dag, small_network, tailored_map, transformed
-from .paper import PAPER
+from .paper import claim
 from .tailored import SHAPED
 
 
-@PAPER.claim(
+@claim(
     "TAT-b5a",
     "App. B.5",
     r"rescaled ResNets: $\mu_f^2(\mathcal C''(1))=\max\{3,L(1-w^2)\}\,\mathcal C''(1)$",
@@ -28,20 +28,18 @@ from .tailored import SHAPED
 def _(bench: Bench) -> Iterator[Evidence]:
     found, printed = [], []
     for blocks in (1, 2, 10, 16, *bench.rng.integers(1, 60, bench.size(6, 30))):
-        w = float(bench.rng.uniform(0, 1))
+        w = bench.uniform(0, 1)
         found.append(maximal_curvature(rescaled_resnet(int(blocks), 3, w, "tanh")).multiplier)
         printed.append(max(3, 3 * int(blocks) * (1 - w**2)))
-    yield bench.equal(
-        found, printed, "random numbers of blocks and weights, by the calculus", 1e-12
-    )
+    yield bench.equal(found, printed, "random numbers of blocks and weights, by the calculus")
     ours, formula = [], []
     for blocks, w in ((1, 0.5), *([(2, 0.3)] if bench.budget == "full" else [])):
         ours.append(greatest(rescaled_resnet(blocks, 3, w, "tanh"), 0.0, lambda x: x + 1.0))
         formula.append(max(3, 3 * blocks * (1 - w**2)))
-    yield bench.equal(ours, formula, "one block (and two) against all subsets of the layers", 1e-12)
+    yield bench.equal(ours, formula, "one block (and two) against all subsets of the layers")
 
 
-@PAPER.claim(
+@claim(
     "TAT-b5b",
     "App. B.5, last display",
     r"ResNet with four transition blocks and a final layer: $\max\{(L-6)(1-w^2)+5,\,3\}\,\mathcal "
@@ -60,11 +58,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             counted.append((number - 4) * 3 * (1 - w**2) + 4 * (w**2 + 3 * (1 - w**2)) + 1)
             small.append((depth - 6) * (1 - w**2) + 5)
             blocks.append(float(maximal_slope(net).depth) - (depth - 1))
-    yield bench.equal(found, formula, "ResNet-50, -101, -152 by the calculus", 1e-12)
+    yield bench.equal(found, formula, "ResNet-50, -101, -152 by the calculus")
     yield bench.equal(
-        counted, small, "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up", 1e-12
+        counted, small, "(L - 2)/3 blocks, four of them with a nonlinear shortcut, added up"
     )
-    yield bench.equal(blocks, 0.0, "the longest path has L - 1 nonlinear layers", 1e-12)
+    yield bench.equal(blocks, 0.0, "the longest path has L - 1 nonlinear layers")
     yield bench.at_most(3, small, "the branch alone never has the maximum: the first entry is >= 5")
 
 
@@ -72,10 +70,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _shapeable(bench: Bench, phi: str) -> Network:
-    return random_dag(bench.rng, int(bench.rng.integers(8, 14))).network(phi)
+    return random_dag(bench, bench.whole(8, 14)).network(phi)
 
 
-@PAPER.claim(
+@claim(
     "TAT-alg1",
     "App. B.6, Algorithm 1",
     r"binary search finds the slope $\alpha$ with $\mu_f^0(\alpha)=\eta$",
@@ -83,29 +81,29 @@ def _shapeable(bench: Bench, phi: str) -> Network:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, values = [], [], []
-    for _ in range(bench.size(5, 30)):
-        net = small_network(bench.rng, 8)
+    for _ in bench.rounds(5, 30):
+        net = small_network(bench, 8)
         most = greatest(net, 0.0, lambda c: tailored_map(0.0, c))
         if not most > 0.05:
             continue
-        eta = float(bench.rng.uniform(0.3, 0.95)) * most
+        eta = bench.uniform(0.3, 0.95) * most
 
         def miss(alpha: float, net: Network = net, eta: float = eta) -> float:
             return greatest(net, 0.0, lambda c: tailored_map(alpha, c)) - eta
 
-        found.append(float(maximal_c_value(net).inverse(eta)))
-        truth.append(float(optimize.bisect(miss, 0.0, 1.0, xtol=1e-11)))  # pyright: ignore[reportArgumentType]
+        found.append(maximal_c_value(net).inverse(eta))
+        truth.append(optimize.bisect(miss, 0.0, 1.0, xtol=1e-11))  # pyright: ignore[reportArgumentType]
     yield bench.equal(
         found,
         truth,
         "random networks: bisection over all subsets of layers against the calculus",
         1e-9,
     )
-    for _ in range(bench.size(5, 30)):
-        dag = random_dag(bench.rng, 14)
+    for _ in bench.rounds(5, 30):
+        dag = random_dag(bench, 14)
         most = maximal_c_value(dag.network("relu"))
-        eta = 0.8 * float(most(0.0))
-        slope = float(
+        eta = 0.8 * most(0.0)
+        slope = (
             next(
                 iter(shape(dag.network("relu"), method="tat", eta=eta).constants.values())
             ).negative_slope
@@ -117,7 +115,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(values, 1.0, "shaped networks: the greatest C_g(0) is eta", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-alg2",
     "App. B.6, Algorithm 2",
     r"smooth activations: $\mathcal C''(1)$ from $\mu_f^2=\tau$, then "
@@ -126,7 +124,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     reached, conditions = [], []
     for name in SHAPED[: bench.size(5, 10)]:
-        net, tau = _shapeable(bench, name), float(bench.rng.choice([0.2, 0.3, 0.5]))
+        net, tau = _shapeable(bench, name), bench.rng.choice([0.2, 0.3, 0.5])
         phi, slope, bend = transformed(name, shape(net, method="tat", tau=tau).constants[name])
         squares = (
             lambda z, f=phi: f(z) ** 2,
@@ -135,10 +133,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         conditions.append([one(square) for square in squares])
         curvature = one(lambda z, f=bend: f(z) ** 2)
-        reached.append(float(maximal(net, lambda x, k=curvature: x + k)(0.0)) / tau)
+        reached.append(maximal(net, lambda x, k=curvature: x + k)(0.0) / tau)
     yield bench.equal(conditions, 1.0, "Q(1) = Q'(1) = C'(1) = 1 by own quadrature", 1e-10)
     yield bench.equal(reached, 1.0, "the greatest C_g''(1) is tau, from E[phi''^2]", 1e-9)
-    small = [small_network(bench.rng, 7, "tanh") for _ in range(bench.size(3, 15))]
+    small = [small_network(bench, 7, "tanh") for _ in bench.rounds(3, 15)]
     values = []
     for net in small:
         if (
@@ -146,12 +144,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             and len(net.outputs) == 1
             and greatest(net, 0.0, lambda x: x + 1.0) > 0
         ):
-            bend = float(maximal_curvature(net).inverse(0.3))
+            bend = maximal_curvature(net).inverse(0.3)
             values.append(greatest(net, 0.0, lambda x, k=bend: x + k))
     yield bench.equal(
-        values or [0.3],
-        0.3,
-        "small networks: over all subsets of layers",
-        1e-12,
-        networks=len(values),
+        values or [0.3], 0.3, "small networks: over all subsets of layers", networks=len(values)
     )

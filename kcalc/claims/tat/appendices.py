@@ -5,11 +5,12 @@ The equations of App. C are 21 to 24.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import Rational, Symbol, expand, integrate, oo, simplify, symbols
 
 from ...activations import activation
 from ...activations.gaussian_expectations import pair_expectation
@@ -22,13 +23,13 @@ from ..bench import Bench
 from ..claim import Evidence
 from ..families import power_maps
 from .independent import chain_of, corner, forward, homogeneous_pair, leaky, tailored, tailored_map
-from .paper import PAPER
+from .paper import claim
 from .tailored import exact_tailored_map, printed_tailored_map
 
 _C = np.cos(np.linspace(0, np.pi, 31))
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq21",
     "App. C, eq. 21",
     r"$\phi_\alpha(x)=\alpha x+(1-\alpha)\phi_0(x)$, so $\mathcal "
@@ -37,12 +38,12 @@ _C = np.cos(np.linspace(0, np.pi, 31))
     r"Q_{\phi_0}(1)+2\alpha(1-\alpha)E[(cz_1+\sqrt{1-c^2}z_2)\phi_0(z_1)]]$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, x = sp.symbols("a x", positive=True)
+    a, x = symbols("a x", positive=True)
     yield bench.exact(x - (a * x + (1 - a) * x), "phi_a for x > 0")
     yield bench.exact(-a * x - a * (-x), "phi_a for x < 0, where phi_0 = 0")
     found, truth = [], []
-    for slope in (-0.4, 0.0, 0.3, 1.5, *bench.rng.uniform(-2, 3, bench.size(3, 30))):
-        found.append(leaky_relu(float(slope)).c_map(_C))
+    for slope in (-0.4, 0.0, 0.3, 1.5, *bench.uniform(-2, 3, bench.size(3, 30))):
+        found.append(leaky_relu(slope).c_map(_C))
         square = [homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C]  # C_0(c) Q_0(1)
         mixed = [homogeneous_pair(leaky(1.0), leaky(0.0), c) for c in _C]
         parts = (
@@ -52,11 +53,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         truth.append(2 / (1 + slope**2) * parts)
     yield bench.equal(
-        found, truth, "the expansion by angular integrals against the C map of the calculus", 1e-12
+        found, truth, "the expansion by angular integrals against the C map of the calculus"
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq22",
     "App. C, eq. 22",
     r"ReLU: $\mathcal C_{\phi_0}(c)=\frac1\pi(\sqrt{1-c^2}+(\pi-\cos^{-1}c)\,c)$",
@@ -65,31 +66,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
     exact, t, a = exact_tailored_map()
     formula = (sp.sin(t) + (sp.pi - t) * sp.cos(t)) / sp.pi
     yield bench.exact(
-        sp.expand_trig(sp.expand(exact.subs(a, 0) - formula)),
+        sp.expand_trig(expand(exact.subs(a, 0) - formula)),
         "the angular integral at slope 0 less the formula",
     )
-    q1, q2 = np.exp(bench.rng.uniform(-3, 3, 2))
+    q1, q2 = np.exp(bench.uniform(-3, 3, 2))
     numbers = (np.sqrt((1 - _C) * (1 + _C)) + (np.pi - np.arccos(_C)) * _C) / np.pi
     yield bench.equal(
-        activation("relu").c_map(_C, q1, q2),
-        numbers,
-        "the C map of the calculus, at unequal q too",
-        1e-12,
+        activation("relu").c_map(_C, q1, q2), numbers, "the C map of the calculus, at unequal q too"
     )
     yield bench.equal(
         [2 * homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C],
         numbers,
         "the angular integral",
-        1e-12,
     )
 
 
-@PAPER.claim("TAT-eq23", "App. C, eq. 23", r"$E[(cz_1+\sqrt{1-c^2}z_2)\,\phi_0(z_1)]=c/2$")
+@claim("TAT-eq23", "App. C, eq. 23", r"$E[(cz_1+\sqrt{1-c^2}z_2)\,\phi_0(z_1)]=c/2$")
 def _(bench: Bench) -> Iterator[Evidence]:
-    z = sp.Symbol("z", positive=True)
+    z = Symbol("z", positive=True)
     yield bench.exact(
-        sp.integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, sp.oo))
-        - sp.Rational(1, 2),
+        integrate(z**2 * sp.exp(-(z**2) / 2) / sp.sqrt(2 * sp.pi), (z, 0, oo)) - Rational(1, 2),
         "E[z^2; z > 0] = 1/2",
     )
     yield bench.equal(pair_expectation("identity", "relu", _C), _C / 2, "the calculus", 1e-13)
@@ -101,14 +97,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq24",
     "App. C, eq. 24",
     r"$\mathcal C(c)=\frac{(1-\alpha)^2(\sqrt{1-c^2}+c(\pi-\cos^{-1}c))+2\pi\alpha "
     r"c}{(1+\alpha^2)\pi}$ before rearranging",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    t, a = sp.symbols("t a", positive=True)
+    t, a = symbols("t a", positive=True)
     before = ((1 - a) ** 2 * (sp.sin(t) + sp.cos(t) * (sp.pi - t)) + 2 * sp.pi * a * sp.cos(t)) / (
         (1 + a**2) * sp.pi
     )
@@ -118,11 +114,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         + a * (1 - a) * sp.cos(t)
     )
     yield bench.exact(
-        sp.simplify(before - 2 / (1 + a**2) * inner),
-        "eq. 24 less eq. 21 with eqs. 22 and 23 put in",
+        simplify(before - 2 / (1 + a**2) * inner), "eq. 24 less eq. 21 with eqs. 22 and 23 put in"
     )
-    yield bench.exact(sp.simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
-    slopes = bench.rng.uniform(-2, 3, bench.size(8, 60))
+    yield bench.exact(simplify(before - printed_tailored_map(t, a)), "eq. 24 less Lemma 1")
+    slopes = bench.uniform(-2, 3, bench.size(8, 60))
     numbers = [
         (
             (1 - s) ** 2 * (np.sqrt((1 - _C) * (1 + _C)) + _C * (np.pi - np.arccos(_C)))
@@ -132,22 +127,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for s in slopes
     ]
     yield bench.equal(
-        [leaky_relu(float(s)).c_map(_C) for s in slopes],
+        [leaky_relu(s).c_map(_C) for s in slopes],
         numbers,
         "the C map of the calculus, random slopes",
-        1e-12,
     )
 
 
-def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
+def _orthogonal(bench: Bench, m: int, k: int) -> np.ndarray:
     """Orthogonal weights: (X X^T)^(-1/2) X, transposed for m > k, times max(sqrt(m/k), 1)."""
-    x = rng.normal(size=(min(m, k), max(m, k)))
+    x = bench.normal(min(m, k), max(m, k))
     values, vectors = np.linalg.eigh(x @ x.T)
     w = vectors @ np.diag(values**-0.5) @ vectors.T @ x
-    return max(math.sqrt(m / k), 1.0) * (w if m <= k else w.T)
+    return max(sqrt(m / k), 1.0) * (w if m <= k else w.T)
 
 
-@PAPER.claim(
+@claim(
     "TAT-suo",
     "App. D",
     r"orthogonal weights, $m\times k$: $(XX^\top)^{-1/2}X$ times $\max\{\sqrt{m/k},1\}$, which "
@@ -155,7 +149,7 @@ def _orthogonal(rng: np.random.Generator, m: int, k: int) -> np.ndarray:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     sizes = [(4, 4), (6, 4), (4, 6), (9, 2), (2, 9)]
-    factor = [max(math.sqrt(m / k), 1.0) for m, k in sizes]
+    factor = [max(sqrt(m / k), 1.0) for m, k in sizes]
     yield bench.equal(
         [f != 1 for f in factor],
         [k < m for m, k in sizes],
@@ -164,15 +158,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     norms, entries, ours = [], [], []
     for m, k in sizes:
-        noise = bench.rng.normal(size=(m, k))
-        w = _orthogonal(bench.rng, m, k)
-        law = np.asarray(LAWS["orthogonal"].matrix(noise)) / math.sqrt(k)
-        z = bench.rng.normal(size=k)
+        noise = bench.normal(m, k)
+        w = _orthogonal(bench, m, k)
+        law = np.asarray(LAWS["orthogonal"].matrix(noise)) / sqrt(k)
+        z = bench.normal(k)
         gram = law @ law.T if m <= k else law.T @ law
         ours.append(np.abs(gram - max(m / k, 1.0) * np.eye(min(m, k))).max())
         entries += [(w**2).mean() * k, (law**2).mean() * k]
         if m >= k:
-            norms += [float(v @ v) / m / (float(z @ z) / k) for v in (w @ z, law @ z)]
+            norms += [(v @ v) / m / ((z @ z) / k) for v in (w @ z, law @ z)]
     yield bench.equal(
         entries,
         1.0,
@@ -183,17 +177,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         norms, 1.0, "|Wz|^2/m = |z|^2/k for m >= k, by the recipe and by the law of kcalc", 1e-5
     )
     yield bench.equal(ours, 0.0, "the law's rows (columns) are orthogonal and of equal norm", 1e-5)
-    samples = [
-        float(np.sum(_orthogonal(bench.rng, 3, 6)[0, :2]) ** 2)
-        for _ in range(bench.size(1500, 20000))
-    ]
+    samples = [np.sum(_orthogonal(bench, 3, 6)[0, :2]) ** 2 for _ in bench.rounds(1500, 20000)]
     yield bench.statistical(samples, 2 / 6, "rows are uniform on the sphere: E (w_1 + w_2)^2 = 2/k")
 
 
 # -- empirical c values ----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-e1",
     "App. E.1",
     r"inputs with $\|x_1^0\|^2=\|x_2^0\|^2=d_0$ and $x_1^{0\top}x_2^0=0$ are orthogonal inputs of "
@@ -201,33 +192,29 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"c^l=x_1^{l\top}x_2^l/(\|x_1^l\|\|x_2^l\|)$ is near $\mathcal C^l(0)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    slope = float(shape(vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope or 0.0)
+    slope = shape(vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope or 0.0
     depth, widths, draws = 30, (30, 100, 300), bench.size(24, 200)
     errors = []
     theory: list[float] = [float("nan")]
     for width in widths:
-        x = np.eye(2, 30) * math.sqrt(30)
+        x = np.eye(2, 30) * sqrt(30)
         found = []
         for _ in range(draws):
             y = x
             found.append([])
             for _ in range(depth):
-                y = forward(bench.rng, tailored(slope), y, (width,))
-                found[-1].append(
-                    float(y[0] @ y[1]) / float(np.linalg.norm(y[0]) * np.linalg.norm(y[1]))
-                )
-        theory = [
-            float(chain_of(n)(0.0, lambda c: tailored_map(slope, c))) for n in range(1, depth + 1)
-        ]
-        errors.append(float(np.sqrt(np.mean((np.array(found) - theory) ** 2))))
+                y = forward(bench, tailored(slope), y, (width,))
+                found[-1].append((y[0] @ y[1]) / (np.linalg.norm(y[0]) * np.linalg.norm(y[1])))
+        theory = [chain_of(n)(0.0, lambda c: tailored_map(slope, c)) for n in range(1, depth + 1)]
+        errors.append(np.sqrt(np.mean((np.array(found) - theory) ** 2)))
         if width == widths[-1]:
             final = np.array(found)[:, -1]
             # errors of the sample, and a bias of order 1/width
-            near = 4.5 * final.std() / math.sqrt(draws) + 10 / width
+            near = 4.5 * final.std() / sqrt(draws) + 10 / width
             yield bench.at_most(
                 abs(final.mean() - theory[-1]), near, "the mean of the last c value", width=width
             )
-    order = float(np.polyfit(np.log(widths), np.log(errors), 1)[0])
+    order = np.polyfit(np.log(widths), np.log(errors), 1)[0]
     yield bench.equal(
         order,
         -0.5,
@@ -237,10 +224,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         errors=errors,
     )
     network = vanilla(depth, leaky_relu(slope), readout=False)
-    yield bench.equal(float(c_map(network)(0.0)), theory[-1], "the calculus", 1e-11)
+    yield bench.equal(c_map(network)(0.0), theory[-1], "the calculus", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-e1b",
     "App. E.1",
     r"the conditions of DKS imply $\mathcal C(c)\le c$ on $[0,1]$",
@@ -248,7 +235,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     c = np.linspace(0, 1, 101)
-    maps = power_maps(bench.rng, bench.size(300, 3000), zero=True)
+    maps = power_maps(bench, 300, 3000, zero=True)
     yield bench.at_most([C(c) for C in maps], c, "random positive definite maps with C(0) = 0")
     values = []
     for name, zeta in [
@@ -264,7 +251,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.at_most(
         values, np.tile(c, (len(values), 1)), "local and global maps of shaped networks", 1e-10
     )
-    without = float(leaky_relu(0.5).c_map(0.0))
+    without = leaky_relu(0.5).c_map(0.0)
     yield bench.equal(
-        without, corner(0.5), "without C(0) = 0 it fails: a leaky ReLU has C(0) = k > 0", 1e-12
+        without, corner(0.5), "without C(0) = 0 it fails: a leaky ReLU has C(0) = k > 0"
     )

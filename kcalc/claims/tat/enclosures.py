@@ -6,10 +6,10 @@ of python-flint; only the constants of shaping come from the library.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from math import factorial
 from typing import Any
 
 from ...activations import Activation
@@ -153,7 +153,7 @@ class SmoothBalls:
         constants = shape(dag.network(name), method="tat", tau=tau).constants[name]
         with working(53):
             alpha, beta, gamma, delta = (
-                arb(float(getattr(constants, k))) for k in ("alpha", "beta", "gamma", "delta")
+                arb(getattr(constants, k)) for k in ("alpha", "beta", "gamma", "delta")
             )
             root = (2 * arb.pi()).sqrt()
 
@@ -176,7 +176,7 @@ class SmoothBalls:
 
             size = mean(lambda z, p: p[0] * p[0])
             weights = [
-                mean(lambda z, p, n=n: p[0] * _hermite(n, z)) ** 2 / (size * math.factorial(n))
+                mean(lambda z, p, n=n: p[0] * _hermite(n, z)) ** 2 / (size * factorial(n))
                 for n in range(TERMS)
             ]
             return cls(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import acos, pi, sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
 from scipy import special
+from sympy import Rational
 
 from ...activations import Activation
 from ...activations.rectifiers import abrelu
 from ...network.layers import Affine, Input, Layer, Nonlinear, Sum
 from ...network.network import Network
 from ...network.primitives import Mix, Post
+from ..bench import Array, Bench
 
-Array = np.ndarray
 Function = Callable[[Any], Any]
 Node = Any
 
@@ -27,7 +28,7 @@ Node = Any
 
 
 def _bell(x: Array) -> Array:
-    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return np.exp(-(x**2) / 2) / sqrt(2 * pi)
 
 
 def _sigmoid(x: Array) -> list[Array]:
@@ -43,8 +44,8 @@ SMOOTH: dict[str, tuple[Function, Function, Function]] = {
     ),
     "erf": (
         special.erf,
-        lambda x: 2 / math.sqrt(math.pi) * np.exp(-(x**2)),
-        lambda x: -4 / math.sqrt(math.pi) * x * np.exp(-(x**2)),
+        lambda x: 2 / sqrt(pi) * np.exp(-(x**2)),
+        lambda x: -4 / sqrt(pi) * x * np.exp(-(x**2)),
     ),
     "sin": (np.sin, np.cos, lambda x: -np.sin(x)),
     "cos": (np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x)),
@@ -75,9 +76,7 @@ def transformed(name: str, constants: Any) -> list[Function]:
 
     ``constants``: the constants of a shaped activation.
     """
-    alpha, beta, gamma, delta = (
-        float(getattr(constants, k)) for k in ("alpha", "beta", "gamma", "delta")
-    )
+    alpha, beta, gamma, delta = (getattr(constants, k) for k in ("alpha", "beta", "gamma", "delta"))
     phi, slope, bend = SMOOTH[name]
     return [
         lambda x: gamma * (phi(alpha * x + beta) + delta),
@@ -93,12 +92,12 @@ def leaky(slope: float) -> Function:
 
 def tailored(slope: float) -> Function:
     """sqrt(2/(1 + slope^2)) times :func:`leaky`."""
-    return lambda x: math.sqrt(2 / (1 + slope**2)) * leaky(slope)(x)
+    return lambda x: sqrt(2 / (1 + slope**2)) * leaky(slope)(x)
 
 
 def tailored_rectifier(slope: float) -> Activation:
     """:func:`tailored` as an activation of the library; Q(q) = q."""
-    scale = math.sqrt(2 / (1 + slope**2))
+    scale = sqrt(2 / (1 + slope**2))
     return abrelu(slope * scale, scale)
 
 
@@ -115,7 +114,7 @@ def tailored_slope(slope: float, c: Any) -> Any:
 
 def corner(slope: Any) -> Any:
     """k = (1 - a)^2/(pi (1 + a^2))."""
-    return (1 - slope) ** 2 / (math.pi * (1 + slope**2))
+    return (1 - slope) ** 2 / (pi * (1 + slope**2))
 
 
 # -- Gaussian integrals ----------------------------------------------------------------------------
@@ -136,8 +135,8 @@ def one(f: Function) -> float:
 def pair(f: Function, g: Function, c: float, q1: float = 1.0, q2: float = 1.0) -> float:
     """E f(u) g(v) for variances q1, q2 and correlation c, both functions analytic."""
     x, y = _POINTS[:, None], _POINTS[None, :]
-    second = g(math.sqrt(q2) * (c * x + math.sqrt((1 - c) * (1 + c)) * y))
-    return float(_WEIGHTS @ (f(math.sqrt(q1) * _POINTS) * (second @ _WEIGHTS)))
+    second = g(sqrt(q2) * (c * x + sqrt((1 - c) * (1 + c)) * y))
+    return float(_WEIGHTS @ (f(sqrt(q1) * _POINTS) * (second @ _WEIGHTS)))
 
 
 def homogeneous_pair(f: Function, g: Function, c: float) -> float:
@@ -145,14 +144,14 @@ def homogeneous_pair(f: Function, g: Function, c: float) -> float:
 
     It is an integral over the angle, split at the kinks, times E r^2 = 2.
     """
-    t = math.acos(c)
-    kinks = sorted({-math.pi / 2, math.pi / 2, t - math.pi / 2, t + math.pi / 2, 3 * math.pi / 2})
+    t = acos(c)
+    kinks = sorted({-pi / 2, pi / 2, t - pi / 2, t + pi / 2, 3 * pi / 2})
     nodes, weights = np.polynomial.legendre.leggauss(24)
     total = 0.0
     for low, high in itertools.pairwise(kinks):
         angle = (low + high) / 2 + (high - low) / 2 * nodes
-        total += (high - low) / 2 * float(weights @ (f(np.cos(angle)) * g(np.cos(angle - t))))
-    return total / math.pi
+        total += (high - low) / 2 * (weights @ (f(np.cos(angle)) * g(np.cos(angle - t))))
+    return total / pi
 
 
 # -- networks --------------------------------------------------------------------------------------
@@ -242,29 +241,29 @@ def chain_of(depth: int) -> Dag:
     return Dag(tuple(("phi", (i,), ()) for i in range(depth)))
 
 
-def random_dag(rng: np.random.Generator, size: int = 10) -> Dag:
+def random_dag(bench: Bench, size: int = 10) -> Dag:
     """Random combined layers and sums, all of which lead to the last node."""
     nodes: list[tuple[str, tuple[int, ...], tuple[Any, ...]]] = [("phi", (0,), ())]
     unread = {1}
     for i in range(2, size + 1):
         last = i == size
-        if len(unread) > 1 and (last or rng.random() < 0.5):
+        if len(unread) > 1 and (last or bench.rng.random() < 0.5):
             count = len(unread) if last else 2
             parents = sorted(unread)[:count]
-            parts = [int(rng.integers(1, 5)) for _ in parents]
-            nodes.append(("sum", tuple(parents), tuple(sp.Rational(p, sum(parts)) for p in parts)))
+            parts = [bench.whole(1, 5) for _ in parents]
+            nodes.append(("sum", tuple(parents), tuple(Rational(p, sum(parts)) for p in parts)))
         else:
-            parents = [int(rng.integers(max(0, i - 3), i))]
+            parents = [bench.whole(max(0, i - 3), i)]
             nodes.append(("phi", tuple(parents), ()))
         unread = (unread - set(parents)) | {i}
     if len(unread) > 1:
         nodes.append(
-            ("sum", tuple(sorted(unread)), tuple(sp.Rational(1, len(unread)) for _ in unread))
+            ("sum", tuple(sorted(unread)), tuple(Rational(1, len(unread)) for _ in unread))
         )
     return Dag(tuple(nodes))
 
 
-def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") -> Network:
+def small_network(bench: Bench, layers: int = 8, phi: str = "relu") -> Network:
     """A random network with few layers, so that all subsets can be enumerated.
 
     It has affine and nonlinear layers, sums, and several outputs.
@@ -273,18 +272,18 @@ def small_network(rng: np.random.Generator, layers: int = 8, phi: str = "relu") 
     for i in range(layers):
         nodes = [step[0] for step in steps]
         unread = [n for n in nodes if not any(n in step[2] for step in steps)]
-        kind = rng.choice(["affine", "phi", "phi", "sum"])
+        kind = bench.rng.choice(["affine", "phi", "phi", "sum"])
         if i == layers - 1 and len(unread) > 1:
             kind, parents = "sum", unread
         elif kind == "sum":
             pool = (unread + nodes[-3:])[-4:]
-            parents = [str(pool[int(rng.integers(len(pool)))]) for _ in range(2)]
+            parents = [str(pool[bench.whole(0, len(pool))]) for _ in range(2)]
             parents[0] = unread[0]
         else:
-            parents = [str(rng.choice(unread if rng.random() < 0.5 else nodes[-3:]))]
+            parents = [str(bench.rng.choice(unread if bench.rng.random() < 0.5 else nodes[-3:]))]
         if kind == "sum":
-            parts = [int(rng.integers(1, 5)) for _ in parents]
-            layer: Layer = Sum(tuple(sp.sqrt(sp.Rational(p, sum(parts))) for p in parts))
+            parts = [bench.whole(1, 5) for _ in parents]
+            layer: Layer = Sum(tuple(sp.sqrt(Rational(p, sum(parts))) for p in parts))
         else:
             layer = Affine() if kind == "affine" else Nonlinear(phi)  # pyright: ignore[reportArgumentType]
         steps.append((f"l{i}", layer, tuple(parents)))
@@ -341,8 +340,8 @@ def greatest(net: Network, start: float, r: Function) -> float:
     )
 
 
-def forward(rng: np.random.Generator, phi: Function, x: Array, widths: Sequence[int]) -> Array:
+def forward(bench: Bench, phi: Function, x: Array, widths: Sequence[int]) -> Array:
     """phi(W ... phi(W x)) for rows x, Gaussian weights of variance 1/fan-in."""
     for width in widths:
-        x = phi(x @ rng.normal(size=(x.shape[1], width)) / math.sqrt(x.shape[1]))
+        x = phi(x @ bench.normal(x.shape[1], width) / sqrt(x.shape[1]))
     return x

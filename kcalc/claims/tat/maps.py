@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 
 import numpy as np
 import sympy as sp
+from sympy import diff, symbols
 
 from ...activations import activation
 from ...activations.gaussian_expectations import pair_expectation
 from ...activations.rectifiers import abrelu, leaky_relu
 from ...calculi.global_maps import c_map, node_values, q_map
-from ...network import combinators
 from ...network.architectures import vanilla
+from ...network.combinators import chain, residual
 from ...network.layers import Affine, Input, Nonlinear, Sum
 from ...network.network import Network
 from ..bench import Bench
 from ..claim import Evidence
+from ..families import graph
 from .independent import SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair
-from .paper import PAPER
+from .paper import claim
 
 NAMES = (
     "tanh",
@@ -38,27 +40,27 @@ NAMES = (
 
 def _inputs(bench: Bench, q1: float, q2: float, c: float, size: int = 16) -> np.ndarray:
     """Two inputs with exactly these q values and cosine."""
-    basis = np.linalg.qr(bench.rng.normal(size=(size, 2)))[0].T
-    return math.sqrt(size) * np.stack(
-        [math.sqrt(q1) * basis[0], math.sqrt(q2) * (c * basis[0] + math.sqrt(1 - c * c) * basis[1])]
+    basis = np.linalg.qr(bench.normal(size, 2))[0].T
+    return sqrt(size) * np.stack(
+        [sqrt(q1) * basis[0], sqrt(q2) * (c * basis[0] + sqrt(1 - c * c) * basis[1])]
     )
 
 
 def _square(phi: Function, q: float) -> float:
-    root = math.sqrt(q)
+    root = sqrt(q)
     return one(lambda z: phi(root * z) ** 2)
 
 
 def _points(bench: Bench, count: int) -> Iterator[tuple[float, float, float]]:
     for _ in range(count):
         yield (
-            float(bench.rng.uniform(-0.95, 0.95)),
-            float(np.exp(bench.rng.uniform(-1, 1))),
-            float(np.exp(bench.rng.uniform(-1, 1))),
+            bench.uniform(-0.95, 0.95),
+            np.exp(bench.uniform(-1, 1)),
+            np.exp(bench.uniform(-1, 1)),
         )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq3",
     "Sec. 2.1, eq. 3",
     r"$\Sigma^{l+1} = E_{z\sim N(0,\Sigma^l)}[\phi(z)\phi(z)^\top]$: the entries of the kernel of "
@@ -78,16 +80,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name, phi in (("tanh", np.tanh), ("relu", leaky(0.0)), ("softplus", SMOOTH["softplus"][0])):
         x = _inputs(bench, 0.7, 1.6, -0.4)
         samples = []
-        for _ in range(bench.size(400, 4000)):
-            y = forward(bench.rng, phi, x, (64,))
-            samples.append(float(y[0] @ y[1]) / 64)
-        expected = float(pair_expectation(name, name, -0.4, 0.7, 1.6))
+        for _ in bench.rounds(400, 4000):
+            y = forward(bench, phi, x, (64,))
+            samples.append((y[0] @ y[1]) / 64)
+        expected = pair_expectation(name, name, -0.4, 0.7, 1.6)
         yield bench.statistical(
             samples, expected, f"one layer of 64 {name} units with weights drawn", width=64
         )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq4",
     "Sec. 2.2, eq. 4",
     r"$q^{l+1} = \mathcal Q(q^l) = E[\phi(\sqrt{q^l}\,z)^2]$ with $q^0 = \|x\|^2/d_0$",
@@ -100,23 +102,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
             found += [activation(name).q_map(q), q_map(vanilla(3, name))(q)]
             steps = [q]
             for _ in range(3):
-                root = math.sqrt(steps[-1])
+                root = sqrt(steps[-1])
                 steps.append(one(lambda z, phi=phi, root=root: phi(root * z) ** 2))
             truth += steps[1::2]
     yield bench.equal(
         found, truth, "the Q map, and three layers of it, against a trapezoidal rule", 1e-10
     )
     x = _inputs(bench, 1.7, 1.0, 0.0)[:1]
-    samples = [
-        float((forward(bench.rng, np.tanh, x, (64,)) ** 2).mean())
-        for _ in range(bench.size(400, 4000))
-    ]
+    samples = [(forward(bench, np.tanh, x, (64,)) ** 2).mean() for _ in bench.rounds(400, 4000)]
     yield bench.statistical(
-        samples, float(activation("tanh").q_map(1.7)), "one layer of 64 tanh units, |x|^2/d_0 = 1.7"
+        samples, activation("tanh").q_map(1.7), "one layer of 64 tanh units, |x|^2/d_0 = 1.7"
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq5",
     "Sec. 2.2, eq. 5",
     r"$c^{l+1} = \mathcal C(c^l,q_1^l,q_2^l) = E[\phi(z_1)\phi(z_2)]/\sqrt{\mathcal "
@@ -127,7 +126,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     same = np.array([2.0, 2.0])
-    printed, cosine = float(same @ same) / 2, float(same @ same) / float(np.linalg.norm(same) ** 2)
+    printed, cosine = (same @ same) / 2, (same @ same) / (np.linalg.norm(same) ** 2)
     yield bench.counterexample(
         abs(printed - cosine),
         "x_1 = x_2 = (2, 2) has c = 1, and x_1.x_2/d_0 = 4",
@@ -141,45 +140,42 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for c, q1, q2 in _points(bench, 2):
             sizes = [_square(phi, q) for q in (q1, q2)]
             found.append(activation(name).c_map(c, q1, q2))
-            truth.append(pair(phi, phi, c, q1, q2) / math.sqrt(sizes[0] * sizes[1]))
+            truth.append(pair(phi, phi, c, q1, q2) / sqrt(sizes[0] * sizes[1]))
     yield bench.equal(found, truth, "the C map at unequal q against a trapezoidal rule", 1e-9)
     q1, q2, c = 0.5, 2.0, 0.6
     x = _inputs(bench, q1, q2, c)
-    cosine = float(x[0] @ x[1] / np.sqrt((x[0] @ x[0]) * (x[1] @ x[1])))
+    cosine = x[0] @ x[1] / np.sqrt((x[0] @ x[0]) * (x[1] @ x[1]))
     phi = activation("tanh")
-    expected = float(phi.c_map(cosine, q1, q2)) * math.sqrt(
-        float(phi.q_map(q1)) * float(phi.q_map(q2))
-    )
+    expected = phi.c_map(cosine, q1, q2) * sqrt(phi.q_map(q1) * phi.q_map(q2))
     samples = []
-    for _ in range(bench.size(400, 4000)):
-        y = forward(bench.rng, np.tanh, x, (64,))
-        samples.append(float(y[0] @ y[1]) / 64)
+    for _ in bench.rounds(400, 4000):
+        y = forward(bench, np.tanh, x, (64,))
+        samples.append((y[0] @ y[1]) / 64)
     yield bench.statistical(
         samples, expected, "C sqrt(Q Q) at c^0 = x_1.x_2/(|x_1||x_2|), weights drawn"
     )
 
 
 def _two_branches(first: str, second: str, w: float) -> Network:
-    steps = [
-        ("x", Input(), ()),
-        ("a", Affine(), ("x",)),
-        ("f", Nonlinear(activation(first)), ("a",)),
-        ("fa", Affine(), ("f",)),
-        ("b", Affine(), ("x",)),
-        ("g", Nonlinear(activation(second)), ("b",)),
-        ("gb", Affine(), ("g",)),
-        ("sum", Sum((w, math.sqrt(1 - w * w))), ("fa", "gb")),
-    ]
-    return Network.from_steps(steps)
+    return graph(
+        x=Input(),
+        a=(Affine(), "x"),
+        f=(Nonlinear(first), "a"),
+        fa=(Affine(), "f"),
+        b=(Affine(), "x"),
+        g=(Nonlinear(second), "b"),
+        gb=(Affine(), "g"),
+        sum=(Sum((w, sqrt(1 - w * w))), "fa", "gb"),
+    )
 
 
 def _branch_values(name: str, c: float, q1: float, q2: float) -> tuple[float, float, float]:
     phi = SMOOTH[name][0]
     sizes = [_square(phi, q) for q in (q1, q2)]
-    return sizes[0], sizes[1], pair(phi, phi, c, q1, q2) / math.sqrt(sizes[0] * sizes[1])
+    return sizes[0], sizes[1], pair(phi, phi, c, q1, q2) / sqrt(sizes[0] * sizes[1])
 
 
-@PAPER.claim(
+@claim(
     "TAT-sum",
     "Sec. 2.3",
     r"a weighted sum has $q=\sum_i w_i^2 q_i$ and $c=\frac1q\sum_i w_i^2 q_i c_i$",
@@ -190,9 +186,9 @@ def _branch_values(name: str, c: float, q1: float, q2: float) -> tuple[float, fl
 def _(bench: Bench) -> Iterator[Evidence]:
     w, c = 0.6, 0.3
     a, b = _branch_values("tanh", c, 0.25, 9.0), _branch_values("gelu", c, 0.25, 9.0)
-    true = (
-        w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]
-    ) / math.sqrt((w**2 * a[0] + (1 - w**2) * b[0]) * (w**2 * a[1] + (1 - w**2) * b[1]))
+    true = (w**2 * sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * sqrt(b[0] * b[1]) * b[2]) / sqrt(
+        (w**2 * a[0] + (1 - w**2) * b[0]) * (w**2 * a[1] + (1 - w**2) * b[1])
+    )
     printed = [
         (w**2 * a[j] * a[2] + (1 - w**2) * b[j] * b[2]) / (w**2 * a[j] + (1 - w**2) * b[j])
         for j in (0, 1)
@@ -210,11 +206,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             net, w = _two_branches(first, second, 0.6), 0.6
             a, b = _branch_values(first, c, q1, q2), _branch_values(second, c, q1, q2)
             q = [w**2 * a[j] + (1 - w**2) * b[j] for j in (0, 1)]
-            cross = (
-                w**2 * math.sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * math.sqrt(b[0] * b[1]) * b[2]
-            )
-            general += [float(v) for v in node_values(net, c, q1, q2)["sum"]]
-            general_true += [q[0], q[1], cross / math.sqrt(q[0] * q[1])]
+            cross = w**2 * sqrt(a[0] * a[1]) * a[2] + (1 - w**2) * sqrt(b[0] * b[1]) * b[2]
+            general += list(node_values(net, c, q1, q2)["sum"])
+            general_true += [q[0], q[1], cross / sqrt(q[0] * q[1])]
             a, b = _branch_values(first, c, q1, q1), _branch_values(second, c, q1, q1)
             uniform.append(c_map(net)(c, q1))
             uniform_true.append(
@@ -226,7 +220,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(uniform, uniform_true, "c of a sum at uniform q, as printed", 1e-9)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq7",
     "Sec. 2.4, eq. 7",
     r"a block $w\,x + \sqrt{1-w^2}\,\mathcal R(x)$ has $c \mapsto w^2c+(1-w^2)\,\mathcal "
@@ -236,10 +230,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, squares = [], [], []
-    for _ in range(bench.size(8, 40)):
-        w = float(bench.rng.uniform(0, 1))
-        slope = float(bench.rng.uniform(0, 1))
-        c = float(bench.rng.uniform(-1, 1))
+    for _ in bench.rounds(8, 40):
+        w = bench.uniform(0, 1)
+        slope = bench.uniform(0, 1)
+        c = bench.uniform(-1, 1)
         net = _tailored_block(w, slope)
         inner = homogeneous_pair(leaky(slope), leaky(slope), c) * 2 / (1 + slope**2)
         twice = homogeneous_pair(leaky(slope), leaky(slope), inner) * 2 / (1 + slope**2)
@@ -252,26 +246,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "blocks with two tailored rectifiers in the branch, by the angular integral",
         1e-11,
     )
-    yield bench.equal(squares, 1.0, "q of the block at q = 1", 1e-12)
+    yield bench.equal(squares, 1.0, "q of the block at q = 1")
     w, c, width = 0.7, -0.3, 16
     x = _inputs(bench, 1, 1, c, width)
     samples = []
-    for _ in range(bench.size(1500, 20000)):
-        hidden = forward(bench.rng, leaky(0.0), x, (width,)) * math.sqrt(2)
-        y = w * x + math.sqrt(1 - w * w) * forward(bench.rng, lambda v: v, hidden, (width,))
-        samples.append(float(y[0] @ y[1]) / width)
-    relu = combinators.chain(Affine(), Nonlinear(activation("relu")))
-    expected = w**2 * c + (1 - w**2) * float(c_map(relu)(c))
+    for _ in bench.rounds(1500, 20000):
+        hidden = forward(bench, leaky(0.0), x, (width,)) * sqrt(2)
+        y = w * x + sqrt(1 - w * w) * forward(bench, lambda v: v, hidden, (width,))
+        samples.append((y[0] @ y[1]) / width)
+    relu = chain(Affine(), Nonlinear("relu"))
+    expected = w**2 * c + (1 - w**2) * c_map(relu)(c)
     yield bench.statistical(
         samples, expected, "a block with one layer of ReLUs and weights drawn, width 16"
     )
 
 
 def _tailored_block(w: float, slope: float) -> Network:
-    scale = math.sqrt(2 / (1 + slope**2))
+    scale = sqrt(2 / (1 + slope**2))
     phi = abrelu(slope * scale, scale)
-    branch = combinators.chain(Affine(), Nonlinear(phi), Affine(), Nonlinear(phi), Affine())
-    return combinators.residual(branch, shortcut_weight=w)
+    branch = chain(Affine(), Nonlinear(phi), Affine(), Nonlinear(phi), Affine())
+    return residual(branch, shortcut_weight=w)
 
 
 # -- derivatives -----------------------------------------------------------------------------------
@@ -281,10 +275,10 @@ def _moment(name: str, i: int, c: float, q1: float, q2: float) -> float:
     """The right-hand side of eq. 18."""
     f, phi = SMOOTH[name][i], SMOOTH[name][0]
     sizes = [_square(phi, q) for q in (q1, q2)]
-    return (q1 * q2) ** (i / 2) / math.sqrt(sizes[0] * sizes[1]) * pair(f, f, c, q1, q2)
+    return (q1 * q2) ** (i / 2) / sqrt(sizes[0] * sizes[1]) * pair(f, f, c, q1, q2)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq17", "App. A.3, eq. 17",
     r"$\mathcal C'(c,q_1,q_2)=\frac{\sqrt{q_1q_2}}{\sqrt{\mathcal Q(q_1)\mathcal Q(q_2)}}"
     r"E[\phi'(\sqrt{q_1}z_1)\,\phi'(\sqrt{q_2}(cz_1+\sqrt{1-c^2}z_2))]$",
@@ -313,7 +307,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq18", "App. A.3, eq. 18",
     r"$\mathcal C^{(i)}(c,q_1,q_2)=\frac{(q_1q_2)^{i/2}}{\sqrt{\mathcal Q(q_1)\mathcal Q(q_2)}}"
     r"E[\phi^{(i)}(\sqrt{q_1}z_1)\,\phi^{(i)}(\sqrt{q_2}(cz_1+\sqrt{1-c^2}z_2))]$",
@@ -329,7 +323,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found, truth, "i = 2: C'' of the calculus against the printed expectation", 1e-8
     )
     found, truth = [], []
-    for i in range(bench.size(5, 8)):
+    for i in bench.rounds(5, 8):
         for c, q1, q2 in _points(bench, 2):
             wave = SMOOTH["sin"][i % 2]
             sizes = [_square(np.sin, q) for q in (q1, q2)]
@@ -339,19 +333,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 else activation("sin").c_map(c, q1, q2)
             )
             truth.append(
-                (q1 * q2) ** (i / 2) / math.sqrt(sizes[0] * sizes[1]) * pair(wave, wave, c, q1, q2)
+                (q1 * q2) ** (i / 2) / sqrt(sizes[0] * sizes[1]) * pair(wave, wave, c, q1, q2)
             )
     yield bench.equal(found, truth, "i = 0 to 4 and more for the sine", 1e-9)
-    c, a, b = sp.symbols("c a b", positive=True)
+    c, a, b = symbols("c a b", positive=True)
     # E sin u sin v; E cos u cos v has cosh in its place
     exact = sp.exp(-(a + b) / 2) * sp.sinh(c * sp.sqrt(a * b))
     yield bench.exact(
-        sp.diff(exact, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)),
+        diff(exact, c) - sp.sqrt(a * b) * sp.exp(-(a + b) / 2) * sp.cosh(c * sp.sqrt(a * b)),
         "i = 1 for the sine, exactly",
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq19",
     "App. A.4, eq. 19",
     r"$\mathcal C^{(i)}(0)=E[\phi^{(i)}(z)]^2 \ge 0$",
@@ -359,7 +353,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"C^{(i)}(0)=q^i\,E[\phi^{(i)}(\sqrt q z)]^2/\mathcal Q(q)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    slope = float(abrelu(2, 2).c_map.derivative(1)(0.0))
+    slope = abrelu(2, 2).c_map.derivative(1)(0.0)
     printed = one(lambda z: 2.0 + 0 * z) ** 2
     yield bench.counterexample(
         abs(printed - slope),
@@ -370,7 +364,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in NAMES[: bench.size(6, 11)]:
         for _, q, _ in _points(bench, 2):
-            root = math.sqrt(q)
+            root = sqrt(q)
             series = np.asarray(activation(name).c_map.series(3, q), dtype=float) * [1, 1, 2]
             size = one(lambda z, r=root, f=SMOOTH[name][0]: f(r * z) ** 2)
             found += list(series)

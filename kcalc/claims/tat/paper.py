@@ -3,3 +3,4 @@
 from ..claim import Paper
 
 PAPER = Paper("tat", "Deep learning without shortcuts: shaping the kernel with tailored rectifiers")
+claim = PAPER.claim

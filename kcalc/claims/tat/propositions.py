@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import acos, sqrt
 
 import numpy as np
 import sympy as sp
 from scipy import integrate
+from sympy import Integer, Poly, Rational, Symbol, diff, expand, simplify, symbols
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
 from ...foundation.errors import KcalcError
-from ...network import combinators
 from ...network.architectures import vanilla
+from ...network.combinators import chain, repeat, residual
 from ...network.layers import Affine, Nonlinear
 from ...network.network import Network
 from ...shaping import shape
@@ -30,7 +31,7 @@ from .independent import (
     tailored_map,
     tailored_rectifier,
 )
-from .paper import PAPER
+from .paper import claim
 from .tailored import printed_tailored_map
 
 _C = np.cos(np.linspace(0, np.pi, 41))
@@ -45,13 +46,11 @@ def _resnet(square: float, depth: int) -> Network:
 
     ``square``: the squared shortcut weight.
     """
-    branch = combinators.chain(Affine(), Nonlinear(tailored_rectifier(0.0)), Affine())
-    return combinators.repeat(
-        combinators.residual(branch, shortcut_weight=math.sqrt(square)), depth
-    )
+    branch = chain(Affine(), Nonlinear(tailored_rectifier(0.0)), Affine())
+    return repeat(residual(branch, shortcut_weight=sqrt(square)), depth)
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop1",
     "Sec. 4.1 and App. C, Proposition 1",
     r"a network of tailored rectifiers has the C map of a rescaled ResNet of ReLUs with shortcut "
@@ -63,28 +62,28 @@ def _resnet(square: float, depth: int) -> Network:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     a, c = 0.37, 0.2
-    printed, true = float(c_map(_resnet(a / (1 + a * a), 1))(c)), float(tailored_map(a, c))
+    printed, true = c_map(_resnet(a / (1 + a * a), 1))(c), tailored_map(a, c)
     yield bench.counterexample(
         abs(printed - true), "one layer of slope .37 at c = .2", printed=printed, rectifier=true
     )
-    t, s = sp.symbols("t a", positive=True)
-    relu = printed_tailored_map(t, sp.Integer(0))
+    t, s = symbols("t a", positive=True)
+    relu = printed_tailored_map(t, Integer(0))
     mixed = 2 * s / (1 + s**2) * sp.cos(t) + (1 - s) ** 2 / (1 + s**2) * relu
     yield bench.exact(
-        sp.simplify(mixed - printed_tailored_map(t, s)), "the block's C map less the rectifier's"
+        simplify(mixed - printed_tailored_map(t, s)), "the block's C map less the rectifier's"
     )
     yield bench.exact(
-        sp.simplify(2 * s / (1 + s**2) + (1 - s) ** 2 / (1 + s**2) - 1),
+        simplify(2 * s / (1 + s**2) + (1 - s) ** 2 / (1 + s**2) - 1),
         "the squared weights add up to 1",
     )
     plain, blocks, iterated = [], [], []
-    for slope in bench.rng.uniform(0, 3, bench.size(6, 30)):
-        depth = int(bench.rng.integers(1, 12))
-        plain.append(c_map(vanilla(depth, tailored_rectifier(float(slope))))(_C))
+    for slope in bench.uniform(0, 3, bench.size(6, 30)):
+        depth = bench.whole(1, 12)
+        plain.append(c_map(vanilla(depth, tailored_rectifier(slope)))(_C))
         blocks.append(c_map(_resnet(2 * slope / (1 + slope**2), depth))(_C))
         c = _C
         for _ in range(depth):
-            c = tailored_map(float(slope), c)
+            c = tailored_map(slope, c)
         iterated.append(c)
     yield bench.equal(
         plain, blocks, "global C maps of both networks, random slopes and depths", 1e-11
@@ -92,43 +91,42 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(blocks, iterated, "the blocks against iterates of eq. 9", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq25",
     "App. C, eq. 25",
     r"$\mathcal C_{\mathcal B}(c)=w^2c+(1-w^2)\,\mathcal C_{\phi_0}(c)$ for a block with one "
     r"layer of ReLUs",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    squares = bench.rng.uniform(0.01, 0.99, bench.size(8, 50))
-    found = [c_map(_resnet(float(w), 1))(_C) for w in squares]
-    integral = np.array([2 * homogeneous_pair(leaky(0.0), leaky(0.0), float(c)) for c in _C])
+    squares = bench.uniform(0.01, 0.99, bench.size(8, 50))
+    found = [c_map(_resnet(w, 1))(_C) for w in squares]
+    integral = np.array([2 * homogeneous_pair(leaky(0.0), leaky(0.0), c) for c in _C])
     yield bench.equal(
         found,
         squares[:, None] * _C + (1 - squares[:, None]) * integral,
         "blocks against the angular integral",
-        1e-12,
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq26",
     "App. C, eq. 26",
     r"$\mathcal C_{\mathcal "
     r"B}(c)=\frac{2\alpha}{1+\alpha^2}\,c+\frac{(1-\alpha)^2}{1+\alpha^2}\,\frac{\sqrt{1-c^2}+c(\pi-\cos^{-1}c)}{\pi}$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    slopes = bench.rng.uniform(0, 3, bench.size(10, 60))
+    slopes = bench.uniform(0, 3, bench.size(10, 60))
     found = [c_map(_resnet(2 * s / (1 + s * s), 1))(_C) for s in slopes]
     formula = [
         2 * s / (1 + s * s) * _C + (1 - s) ** 2 / (1 + s * s) * _relu_map(_C) for s in slopes
     ]
-    yield bench.equal(found, formula, "the block's C map by the calculus, random slopes", 1e-12)
+    yield bench.equal(found, formula, "the block's C map by the calculus, random slopes")
 
 
 # -- degenerate limits -----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop2",
     "App. A.2, Proposition 2",
     r"$\lim_{L\to\infty}\mathcal C_f(c)=c^*\in[0,1]$ for all $c\in(-1,1)$",
@@ -138,15 +136,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     C = c_map(vanilla(50, "identity"))
     yield bench.counterexample(
-        abs(float(C(0.8) - C(0.2))),
+        abs(C(0.8) - C(0.2)),
         "50 linear layers keep c = .2 and c = .8 apart",
-        values=[float(C(0.2)), float(C(0.8))],
+        values=[C(0.2), C(0.8)],
     )
-    weights = np.array(
-        [C.weights for C in power_maps(bench.rng, bench.size(100, 1000)) if C.weights[1] < 0.9]
-    )
+    weights = np.array([C.weights for C in power_maps(bench, 100, 1000) if C.weights[1] < 0.9])
     values = np.tile([-0.99, -0.5, 0.0, 0.3, 0.9, 0.999], (len(weights), 1))
-    for _ in range(bench.size(3000, 20000)):
+    for _ in bench.rounds(3000, 20000):
         total = np.zeros_like(values)
         for n in range(weights.shape[1] - 1, -1, -1):
             total = total * values + weights[:, n, None]
@@ -162,9 +158,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("softplus", "gelu", "sigmoid", "cos", "gaussian", "swish")[: bench.size(4, 6)]:
         phi, x = SMOOTH[name][0], 0.4
         size = one(lambda z, f=phi: f(z) ** 2)
-        for _ in range(bench.size(60, 300)):
+        for _ in bench.rounds(60, 300):
             x = min(pair(phi, phi, x) / size, 1.0)
-        block = combinators.chain(Affine(), Nonlinear(activation(name)), Affine(sigma_w=size**-0.5))
+        block = chain(Affine(), Nonlinear(name), Affine(sigma_w=size**-0.5))
         limits.append(depth_limit(block, 1.0).c)
         iterated.append(x)
     yield bench.equal(
@@ -172,7 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     refused = 0.0
     try:
-        depth_limit(combinators.chain(Affine(), Nonlinear(activation("identity")), Affine()))
+        depth_limit(chain(Affine(), Nonlinear("identity"), Affine()))
     except KcalcError:
         refused = 1.0
     yield bench.equal(refused, 1.0, "the calculus refuses to name a limit for linear layers", 0.5)
@@ -180,7 +176,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _psi(c: float, time: float) -> float:
     """The flow psi by a Runge-Kutta method in the angle: dt/ds = -(sin t - t cos t)/sin t."""
-    angle = math.acos(c)
+    angle = acos(c)
     run = integrate.solve_ivp(
         lambda _, t: -(np.sin(t) - t * np.cos(t)) / np.sin(t),
         (0, time),
@@ -192,7 +188,7 @@ def _psi(c: float, time: float) -> float:
     return float(np.cos(run.y[0, -1]))
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop3", "App. C, Proposition 3, eqs. 27-29",
     r"TReLU with $\mathcal C_f(0)=\eta$: $\mathcal C_f(c)\to\psi(c,T)$ as $L\to\infty$, where "
     r"$\dot x=\sqrt{1-x^2}-x\cos^{-1}x$, $\psi(0,T)=\eta$",
@@ -237,8 +233,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope = shape(vanilla(depth), method="tat", eta=eta).constants["relu"].negative_slope
             c = np.array(starts)
             for _ in range(depth):
-                c = tailored_map(float(slope or 0.0), c)
-            errors.append(float(np.abs(c - limit).max()))
+                c = tailored_map(slope or 0.0, c)
+            errors.append(np.abs(c - limit).max())
         order = np.polyfit(np.log(depths), np.log(errors), 1)[0]
         yield bench.equal(
             order,
@@ -250,15 +246,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq30",
     "App. C, eq. 30",
     r"$g(x)=\sqrt{1-x^2}-x\cos^{-1}x>0$ on $(-1,1)$, $g(1)=0$, $g'(x)=-\cos^{-1}x$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     g = sp.sqrt(1 - x**2) - x * sp.acos(x)
-    yield bench.exact(sp.diff(g, x) + sp.acos(x), "g' + arccos x")
+    yield bench.exact(diff(g, x) + sp.acos(x), "g' + arccos x")
     yield bench.exact(g.subs(x, 1), "g(1)")
     yield bench.certified(
         _direct, "0.5", "3.14159265358979323846264338328", "g(cos t)/t^3 for t in [1/2, pi]"
@@ -273,19 +269,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.append(_C[1:-1], 0.999)
     corner = np.asarray(activation("relu").c_map(c)) - c
     yield bench.at_most(1e-9, corner, "C(c) - c = g(c)/pi of ReLUs by the calculus")
-    yield bench.equal(corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "and it is g/pi", 1e-12)
+    yield bench.equal(corner * np.pi, np.sqrt(1 - c**2) - c * np.arccos(c), "and it is g/pi")
 
 
 def _direct(t):
     return (t.sin() - t * t.cos()) / t**3
 
 
-@PAPER.claim("TAT-eq31", "App. C, eq. 31", r"$g(x)\ge\frac{2\sqrt2}{3}(1-x)^{3/2}$ on $[-1,1]$")
+@claim("TAT-eq31", "App. C, eq. 31", r"$g(x)\ge\frac{2\sqrt2}{3}(1-x)^{3/2}$ on $[-1,1]$")
 def _(bench: Bench) -> Iterator[Evidence]:
-    t, x = sp.symbols("t x", positive=True)
-    half = 2 * sp.sqrt(2) / 3 * (2 * sp.sin(t / 2) ** 2) ** sp.Rational(3, 2)
+    t, x = symbols("t x", positive=True)
+    half = 2 * sp.sqrt(2) / 3 * (2 * sp.sin(t / 2) ** 2) ** Rational(3, 2)
     yield bench.exact(
-        sp.simplify(half.subs(t, x) - sp.Rational(8, 3) * sp.Abs(sp.sin(x / 2)) ** 3),
+        simplify(half.subs(t, x) - Rational(8, 3) * sp.Abs(sp.sin(x / 2)) ** 3),
         "at x = cos t the right side is (8/3) sin(t/2)^3",
     )
 
@@ -296,26 +292,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
         far, "0.5", "3.14159265358979323846264338328", "(difference)/t^5 for t in [1/2, pi]"
     )
     u = t / 2
-    near = sp.Poly(
-        sp.expand(
-            (t**3 / 3 - t**5 / 30 - sp.Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5
-        ),
-        t,
+    near = Poly(
+        expand((t**3 / 3 - t**5 / 30 - Rational(8, 3) * (u - u**3 / 6 + u**5 / 120) ** 3) / t**5), t
     )
     terms = [(int(n), c) for (n,), c in near.terms()]
-    yield bench.exact(near.eval(0) - sp.Rational(1, 120), "its value at t = 0 is 1/120")
+    yield bench.exact(near.eval(0) - Rational(1, 120), "its value at t = 0 is 1/120")
     yield bench.certified(
         lambda t: sum((t**n * int(c.p) / int(c.q) for n, c in terms), start=0 * t), 0, "0.5",
         "a lower bound of (difference)/t^5 for t in [0, 1/2], by alternating series",
     )  # fmt: skip
     slope = sp.sqrt(2) * sp.sqrt(1 - x)
     yield bench.exact(
-        sp.diff(2 * sp.sqrt(2) / 3 * (1 - x) ** sp.Rational(3, 2), x) + slope,
+        diff(2 * sp.sqrt(2) / 3 * (1 - x) ** Rational(3, 2), x) + slope,
         "h' = -arccos x + sqrt(2 - 2x)",
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq31sol",
     "App. C, proof of Proposition 3",
     r"$\dot x=\frac{2\sqrt2}{3}(1-x)^{3/2}$, $x(0)=0$ has the solution "
@@ -323,22 +316,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"and lies below $\psi(0,t)$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    t = sp.Symbol("t", positive=True)
+    t = Symbol("t", positive=True)
     root = 3 / (sp.sqrt(2) * t + 3)
     yield bench.exact(
-        sp.diff(1 - root**2, t) - 2 * sp.sqrt(2) / 3 * root**3, "the differential equation"
+        diff(1 - root**2, t) - 2 * sp.sqrt(2) / 3 * root**3, "the differential equation"
     )
     yield bench.exact((1 - root**2).subs(t, 0), "the initial value")
     times = np.linspace(0, 60, 31)
-    below = 1 - (3 / (math.sqrt(2) * times + 3)) ** 2
+    below = 1 - (3 / (sqrt(2) * times + 3)) ** 2
     yield bench.at_most(
-        below,
-        [flow(0.0, float(s)) for s in times],
-        "it lies below psi(0, t) of the calculus",
-        1e-11,
+        below, [flow(0.0, s) for s in times], "it lies below psi(0, t) of the calculus", 1e-11
     )
     run = integrate.solve_ivp(
-        lambda _, x: 2 * math.sqrt(2) / 3 * (1 - x) ** 1.5,
+        lambda _, x: 2 * sqrt(2) / 3 * (1 - x) ** 1.5,
         (0, 7),
         [0.0],
         "DOP853",
@@ -346,14 +336,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         atol=1e-13,
     )
     yield bench.equal(
-        1 - (3 / (7 * math.sqrt(2) + 3)) ** 2, run.y[0, -1], "t = 7, by Runge-Kutta", 1e-10
+        1 - (3 / (7 * sqrt(2) + 3)) ** 2, run.y[0, -1], "t = 7, by Runge-Kutta", 1e-10
     )
 
 
 # -- rectifiers from rectifiers --------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-prop4",
     "App. C, Proposition 4, eqs. 38-39",
     r"$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so that leaky ReLUs "
@@ -362,17 +352,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theorem=True,
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, x = sp.symbols("a x", positive=True)
+    a, x = symbols("a x", positive=True)
     phi = {1: x, -1: -a * x}  # phi_a(x) and phi_a(-x) for x > 0
     yield bench.exact((phi[1] + a * phi[-1]) / (1 - a**2) - x, "x > 0")
     yield bench.exact((phi[-1] + a * phi[1]) / (1 - a**2), "x < 0")
     found, truth = [], []
-    for slope in (-0.6, 0.0, 0.3, 0.9, 2.0, *bench.rng.uniform(-3, 3, bench.size(5, 50))):
-        weights = [bench.rng.normal(size=s) for s in ((5, 7), (7,), (7, 6), (6,), (6, 2))]
-        v = bench.rng.normal(size=(4, 5))
+    for slope in (-0.6, 0.0, 0.3, 0.9, 2.0, *bench.uniform(-3, 3, bench.size(5, 50))):
+        weights = [bench.normal(*s) for s in ((5, 7), (7,), (7, 6), (6,), (6, 2))]
+        v = bench.normal(4, 5)
         hidden = np.maximum(np.maximum(v @ weights[0] + weights[1], 0) @ weights[2] + weights[3], 0)
         truth.append(hidden @ weights[4])
-        y, numeric = v, leaky(float(slope))
+        y, numeric = v, leaky(slope)
         for w, b in ((weights[0], weights[1]), (weights[2], weights[3])):
             doubled = numeric(y @ np.concatenate([w, -w], axis=1) + np.concatenate([b, -b]))
             # goes into the next weights
@@ -383,32 +373,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq40",
     "App. C, eq. 40",
     r"$\phi_\alpha(-x)=-\alpha\,\phi_{1/\alpha}(x)$ (used in the last step)",
     caveat=r"needs $\alpha\ne0$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a, x = sp.symbols("a x", positive=True)
+    a, x = symbols("a x", positive=True)
     # the slope's sign does not matter: both sides are linear on each side of 0
-    for sign in (
-        1,
-        -1,
-    ):
+    for sign in (1, -1):
         slope = sign * a
         for at, where in ((x, "x > 0"), (-x, "x < 0")):
             sides = [
                 sp.Piecewise((u, u >= 0), (s * u, True)) for s, u in ((slope, -at), (1 / slope, at))
             ]
             yield bench.exact(sides[0] + slope * sides[1], f"{where}, slope of sign {sign}")
-    v = bench.rng.normal(size=200)
-    slopes = np.append(bench.rng.uniform(-3, 3, 20), [1e-3, -1.0, 1.0])
-    left = [leaky(float(s))(-v) for s in slopes]
-    yield bench.equal(
-        left, [-s * leaky(float(1 / s))(v) for s in slopes], "random x and slopes", 1e-11
-    )
-    zero = float(leaky(0.0)(np.array(1.0)))
+    v = bench.normal(200)
+    slopes = np.append(bench.uniform(-3, 3, 20), [1e-3, -1.0, 1.0])
+    left = [leaky(s)(-v) for s in slopes]
+    yield bench.equal(left, [-s * leaky(1 / s)(v) for s in slopes], "random x and slopes", 1e-11)
+    zero = leaky(0.0)(np.array(1.0))
     yield bench.counterexample(
         zero,
         "slope 0 at x = -1: the left side is 1, the right side 0 times something undefined",

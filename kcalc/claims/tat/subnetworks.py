@@ -5,12 +5,13 @@ U_{f,r} is computed by the recipe of the appendix.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import sympy as sp
+from sympy import Integer, Rational, Symbol, diff, simplify, sympify
 
 from ...activations import activation
 from ...calculi.global_maps import c_map
@@ -31,11 +32,11 @@ from .independent import (
     tailored_map,
     tailored_rectifier,
 )
-from .paper import PAPER
+from .paper import claim
 
 
 def _networks(bench: Bench, count: int) -> list[Network]:
-    return [small_network(bench.rng, int(bench.rng.integers(2, 9))) for _ in range(count)]
+    return [small_network(bench, bench.whole(2, 9)) for _ in range(count)]
 
 
 def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend: float) -> float:
@@ -48,7 +49,7 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
     return float(read(net, members, entry, np.array([1.0, 0.0]), step)[out][1])
 
 
-@PAPER.claim(
+@claim(
     "TAT-mu1",
     "App. B.1",
     r"$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function of $\mathcal "
@@ -57,23 +58,19 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, several = [], [], 0
     for net in _networks(bench, bench.size(40, 200)):
-        psi = float(bench.rng.uniform(1, 2))
+        psi = bench.uniform(1, 2)
         found.append(maximal_slope(net)(psi))
         truth.append(greatest(net, 1.0, lambda x, psi=psi: psi * x))
         several += len(subnetworks(net))
     yield bench.equal(
-        found,
-        truth,
-        "random networks against all subsets of their layers",
-        1e-12,
-        subnetworks=several,
+        found, truth, "random networks against all subsets of their layers", subnetworks=several
     )
     size = one(lambda z: np.tanh(z) ** 2)
     psi = one(lambda z: (1 - np.tanh(z) ** 2) ** 2) / size
-    scaled = activation(sp.tanh(sp.Symbol("x", real=True)) / math.sqrt(size))  # pyright: ignore[reportArgumentType]
+    scaled = activation(sp.tanh(Symbol("x", real=True)) / sqrt(size))  # pyright: ignore[reportArgumentType]
     slopes, rule = [], []
-    for _ in range(bench.size(8, 40)):
-        dag = random_dag(bench.rng, 6)
+    for _ in bench.rounds(8, 40):
+        dag = random_dag(bench, 6)
         slopes.append(c_map(dag.network(scaled)).derivative(1)(1.0))
         rule.append(dag(1.0, lambda x: psi * x))
     yield bench.equal(
@@ -84,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-mu0",
     "App. B.1",
     r"$\mu_f^0(\alpha)=\max_{g\subseteq f}\mathcal C_g(0)$, and it is $M_{f,r_0}(0)$ with "
@@ -93,21 +90,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     found, generic, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
-        slope = float(bench.rng.uniform(-1, 1))
+        slope = bench.uniform(-1, 1)
         found.append(maximal_c_value(net)(slope))
         generic.append(maximal(net, lambda c, a=slope: tailored_map(a, c))(0.0))
         truth.append(greatest(net, 0.0, lambda c, a=slope: tailored_map(a, c)))
-    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12)
-    yield bench.equal(generic, truth, "M with r = C at 0", 1e-12)
+    yield bench.equal(found, truth, "random networks against all subsets of their layers")
+    yield bench.equal(generic, truth, "M with r = C at 0")
     whole, recipe = [], []
-    for _ in range(bench.size(6, 40)):
-        dag, slope = random_dag(bench.rng, 7), float(bench.rng.uniform(-1, 3))
+    for _ in bench.rounds(6, 40):
+        dag, slope = random_dag(bench, 7), bench.uniform(-1, 3)
         whole.append(c_map(dag.network(tailored_rectifier(slope)))(0.0))
         recipe.append(dag(0.0, lambda c, a=slope: tailored_map(a, c)))
-    yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)", 1e-12)
+    yield bench.equal(whole, recipe, "C_f(0) by the calculus is U_{f,C}(0)")
 
 
-@PAPER.claim(
+@claim(
     "TAT-mu2",
     "App. B.1",
     r"$\mu_f^2(\mathcal C''(1))=\max_{g\subseteq f}\mathcal C_g''(1)$, a multiple of $\mathcal "
@@ -116,42 +113,39 @@ def _(bench: Bench) -> Iterator[Evidence]:
     hypotheses=r"$\mathcal C'(1)=1$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    x = sp.Symbol("x")
+    x = Symbol("x")
     a, b = sp.Function("a"), sp.Function("b")
-    y = sp.Symbol("y")
-    rule = sp.diff(a(y), y, 2).subs(y, b(x)) * sp.diff(b(x), x) ** 2 + sp.diff(a(y), y).subs(
-        y, b(x)
-    ) * sp.diff(b(x), x, 2)
-    yield bench.exact((sp.diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
+    y = Symbol("y")
+    rule = diff(a(y), y, 2).subs(y, b(x)) * diff(b(x), x) ** 2 + diff(a(y), y).subs(y, b(x)) * diff(
+        b(x), x, 2
+    )
+    yield bench.exact((diff(a(b(x)), x, 2) - rule).doit(), "the chain rule of second order")
     found, multiple, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
-        bend = float(bench.rng.uniform(0.01, 1))
+        bend = bench.uniform(0.01, 1)
         curvature = maximal_curvature(net)
         found.append(curvature(bend))
         multiple.append(curvature.multiplier * bend)
         truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
-    yield bench.equal(found, truth, "random networks against all subsets of their layers", 1e-12)
-    yield bench.equal(multiple, truth, "the multiplier times C''(1)", 1e-12)
+    yield bench.equal(found, truth, "random networks against all subsets of their layers")
+    yield bench.equal(multiple, truth, "the multiplier times C''(1)")
 
 
 # -- B.2 -------------------------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-r2", "App. B.2", r"$\mu_f^2(\mathcal C''(1))=M_{f,r_2}(0)$ with $r_2(x)=x+\mathcal C''(1)$"
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, ours, truth = [], [], []
     for net in _networks(bench, bench.size(40, 200)):
-        bend = float(bench.rng.uniform(0.01, 1))
+        bend = bench.uniform(0.01, 1)
         found.append(maximal(net, lambda x, k=bend: x + k)(0.0))
         ours.append(greatest(net, 0.0, lambda x, k=bend: x + k))
         truth.append(max((_curvature(net, *g, bend) for g in subnetworks(net)), default=0.0))
     yield bench.equal(
-        [found, ours],
-        [truth, truth],
-        "random networks: the greatest C_g''(1) by the chain rule",
-        1e-12,
+        [found, ours], [truth, truth], "random networks: the greatest C_g''(1) by the chain rule"
     )
 
 
@@ -163,7 +157,7 @@ def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-mono",
     "App. B.2",
     r"for non-decreasing $r$ with $r(x)\ge x$ on the values that occur ($\mathcal C$ of leaky "
@@ -200,33 +194,26 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found,
         truth,
         "random networks, r(x) >= x: those that compose to no larger one give the maximum",
-        1e-12,
         networks=short,
         wrong_for_r_below_x=int(wrong),
     )
-    drawn = bench.rng.uniform(0, 1, (bench.size(200, 2000), 3))
+    drawn = bench.uniform(0, 1, bench.size(200, 2000), 3)
     composed = [
         max(tailored_map(a, c), tailored_map(b, c)) - tailored_map(a, tailored_map(b, c))
         for a, b, c in drawn
     ]
-    yield bench.at_most(
-        composed, 0, "U of a composition against its parts for maps of rectifiers", 1e-12
-    )
+    yield bench.at_most(composed, 0, "U of a composition against its parts for maps of rectifiers")
     below = []
     # where r(x) < x, kcalc still finds the maximum
     for net in _networks(bench, bench.size(20, 100)):
-        below.append(
-            float(maximal(net, lambda v: 0.7 * v)(1.0)) - greatest(net, 1.0, lambda v: 0.7 * v)
-        )
-    yield bench.equal(
-        below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks", 1e-12
-    )
+        below.append(maximal(net, lambda v: 0.7 * v)(1.0) - greatest(net, 1.0, lambda v: 0.7 * v))
+    yield bench.equal(below, 0.0, "r(x) = .7x: the calculus finds the maximum over all subnetworks")
 
 
 # -- B.3, B.4 --------------------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-b3",
     "App. B.3",
     r"$\mathcal C(c)$ of leaky ReLUs is a strictly decreasing function of $\alpha$, for "
@@ -234,29 +221,27 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\mu_f^0(\alpha)$ where it is not 0",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    a = sp.Symbol("a", real=True)
+    a = Symbol("a", real=True)
     k = (1 - a) ** 2 / (sp.pi * (1 + a**2))
     yield bench.exact(
-        sp.simplify(sp.diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)),
+        simplify(diff(k, a) + 2 * (1 - a**2) / (sp.pi * (1 + a**2) ** 2)),
         "dk/da = -2 (1 - a^2)/(pi (1 + a^2)^2) < 0",
     )
-    yield bench.exact(
-        sp.simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again"
-    )
+    yield bench.exact(simplify(k.subs(a, 1 / a) - k), "k(1/a) = k(a): beyond a = 1 it rises again")
     grid = np.linspace(-1, 1, 41)
     c = np.array([-1.0, -0.4, 0.0, 0.7])
-    values = np.array([np.asarray(tailored_rectifier(float(s)).c_map(c)) for s in grid])
+    values = np.array([np.asarray(tailored_rectifier(s).c_map(c)) for s in grid])
     yield bench.at_most(
         1e-9, -np.diff(values, axis=0), "C(c) of the calculus falls along a grid of slopes"
     )
     steps = []
     for net in _networks(bench, bench.size(20, 100)):
-        if net.nodes_of(Nonlinear) and float(maximal_c_value(net)(0.0)) > 0:
+        if net.nodes_of(Nonlinear) and maximal_c_value(net)(0.0) > 0:
             steps.append(-np.diff(np.asarray(maximal_c_value(net)(grid))))
     yield bench.at_most(1e-9, np.array(steps), "mu^0 of random networks falls along the same grid")
 
 
-@PAPER.claim(
+@claim(
     "TAT-b4",
     "App. B.4, rules 1-5",
     r"$U_{f,r}$: compositions map to compositions, affine layers to the identity, nonlinear ones "
@@ -266,20 +251,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     c = np.array([-1.0, -0.6, 0.0, 0.5, 1.0])
     maps, recipe, slopes, powers = [], [], [], []
-    for _ in range(bench.size(15, 80)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
-        slope = float(bench.rng.uniform(-1, 2))
+    for _ in bench.rounds(15, 80):
+        dag = random_dag(bench, bench.whole(2, 12))
+        slope = bench.uniform(-1, 2)
         maps.append(c_map(dag.network(tailored_rectifier(slope)))(c))
         recipe.append(dag(c, lambda x, a=slope: tailored_map(a, x)))
-        psi = sp.Rational(int(bench.rng.integers(5, 30)), 10)
-        polynomial = sp.sympify(slope_polynomial(dag.network("tanh")))
-        slopes.append(float(polynomial.subs(dict.fromkeys(polynomial.free_symbols, psi))))
-        powers.append(float(dag(sp.Integer(1), lambda x, p=psi: p * x, sp.Rational)))
-    yield bench.equal(maps, recipe, "r = C: the global C maps of random networks", 1e-12)
+        psi = Rational(bench.whole(5, 30), 10)
+        polynomial = sympify(slope_polynomial(dag.network("tanh")))
+        slopes.append(polynomial.subs(dict.fromkeys(polynomial.free_symbols, psi)))
+        powers.append(dag(Integer(1), lambda x, p=psi: p * x, Rational))
+    yield bench.equal(maps, recipe, "r = C: the global C maps of random networks")
     yield bench.equal(slopes, powers, "r(x) = psi x at 1: their slope polynomials", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-b4b",
     "App. B.4, special rules",
     r"$U_{f,r_2}(0)$: compositions add, affine layers give 0, nonlinear ones $\mathcal C''(1)$, "
@@ -288,20 +273,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, truth, second = [], [], []
-    for i in range(bench.size(12, 60)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
-        added = float(dag(0.0, lambda x: x + 1.0))
+    for i in bench.rounds(12, 60):
+        dag = random_dag(bench, bench.whole(2, 12))
+        added = dag(0.0, lambda x: x + 1.0)
         jets = dag.derivatives(1.0, (lambda x: x, lambda x: 1.0 + 0 * x, lambda x: 1.0 + 0 * x))
         found.append(added)
         truth.append(jets[2])
         if i < bench.size(4, 12):
             whole = dag.network("tanh")
             shaped = shape(whole, method="tat", tau=0.3)
-            local = float(
-                next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0)
-            )
-            second.append(float(c_map(shaped.network).derivative(2)(1.0)) / local - added)
-    yield bench.equal(
-        found, truth, "the additive rules with 0 at the input against the chain rule", 1e-12
-    )
+            local = next(iter(shaped.constants.values())).transformed.c_map.derivative(2)(1.0)
+            second.append(c_map(shaped.network).derivative(2)(1.0) / local - added)
+    yield bench.equal(found, truth, "the additive rules with 0 at the input against the chain rule")
     yield bench.equal(second, 0.0, "C_f''(1)/C''(1) of shaped networks, by the calculus", 1e-9)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from math import sqrt
+from typing import Any
 
 import numpy as np
 import sympy as sp
 from scipy import optimize
+from sympy import Expr, Symbol, diff, expand, symbols
 
 from ...activations import activation
 from ...activations.rectifiers import abrelu, leaky_relu
@@ -29,15 +31,15 @@ from .independent import (
     tailored_slope,
     transformed,
 )
-from .paper import PAPER
+from .paper import claim
 
 SHAPED = ("tanh", "softplus", "erf", "sin", "sigmoid", "swish", "gelu", "atan", "asinh", "gaussian")
 SLOPES = (0.0, 0.3, 0.9, 1.5, 3.0, -0.4)
 
 
-def exact_tailored_map() -> tuple[sp.Expr, sp.Symbol, sp.Symbol]:
+def exact_tailored_map() -> tuple[Expr, Symbol, Symbol]:
     """(map, t, a): C of a leaky ReLU of slope a at c = cos t, as an integral over the angle."""
-    t, a, u = sp.symbols("t a u", positive=True)
+    t, a, u = symbols("t a u", positive=True)
     primitive = u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4
     # both inputs positive; as much again both negative
     both = primitive.subs(u, sp.pi / 2) - primitive.subs(u, t - sp.pi / 2)
@@ -46,12 +48,12 @@ def exact_tailored_map() -> tuple[sp.Expr, sp.Symbol, sp.Symbol]:
     return ((1 + a**2) * both + 2 * a * mixed) / sp.pi * 2 / (1 + a**2), t, a
 
 
-def printed_tailored_map(t: sp.Symbol, a: sp.Expr) -> sp.Expr:
+def printed_tailored_map(t: Symbol, a: Expr) -> Expr:
     """Eq. 9 at c = cos t."""
     return sp.cos(t) + (1 - a) ** 2 / (sp.pi * (1 + a**2)) * (sp.sin(t) - t * sp.cos(t))
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq9",
     "Sec. 4.1, eq. 9 and App. C, Lemma 1 (eq. 20)",
     r"$\sqrt{2/(1+\alpha^2)}\,\phi_\alpha$ has $\mathcal Q(q)=q$ and "
@@ -60,34 +62,32 @@ def printed_tailored_map(t: sp.Symbol, a: sp.Expr) -> sp.Expr:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     exact, t, a = exact_tailored_map()
-    u = sp.Symbol("u", positive=True)
+    u = Symbol("u", positive=True)
     yield bench.exact(
-        sp.diff(u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4, u) - sp.cos(u) * sp.cos(u - t),
+        diff(u * sp.cos(t) / 2 + sp.sin(2 * u - t) / 4, u) - sp.cos(u) * sp.cos(u - t),
         "the primitive of cos u cos(u - t)",
     )
     yield bench.exact(
-        sp.expand_trig(sp.expand(exact - printed_tailored_map(t, a))),
+        sp.expand_trig(expand(exact - printed_tailored_map(t, a))),
         "the angular integral less eq. 9, exactly",
     )
     c = np.cos(np.linspace(0, np.pi, bench.size(15, 201)))
     found, truth, squares, levels = [], [], [], []
-    for slope in (*SLOPES, *bench.rng.uniform(-2, 3, bench.size(4, 40))):
-        scale = math.sqrt(2 / (1 + slope**2))
-        phi = abrelu(float(slope * scale), scale)
-        q1, q2 = np.exp(bench.rng.uniform(-3, 3, 2))
+    for slope in (*SLOPES, *bench.uniform(-2, 3, bench.size(4, 40))):
+        scale = sqrt(2 / (1 + slope**2))
+        phi = abrelu(slope * scale, scale)
+        q1, q2 = np.exp(bench.uniform(-3, 3, 2))
         found.append(phi.c_map(c, q1, q2))
         truth.append([homogeneous_pair(leaky(slope), leaky(slope), x) * scale**2 for x in c])
         squares.append(phi.q_map(q1))
         levels.append(q1)
-    yield bench.equal(
-        found, truth, "the C map at random q_1, q_2 against the angular integral", 1e-12
-    )
+    yield bench.equal(found, truth, "the C map at random q_1, q_2 against the angular integral")
     yield bench.equal(squares, levels, "Q(q) = q", 1e-13)
     worst = [tailored_map(s, c) - np.asarray(leaky_relu(s).c_map(c)) for s in SLOPES]
     yield bench.equal(worst, 0.0, "the printed formula against the calculus", 1e-13)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq11",
     "Sec. 4.1, eq. 11",
     r"TReLU: $\mathcal Q(q)=q$, $\mathcal C_f'(1)=1$, and $\mathcal C_f(0)=\eta$ for any "
@@ -119,7 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         *([(1000, 0.9)] if bench.budget == "full" else []),
     ]:
         shaped = shape(vanilla(depth), method="tat", eta=eta)
-        slope = float(shaped.constants["relu"].negative_slope or 0.0)
+        slope = shaped.constants["relu"].negative_slope or 0.0
         etas.append(eta)
         found.append(reached(slope, depth))
         slopes.append(
@@ -128,7 +128,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 (lambda c, a=slope: tailored_map(a, c), lambda c, a=slope: tailored_slope(a, c)),
             )[1]
         )
-        q.append(float(q_map(shaped.network)(2.5)) - 2.5 + 1)
+        q.append(q_map(shaped.network)(2.5) - 2.5 + 1)
     yield bench.equal(
         found,
         etas,
@@ -138,7 +138,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(np.array([slopes, q]), 1.0, "C_f'(1) = 1, and Q_f(2.5) = 2.5", 1e-11)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq12",
     "Sec. 4.1, eq. 12",
     r"$\mathcal C_f(0)=\mathcal C\circ\mathcal C\circ\cdots\circ\mathcal C(0)$, $L$ times, for "
@@ -166,7 +166,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq14",
     "Sec. 4.2, eq. 14",
     r"$\mathcal C_f''(1)=L\,\mathcal C''(1)$ for $L$ layers with $\mathcal C(1)=\mathcal "
@@ -174,14 +174,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"$\mathcal C''(1)=\tau/L$ gives $\tau$",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    c, k, third = sp.symbols("c k d")
+    c, k, third = symbols("c k d")
     local = 1 + (c - 1) + k / 2 * (c - 1) ** 2 + third * (c - 1) ** 3
     whole = c
     for depth in range(1, 4):
         whole = local.subs(c, whole)
         yield bench.exact(
-            sp.diff(whole, c, 2).subs(c, 1) - depth * k,
-            f"{depth} generic maps with slope 1, exactly",
+            diff(whole, c, 2).subs(c, 1) - depth * k, f"{depth} generic maps with slope 1, exactly"
         )
     found, tau = [], []
     for depth, name, target in [
@@ -207,7 +206,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq15",
     "Sec. 4.2, eq. 15",
     r"$\gamma = E[(\phi(\alpha z+\beta)+\delta)^2]^{-1/2}$ gives $\mathcal Q(1)=1$",
@@ -232,10 +231,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(
         found, truth, "gamma of shaped activations against the printed expectation", 1e-10
     )
-    yield bench.equal(q, 1.0, "Q(1) of the transformed activations", 1e-12)
+    yield bench.equal(q, 1.0, "Q(1) of the transformed activations")
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq16",
     "Sec. 4.2, eq. 16",
     r"$E[\hat\phi\hat\phi'z]=\mathcal Q'(1)$, $E[\hat\phi''^2]=\mathcal C''(1)$, "
@@ -275,22 +274,22 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found, truth, "the constants of shaping solve the system, tau/L = .03", 1e-10)
 
 
-@PAPER.claim(
+@claim(
     "TAT-lreluC2",
     "Sec. 4.2",
     r"leaky ReLUs have $\mathcal C''(1)=\infty$",
     hypotheses=r"$\alpha\ne1$ (the identity has $\mathcal C''=0$)",
 )
 def _(bench: Bench) -> Iterator[Evidence]:
-    t, k = sp.symbols("t k", positive=True)
+    t, k = symbols("t k", positive=True)
     slope = 1 - k * t  # C'(cos t); d/dc = -(1/sin t) d/dt
     yield bench.exact(
-        -sp.diff(slope, t) / sp.sin(t) - k / sp.sin(t),
+        -diff(slope, t) / sp.sin(t) - k / sp.sin(t),
         "C'' = k/sqrt(1 - c^2), which grows without bound",
     )
-    slopes = [*SLOPES, *bench.rng.uniform(-1, 0.9, 10)]
+    slopes = [*SLOPES, *bench.uniform(-1, 0.9, 10)]
     yield bench.equal(
-        [float(np.isinf(leaky_relu(float(a)).c_map.derivative(2)(1.0))) for a in slopes],
+        [np.isinf(leaky_relu(a).c_map.derivative(2)(1.0)) for a in slopes],
         1.0,
         "the calculus says infinite",
         0.0,
@@ -299,8 +298,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for a in slopes:
         found.append(
-            np.asarray(leaky_relu(float(a)).c_map.derivative(2)(1 - gaps))
-            * np.sqrt(gaps * (2 - gaps))
+            np.asarray(leaky_relu(a).c_map.derivative(2)(1 - gaps)) * np.sqrt(gaps * (2 - gaps))
         )
         truth.append(np.full(len(gaps), corner(a)))
     yield bench.equal(found, truth, "C''(c) sqrt(1 - c^2) = k as c -> 1", 1e-4)
@@ -309,7 +307,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- the edge of chaos -----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-eocrelu",
     "Sec. 5.4",
     r"ReLU networks have $\mathcal C'(1)=1$ whenever $\sigma_b=0$",
@@ -317,8 +315,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     found, biased, truth = [], [], []
-    for _ in range(bench.size(6, 30)):
-        w, b, q = (float(v) for v in np.exp(bench.rng.uniform(-1, 1, 3)))
+    for _ in bench.rounds(6, 30):
+        w, b, q = (v for v in np.exp(bench.uniform(-1, 1, 3)))
         found.append(c_map(vanilla(1, "relu", sigma_w=w, readout=False)).derivative(1)(1.0, q))
         # with a bias: c of the preactivations is (w^2 q c + b^2)/(w^2 q + b^2), and the slope w^2
         # q/(w^2 q + b^2) < 1
@@ -350,13 +348,13 @@ def _edge(sigma_w: float, sigma_b: float) -> float:
     """
 
     def surplus(q: float) -> float:
-        return sigma_w**2 * one(lambda z: np.tanh(math.sqrt(q) * z) ** 2) + sigma_b**2 - q
+        return sigma_w**2 * one(lambda z: np.tanh(sqrt(q) * z) ** 2) + sigma_b**2 - q
 
-    q = float(optimize.brentq(surplus, 1e-9, sigma_w**2 + sigma_b**2 + 1, xtol=1e-14))  # pyright: ignore[reportArgumentType]
-    return sigma_w**2 * one(lambda z: (1 - np.tanh(math.sqrt(q) * z) ** 2) ** 2)
+    q: Any = optimize.brentq(surplus, 1e-9, sigma_w**2 + sigma_b**2 + 1, xtol=1e-14)  # pyright: ignore[reportArgumentType]
+    return sigma_w**2 * one(lambda z: (1 - np.tanh(sqrt(q) * z) ** 2) ** 2)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eoctanh",
     "Sec. 5.4",
     r"tanh with $\sigma_w=1.302$ is at the edge of chaos for $\sigma_b=.19783$; at $(1.302,0.2)$, "
@@ -373,6 +371,6 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield bench.equal(found.sigma_b, 0.19783, "that sigma_b", 1e-5)
     yield bench.equal(_edge(1.302, 0.2), 0.9988, "chi_1 at (1.302, 0.2)", 5e-5)
     curve = []
-    for sigma in bench.rng.uniform(1.05, 1.8, bench.size(4, 20)):
-        curve.append(_edge(float(sigma), edge("tanh", sigma_w=float(sigma)).sigma_b))
+    for sigma in bench.uniform(1.05, 1.8, bench.size(4, 20)):
+        curve.append(_edge(sigma, edge("tanh", sigma_w=sigma).sigma_b))
     yield bench.equal(curve, 1.0, "chi_1 along the edge that the calculus finds", 1e-8)

@@ -12,7 +12,7 @@ from ..claim import Evidence
 from ..families import PowerMap, power_maps
 from .enclosures import SMOOTH_BALLS, SmoothBalls, least, rational, rectifier_balls
 from .independent import Dag, chain_of, random_dag, tailored_map, tailored_rectifier, tailored_slope
-from .paper import PAPER
+from .paper import claim
 
 SLOPES = ("1/50", "1/10", "3/10", "43/100", "57/100", "84/100", "9/10", "3/2", "3", "1/5")
 _GRID = np.cos(np.linspace(np.pi, 0.0, 301))
@@ -23,11 +23,7 @@ def _pairs(bench: Bench, count: int) -> list[tuple[str, Dag]]:
     """(slope, network): chains first, then random networks."""
     out = []
     for i in range(count):
-        dag = (
-            chain_of(int(bench.rng.integers(1, 12)))
-            if i < 5
-            else random_dag(bench.rng, int(bench.rng.integers(3, 12)))
-        )
+        dag = chain_of(bench.whole(1, 12)) if i < 5 else random_dag(bench, bench.whole(3, 12))
         out.append((SLOPES[i % len(SLOPES)], dag))
     return out
 
@@ -40,12 +36,7 @@ def _measured(dag: Dag, slope: float) -> tuple[float, float, float, float]:
     """(C_f(0), C_f'(0), max |C_f - c|, max |C_f' - 1|) on a grid."""
     value, first = dag.derivatives(_GRID, _maps(slope))  # pyright: ignore[reportArgumentType]
     zero, flat = dag.derivatives(0.0, _maps(slope))  # pyright: ignore[reportArgumentType]
-    return (
-        float(zero),
-        float(flat),
-        float(np.abs(value - _GRID).max()),
-        float(np.abs(first - 1).max()),
-    )
+    return (zero, flat, np.abs(value - _GRID).max(), np.abs(first - 1).max())
 
 
 def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:
@@ -62,7 +53,7 @@ def _against_calculus(bench: Bench, pairs: list[tuple[str, Dag]]) -> Evidence:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq10",
     "Sec. 4.1, Theorem 1, eq. 10",
     r"$\max_c|\mathcal C_f(c)-c|\le\min\{4\mathcal C_f(0),1+\mathcal C_f(0)\}$ and "
@@ -90,7 +81,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = bench.certified(slack, -1, 1, f"slope {slope}, {dag.depth} layers", digits=14)
         if not found.holds:
             yield found
-        bounds.append(float(found.margin or 0.0))
+        bounds.append(found.margin or 0.0)
         shapes.append([slope, dag.depth, len(dag.nodes)])
     yield bench.proved(
         bounds,
@@ -99,9 +90,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield _against_calculus(bench, pairs)
     rows = []
-    for _ in range(bench.size(100, 1000)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 30)))
-        slope = float(bench.rng.choice([0.0, 1.0, 1.0]) * bench.rng.uniform(0, 3))
+    for _ in bench.rounds(100, 1000):
+        dag = random_dag(bench, bench.whole(2, 30))
+        slope = bench.rng.choice([0.0, 1.0, 1.0]) * bench.uniform(0, 3)
         rows.append(_measured(dag, slope))
     zero, _, far, steep = np.array(rows).T
     yield bench.at_most(
@@ -112,7 +103,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm1txt",
     "App. C, proof of Theorem 1, after eq. 33",
     r"$0\le\mathcal C_f'(c)\le1$ and $|\mathcal C_f(c)|\le1$ for all $c\in[-1,1]$",
@@ -131,12 +122,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found = bench.certified(slack, -1, 1, f"slope {slope}", digits=14)
         if not found.holds:
             yield found
-        bounds.append(float(found.margin or 0.0))
+        bounds.append(found.margin or 0.0)
     yield bench.proved(bounds, "0 <= C_f' <= 1 and |C_f| <= 1 (up to 1e-9 at c = 1) over [-1, 1]")
     yield _against_calculus(bench, pairs)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq34",
     "App. C, eq. 34",
     r"$\max_c|\mathcal C_f(c)-c| = \mathcal C_f(-1)+1\le\mathcal C_f(0)+1$",
@@ -144,13 +135,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 )
 def _(bench: Bench) -> Iterator[Evidence]:
     far, ends, zeros = [], [], []
-    for _ in range(bench.size(15, 150)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 20)))
-        slope = float(bench.rng.uniform(0, 3))
+    for _ in bench.rounds(15, 150):
+        dag = random_dag(bench, bench.whole(2, 20))
+        slope = bench.uniform(0, 3)
         zero, _, distance, _ = _measured(dag, slope)
         far.append(distance)
         zeros.append(zero)
-        ends.append(1 + float(c_map(dag.network(tailored_rectifier(slope)))(-1.0)))
+        ends.append(1 + c_map(dag.network(tailored_rectifier(slope)))(-1.0))
     yield bench.equal(far, ends, "the greatest distance from the identity is that at c = -1", 1e-11)
     yield bench.at_most(ends, 1 + np.array(zeros), "it is at most 1 + C_f(0)")
 
@@ -158,7 +149,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 # -- smooth activations ----------------------------------------------------------------------------
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm2", "Sec. 4.2, Theorem 2, eq. 13",
     r"$\mathcal C_f'(1)=1$ implies $\max_c|\mathcal C_f(c)-c|\le2\,\mathcal C_f''(1)$ and "
     r"$\max_c|\mathcal C_f'(c)-1|\le2\,\mathcal C_f''(1)$",
@@ -167,7 +158,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     bounds, cases, found, truth = [], [], [], []
     for i, name in enumerate(NAMES):
-        dag = chain_of(6) if i % 2 else random_dag(bench.rng, 7)
+        dag = chain_of(6) if i % 2 else random_dag(bench, 7)
         tau = (0.2, 0.3, 0.5)[i % 3]
         balls = SmoothBalls.of(name, dag, tau)
         bend = balls.curvature(dag)
@@ -179,7 +170,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         proof = bench.certified(slack, -1, 1, f"{name}, {dag.depth} layers", digits=14)
         if not proof.holds:
             yield proof
-        bounds.append(float(proof.margin or 0.0))
+        bounds.append(proof.margin or 0.0)
         cases.append(
             {
                 "activation": name,
@@ -194,7 +185,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             c_map(dag.network(balls.shaped)).derivative(2)(1.0),
         ]
         found += [abs(value - float(ball.mid())) for value, ball in zip(theirs, ours, strict=True)]
-        truth += [float(ball.rad()) for ball in ours]
+        truth += [ball.rad() for ball in ours]
     yield bench.proved(
         bounds,
         "the least slack of both inequalities over [-1, 1], ten shaped activations",
@@ -207,7 +198,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-11,
     )
     maps = slope_one_maps(bench, bench.size(300, 3000))
-    bends, far, steep = np.array([(float(C.derivative(2)(1.0)), *_deviations(C)) for C in maps]).T
+    bends, far, steep = np.array([(C.derivative(2)(1.0), *_deviations(C)) for C in maps]).T
     yield bench.at_most(
         far, 2 * bends, "the first bound for random positive definite maps with slope 1 at 1"
     )
@@ -222,8 +213,8 @@ def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
     All such maps are mixtures of a map with C(0) = 0 and the constant 1.
     """
     out = []
-    for C in power_maps(bench.rng, count, zero=True):
-        share = 1 / float(C.derivative(1)(1.0))
+    for C in power_maps(bench, count, zero=True):
+        share = 1 / C.derivative(1)(1.0)
         weights = share * C.weights
         weights[0] += 1 - share
         out.append(PowerMap(weights))
@@ -231,22 +222,22 @@ def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
 
 
 def _deviations(C: PowerMap) -> tuple[float, float]:
-    return float(np.abs(C(_GRID) - _GRID).max()), float(np.abs(C.derivative(1)(_GRID) - 1).max())
+    return np.abs(C(_GRID) - _GRID).max(), np.abs(C.derivative(1)(_GRID) - 1).max()
 
 
 def _series(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
     """(b_0, b_1) of networks of tailored rectifiers, by the calculus."""
     rows = []
-    for _ in range(bench.size(15, 100)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 12)))
-        slope = float(bench.rng.uniform(-1, 3))
+    for _ in bench.rounds(15, 100):
+        dag = random_dag(bench, bench.whole(2, 12))
+        slope = bench.uniform(-1, 3)
         rows.append(
             np.asarray(c_map(dag.network(tailored_rectifier(slope))).series(2), dtype=float)
         )
     return tuple(np.array(rows).T)  # pyright: ignore[reportReturnType]
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq32",
     "App. C, eq. 32",
     r"$\sum b_n=\sum nb_n=1$ gives $b_0=\sum_{n\ge2}(n-1)b_n$ and $2b_0+b_1\ge1$ for $\mathcal "
@@ -266,7 +257,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq33",
     "App. C, eq. 33",
     r"$\max_c|\mathcal C_f(c)-c|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal "
@@ -276,7 +267,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield from _chain(bench, 0)
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq35",
     "App. C, eq. 35",
     r"$\max_c|\mathcal C_f'(c)-1|\le2(1-\mathcal C_f'(0))\le4\,\mathcal C_f(0)$ where $\mathcal "
@@ -293,9 +284,9 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     yield bench.at_most(off, 2 * (1 - b[1]), "the first step, random maps with slope 1 at 1")
     yield bench.at_most(2 * (1 - b[1]), 4 * b[0], "the second step, random maps with slope 1 at 1")
     rows = []
-    for _ in range(bench.size(20, 100)):
-        dag = random_dag(bench.rng, int(bench.rng.integers(2, 15)))
-        slope = float(bench.rng.uniform(-1, 3))
+    for _ in bench.rounds(20, 100):
+        dag = random_dag(bench, bench.whole(2, 15))
+        slope = bench.uniform(-1, 3)
         C = c_map(dag.network(tailored_rectifier(slope)))
         off = np.abs(C(_GRID) - _GRID) if which == 0 else np.abs(C.derivative(1)(_GRID) - 1)
         rows.append((off.max(), 2 * (1 - C.derivative(1)(0.0)), 4 * C(0.0)))
@@ -306,7 +297,7 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-eq36",
     "App. C, eqs. 36-37",
     r"$\mathcal C_f'(0)\ge\mathcal C_f'(1)-\mathcal C_f''(1)=1-\mathcal C_f''(1)$, hence "
@@ -316,7 +307,7 @@ def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     maps = slope_one_maps(bench, bench.size(300, 3000))
     flat = np.array([C.weights[1] for C in maps])
-    bend = np.array([float(C.derivative(2)(1.0)) for C in maps])
+    bend = np.array([C.derivative(2)(1.0) for C in maps])
     yield bench.at_most(1 - bend, flat, "random maps with slope 1 at 1")
     bounds = []
     for name in NAMES[: bench.size(4, 10)]:

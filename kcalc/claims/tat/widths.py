@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from math import log, pi, sqrt
 
 import numpy as np
 import sympy as sp
 from scipy import stats
+from sympy import Symbol
 
 from ...activations import Activation, activation
 from ...calculi.global_maps import node_values
@@ -15,16 +17,11 @@ from ...network.architectures import vanilla
 from ..bench import THRESHOLD, Bench
 from ..claim import STATEMENT, Evidence, Method
 from .independent import SMOOTH, Function, leaky, one
-from .paper import PAPER
+from .paper import claim
 
 
 def kernels(
-    rng: np.random.Generator,
-    phi: Function,
-    start: Sequence[float],
-    width: int,
-    depth: int,
-    draws: int,
+    bench: Bench, phi: Function, start: Sequence[float], width: int, depth: int, draws: int
 ) -> np.ndarray:
     """kappa^L(x_1, x_2) of random networks, (draws,).
 
@@ -35,12 +32,12 @@ def kernels(
     for i in range(draws):
         first, cross, second = start
         for _ in range(depth):
-            u = rng.normal(size=width)
-            v = rng.normal(size=width) if first * second > cross**2 else u
-            along = cross / math.sqrt(first) if first else 0.0
-            x = phi(math.sqrt(first) * u)
-            y = phi(along * u + math.sqrt(max(second - along**2, 0.0)) * v)
-            first, cross, second = float(x @ x) / width, float(x @ y) / width, float(y @ y) / width
+            u = bench.normal(width)
+            v = bench.normal(width) if first * second > cross**2 else u
+            along = cross / sqrt(first) if first else 0.0
+            x = phi(sqrt(first) * u)
+            y = phi(along * u + sqrt(max(second - along**2, 0.0)) * v)
+            first, cross, second = (x @ x) / width, (x @ y) / width, (y @ y) / width
         out[i] = cross
     return out
 
@@ -52,7 +49,7 @@ def rarely(
 
     Undecided where there are so few draws that all of them could fail.
     """
-    error = math.sqrt(delta * (1 - delta) / draws)
+    error = sqrt(delta * (1 - delta) / draws)
     z = (failures / draws - delta) / error
     decides = delta + THRESHOLD * error < 1
     found = {"failures": failures, "draws": draws, "delta": delta, "z": z} | data
@@ -83,23 +80,18 @@ def _scan(
     draws: int,
 ) -> np.ndarray:
     return np.array(
-        [np.abs(kernels(bench.rng, phi, (1.0, c, 1.0), n, depth, draws) - truth) for n in widths]
+        [np.abs(kernels(bench, phi, (1.0, c, 1.0), n, depth, draws) - truth) for n in widths]
     )
 
 
 def _bounded() -> list[tuple[str, Function, Activation, float]]:
     """Activations with E phi(z)^2 = 1, and C >= |phi|, |phi'|, |phi''|."""
-    x = sp.Symbol("x", real=True)
+    x = Symbol("x", real=True)
     size = one(lambda z: np.tanh(z) ** 2) ** -0.5
     wave = activation(sp.sqrt(2) * sp.sin(x + sp.pi / 4))  # pyright: ignore[reportArgumentType]
     bell = one(lambda z: SMOOTH["sigmoid"][0](z) ** 2) ** -0.5
     return [
-        (
-            "sqrt(2) sin(x + pi/4)",
-            lambda z: math.sqrt(2) * np.sin(z + math.pi / 4),
-            wave,
-            math.sqrt(2),
-        ),
+        ("sqrt(2) sin(x + pi/4)", lambda z: sqrt(2) * np.sin(z + pi / 4), wave, sqrt(2)),
         ("tanh, scaled", lambda z: size * np.tanh(z), activation(size * sp.tanh(x)), size),  # pyright: ignore[reportArgumentType]
         (
             "sigmoid, scaled",
@@ -110,7 +102,7 @@ def _bounded() -> list[tuple[str, Function, Activation, float]]:
     ]
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm3",
     "App. A.1, Theorem 3",
     r"width $\ge(4C^4)^L\log(8L/\delta)/\epsilon^2$ suffices for "
@@ -126,7 +118,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     delta, draws, c = 0.2, bench.size(60, 400), 0.3
     for name, phi, local, bound in _bounded():
         for depth in (1, 2, 3)[: bench.size(2, 3) if bound > 1.45 else 3]:
-            rate, epsilon = (4 * bound**4) ** depth * math.log(8 * depth / delta), 0.9
+            rate, epsilon = (4 * bound**4) ** depth * log(8 * depth / delta), 0.9
             width = math.ceil(rate / epsilon**2)
             if width * draws * depth > bench.size(4e6, 6e7):
                 continue
@@ -140,17 +132,15 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 width=width,
                 epsilon=epsilon,
                 C=bound,
-                quantile=float(np.quantile(off, 1 - delta)),
+                quantile=np.quantile(off, 1 - delta),
             )
     widths, growth = [64, 256, 1024, 4096], []
     for depth in (1, 2, 4):
         name, phi, local, bound = _bounded()[1]
         off = _scan(bench, phi, c, _limit(local, depth, c), depth, widths, bench.size(100, 300))
         measured = np.sqrt((off**2).mean(axis=1))
-        promised = [
-            math.sqrt((4 * bound**4) ** depth * math.log(8 * depth / delta) / n) for n in widths
-        ]
-        exponent = float(np.polyfit(np.log(widths), np.log(measured), 1)[0])
+        promised = [sqrt((4 * bound**4) ** depth * log(8 * depth / delta) / n) for n in widths]
+        exponent = np.polyfit(np.log(widths), np.log(measured), 1)[0]
         curve = {
             "widths": widths,
             "measured": measured.tolist(),
@@ -171,11 +161,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the 1 - delta quantile against the bound's epsilon",
             **curve,
         )
-        growth.append(float(np.mean(np.log(measured**2 * widths))))
-    rate = float(np.polyfit([1, 2, 4], growth, 1)[0])
+        growth.append(np.mean(np.log(measured**2 * widths)))
+    rate = np.polyfit([1, 2, 4], growth, 1)[0]
     yield bench.at_most(
         rate,
-        math.log(4 * _bounded()[1][3] ** 4),
+        log(4 * _bounded()[1][3] ** 4),
         "the measured growth of log width per layer against log 4C^4",
         measured=rate,
     )
@@ -193,7 +183,7 @@ def _one_layer(width: int, epsilon: float) -> float:
     )
 
 
-@PAPER.claim(
+@claim(
     "TAT-thm4",
     "App. A.1, Theorem 4",
     r"ReLUs with He initialisation: width $\gtrsim L^2\log(L/\delta)/\epsilon^2$ suffices up to a "
@@ -208,7 +198,7 @@ def _one_layer(width: int, epsilon: float) -> float:
 def _(bench: Bench) -> Iterator[Evidence]:
     delta = 0.5
     for epsilon in (0.1, 0.01):
-        width = math.ceil(math.log(1 / delta) / epsilon**2)
+        width = math.ceil(log(1 / delta) / epsilon**2)
         chance = _one_layer(width, epsilon)
         yield bench.counterexample(
             1 - delta - chance,
@@ -218,25 +208,20 @@ def _(bench: Bench) -> Iterator[Evidence]:
             delta=delta,
             probability=chance,
         )
-    draws, width = bench.size(2000, 20000), math.ceil(math.log(1 / delta) / 0.1**2)
+    draws, width = bench.size(2000, 20000), math.ceil(log(1 / delta) / 0.1**2)
     inside = (
         np.abs(
-            kernels(
-                bench.rng, lambda z: math.sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws
-            )
-            - 1
+            kernels(bench, lambda z: sqrt(2) * leaky(0.0)(z), (1.0, 1.0, 1.0), width, 1, draws) - 1
         )
         <= 0.1
     )
     yield bench.statistical(inside, _one_layer(width, 0.1), "that probability, drawn", width=width)
-    he = lambda z: math.sqrt(2) * np.maximum(z, 0)  # noqa: E731
+    he = lambda z: sqrt(2) * np.maximum(z, 0)  # noqa: E731
     for depth in (1, 2, 4, 8)[: bench.size(3, 4)]:
         for c, delta in ((1.0, 0.1), (0.0, 0.3)):
             epsilon, draws = 1 / depth, bench.size(60, 100) if depth < 4 else bench.size(20, 30)
-            width = math.ceil(16 * depth**2 * math.log(2 * depth / delta) / epsilon**2)
-            off = _scan(
-                bench, he, c, _limit("relu", depth, c, math.sqrt(2)), depth, [width], draws
-            )[0]
+            width = math.ceil(16 * depth**2 * log(2 * depth / delta) / epsilon**2)
+            off = _scan(bench, he, c, _limit("relu", depth, c, sqrt(2)), depth, [width], draws)[0]
             yield rarely(
                 bench,
                 int((off > epsilon).sum()),
@@ -245,22 +230,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 f"{depth} layers, c = {c:g}, near 16 times the printed width",
                 width=width,
                 epsilon=epsilon,
-                quantile=float(np.quantile(off, 1 - delta)),
+                quantile=np.quantile(off, 1 - delta),
             )
     widths, spread = [64, 256, 1024, 4096], []
     for depth in (2, 8, 16):
         off = _scan(
-            bench,
-            he,
-            0.3,
-            _limit("relu", depth, 0.3, math.sqrt(2)),
-            depth,
-            widths,
-            bench.size(80, 300),
+            bench, he, 0.3, _limit("relu", depth, 0.3, sqrt(2)), depth, widths, bench.size(80, 300)
         )
         measured = np.sqrt((off**2).mean(axis=1))
-        printed = [math.sqrt(depth**2 * math.log(depth / 0.1) / n) for n in widths]
-        exponent = float(np.polyfit(np.log(widths[1:]), np.log(measured[1:]), 1)[0])
+        printed = [sqrt(depth**2 * log(depth / 0.1) / n) for n in widths]
+        exponent = np.polyfit(np.log(widths[1:]), np.log(measured[1:]), 1)[0]
         yield bench.equal(
             exponent,
             -0.5,
@@ -271,8 +250,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             printed_bound=printed,
             exponent=exponent,
         )
-        spread.append(float(measured[-1] ** 2 * widths[-1]))
-    power = float(np.polyfit(np.log([2, 8, 16]), np.log(spread), 1)[0])
+        spread.append(measured[-1] ** 2 * widths[-1])
+    power = np.polyfit(np.log([2, 8, 16]), np.log(spread), 1)[0]
     yield bench.at_most(
         power,
         2,

@@ -13,9 +13,9 @@ import numpy as np
 import sympy as sp
 
 from ...foundation.errors import KcalcError
+from ..rewriting.norms import Norms
 from ..trace import Held, Linear, NotRead, Op, Pointwise
 from .jaxpr_values import Masked, Padded, Recipe, View, WindowSum
-from .norms import with_norms
 from .reader import Reader
 from .softmax import with_softmax
 
@@ -42,7 +42,7 @@ def finished(
     """
     ops, recipes = dict(reader.ops), dict(reader.recipes)
     outputs, joined = _with_biases(ops, recipes, outputs, reader.views)
-    ops = with_softmax(with_norms(ops, outputs, reader.channel_axis))
+    ops = with_softmax(Norms(ops, outputs, reader.channel_axis).run().ops)
     for name, op in ops.items():
         told = LEFT.get(type(op))
         if told is not None:

@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import sympy as sp
 
+from .. import elementary
+from ..elementary import ONE, TWO, Function, condition, is_condition, truncated
 from ..fusion import nice
 from .named import named_function
-
-Function = Callable[..., Any]
-
-
-def _truth(value: Any) -> Any:
-    """A number or a relation as a relation."""
-    return value if _is_truth(value) else sp.Ne(value, 0)
-
-
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, sp.logic.boolalg.Boolean) and not isinstance(value, sp.Expr)
-
-
-def _size(value: Any) -> Any:
-    """A number or a relation as a number, 0 or 1."""
-    if not _is_truth(value):
-        return value
-    return (
-        sp.Integer(value == sp.true)
-        if value in (sp.true, sp.false)
-        else sp.Piecewise((1, value), (0, True))
-    )
 
 
 def select(which: Any, *cases: Any) -> Any:
     """``cases[which]``, ``which`` a relation or a whole number."""
     if len(cases) == 2:
-        condition = _truth(which)
-        if condition in (sp.true, sp.false):
-            return cases[condition == sp.true]
-        if any(_is_truth(case) for case in cases):
+        test = condition(which)
+        if test in (sp.true, sp.false):
+            return cases[test == sp.true]
+        if any(is_condition(case) for case in cases):
             return sp.Or(
-                sp.And(condition, _truth(cases[1])), sp.And(sp.Not(condition), _truth(cases[0]))
+                sp.And(test, condition(cases[1])), sp.And(sp.Not(test), condition(cases[0]))
             )
-        return sp.Piecewise((cases[1], condition), (cases[0], True))
+        return sp.Piecewise((cases[1], test), (cases[0], True))
     if getattr(which, "is_Integer", False):
         return cases[int(which)]
     return sp.Piecewise(
         *((case, sp.Eq(which, k)) for k, case in enumerate(cases[:-1])), (cases[-1], True)
     )
-
-
-def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + sp.exp(-x))
 
 
 def _remainder(x: Any, y: Any) -> Any:
@@ -65,63 +41,19 @@ def _rounded(x: Any) -> Any:
 
 
 TABLE: dict[str, Function] = {
-    "abs": sp.Abs,
-    "acos": sp.acos,
-    "acosh": sp.acosh,
-    "add": lambda x, y: x + y,
-    "add_any": lambda x, y: x + y,
-    "and": lambda x, y: sp.And(_truth(x), _truth(y)),
-    "asin": sp.asin,
-    "asinh": sp.asinh,
-    "atan": sp.atan,
-    "atan2": sp.atan2,
-    "atanh": sp.atanh,
+    **ONE,
+    **TWO,
+    "add_any": TWO["add"],
     "cbrt": lambda x: sp.sign(x) * sp.Abs(x) ** sp.Rational(1, 3),
-    "ceil": sp.ceiling,
     "clamp": lambda low, x, high: sp.Min(sp.Max(x, low), high),
-    "cos": sp.cos,
-    "cosh": sp.cosh,
-    "digamma": sp.digamma,
-    "div": lambda x, y: x / y,
-    "eq": sp.Eq,
-    "erf": sp.erf,
     "erf_inv": sp.erfinv,
     "erfc": lambda x: 1 - sp.erf(x),
-    "exp": sp.exp,
-    "exp2": lambda x: 2**x,
-    "expm1": lambda x: sp.exp(x) - 1,
-    "floor": sp.floor,
-    "ge": sp.Ge,
-    "gt": sp.Gt,
     "is_finite": lambda x: sp.true,
-    "le": sp.Le,
-    "lgamma": sp.loggamma,
-    "log": sp.log,
-    "log1p": lambda x: sp.log(1 + x),
-    "logistic": _sigmoid,
-    "lt": sp.Lt,
-    "max": sp.Max,
-    "min": sp.Min,
-    "mul": lambda x, y: x * y,
-    "ne": sp.Ne,
-    "neg": lambda x: -x,
-    "not": lambda x: sp.Not(_truth(x)),
-    "or": lambda x, y: sp.Or(_truth(x), _truth(y)),
-    "pow": lambda x, y: x**y,
+    "logistic": ONE["sigmoid"],
     "rem": _remainder,
     "round": _rounded,
-    "rsqrt": lambda x: 1 / sp.sqrt(x),
     "select_n": select,
-    "sign": sp.sign,
-    "sin": sp.sin,
-    "sinh": sp.sinh,
-    "sqrt": sp.sqrt,
-    "square": lambda x: x**2,
-    "sub": lambda x, y: x - y,
-    "tan": sp.tan,
-    "tanh": sp.tanh,
-    "xor": lambda x, y: sp.Xor(_truth(x), _truth(y)),
-}  # fmt: skip
+}
 OF_TRUTHS = ("and", "or", "xor", "not")
 LABELS = {
     "logistic": "sigmoid",
@@ -168,7 +100,7 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
     return (
         function
         if primitive in (*OF_TRUTHS, "select_n")
-        else lambda *values: function(*map(_size, values))
+        else lambda *values: function(*map(elementary.number, values))
     )
 
 
@@ -176,11 +108,11 @@ def _conversion(before: Any, after: Any) -> Function | None:
     import jax.numpy as jnp
 
     if before == np.dtype(bool):
-        return lambda x: _size(_truth(x))
+        return lambda x: elementary.number(condition(x))
     if np.dtype(after) == np.dtype(bool):
-        return _truth
+        return condition
     if jnp.issubdtype(before, jnp.floating) and jnp.issubdtype(after, jnp.integer):
-        return lambda x: sp.sign(x) * sp.floor(sp.Abs(x))
+        return truncated
     return lambda x: x
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sympy as sp
-from sympy.core.relational import Relational
-from sympy.logic import boolalg
 
+from ..elementary import HALF, ONE, TWO, Function, condition, named, number, truncated
 from ..fusion import nice
 from ..trace import Masked, Pointwise
 from .graph_values import BOOL, FLOAT, INT, Node, Value, constant
@@ -24,15 +22,6 @@ from .tensors import TYPES
 if TYPE_CHECKING:
     from .context import Context
 
-Function = Callable[..., Any]
-HALF = sp.Rational(1, 2)
-# a plain symbol is a Boolean of SymPy too
-RELATIONS = (
-    boolalg.BooleanFunction,
-    boolalg.BooleanAtom,
-    Relational,
-    bool,
-)
 LARGEST = 3.4e38  # exporters write it for no bound
 SELU_ALPHA = sp.Float("1.6732632423543772848170429916717", 32)
 SELU_SCALE = sp.Float("1.0507009873554804934193349852946", 32)
@@ -57,29 +46,8 @@ def plain(value: Value) -> Any:
     return None if number is None or value.array is None else nice(number, value.array.dtype)
 
 
-def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + sp.exp(-x))
-
-
-def _gelu(x: Any) -> Any:
-    return x * (1 + sp.erf(x / sp.sqrt(2))) / 2
-
-
-def _gelu_tanh(x: Any) -> Any:
-    return x * (1 + sp.tanh(sp.sqrt(2 / sp.pi) * (x + sp.Rational(44715, 10**6) * x**3))) / 2
-
-
 def _where(test: Any, yes: Any, no: Any) -> Any:
     return sp.Piecewise((yes, test), (no, True))
-
-
-def _as_number(x: Any) -> Any:
-    """A relation as 1 or 0."""
-    return _where(x, sp.Integer(1), sp.Integer(0)) if isinstance(x, RELATIONS) else x
-
-
-def _as_test(x: Any) -> Any:
-    return x if isinstance(x, RELATIONS) else sp.Ne(x, 0)
 
 
 def _clip(x: Any, low: Any, high: Any) -> Any:
@@ -101,60 +69,22 @@ def _leaky(x: Any, slope: Any) -> Any:
     return sp.Max(x, 0) if slope == 0 else sp.Piecewise((slope * x, x < 0), (x, True))
 
 
-def _trunc(x: Any) -> Any:
-    return sp.sign(x) * sp.floor(sp.Abs(x))
-
-
-PLAIN: dict[str, Function] = {
-    "Abs": sp.Abs,
-    "Acos": sp.acos,
-    "Acosh": sp.acosh,
-    "Add": lambda a, b: a + b,
-    "And": lambda a, b: sp.And(_as_test(a), _as_test(b)),
-    "Asin": sp.asin,
-    "Asinh": sp.asinh,
-    "Atan": sp.atan,
-    "Atanh": sp.atanh,
-    "Ceil": sp.ceiling,
-    "Cos": sp.cos,
-    "Cosh": sp.cosh,
-    "Div": lambda a, b: a / b,
-    "Equal": lambda a, b: sp.Eq(_as_number(a), _as_number(b)),
-    "Erf": sp.erf,
-    "Exp": sp.exp,
-    "Floor": sp.floor,
-    "Greater": lambda a, b: a > b,
-    "GreaterOrEqual": lambda a, b: a >= b,
-    "Less": lambda a, b: a < b,
-    "LessOrEqual": lambda a, b: a <= b,
-    "HardSwish": lambda x: sp.Piecewise((0, x < -3), (x * (x + 3) / 6, x < 3), (x, True)),
-    "Log": sp.log,
-    "Max": lambda *a: sp.Max(*a),
-    "Min": lambda *a: sp.Min(*a),
+SHARED = (
+    *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos"),
+    *("Cosh", "Div", "Erf", "Exp", "Floor", "HardSwish", "Log", "Max", "Min", "Mish", "Mul", "Neg"),
+    *("Not", "Or", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh"),
+    *("Softplus", "Softsign", "Sqrt", "Sub", "Tan", "Tanh", "Xor"),
+)
+PLAIN: dict[str, Function] = {name: (ONE | TWO)[name.lower()] for name in SHARED} | {
+    "Equal": lambda a, b: sp.Eq(number(a), number(b)),
+    "Greater": sp.Gt,
+    "GreaterOrEqual": sp.Ge,
+    "Less": sp.Lt,
+    "LessOrEqual": sp.Le,
     "Mean": lambda *a: sum(a[1:], a[0]) / len(a),
-    "Mish": lambda x: x * sp.tanh(sp.log(1 + sp.exp(x))),
-    "Mul": lambda a, b: a * b,
-    "Neg": lambda x: -x,
-    "Not": lambda x: sp.Not(_as_test(x)),
-    "Or": lambda a, b: sp.Or(_as_test(a), _as_test(b)),
-    "PRelu": lambda x, s: _leaky(x, s),
-    "Pow": lambda a, b: a**b,
-    "Reciprocal": lambda x: 1 / x,
-    "Relu": lambda x: sp.Max(x, 0),
-    "Round": lambda x: sp.floor(x + HALF),
-    "Sigmoid": _sigmoid,
-    "Sign": sp.sign,
-    "Sin": sp.sin,
-    "Sinh": sp.sinh,
-    "Softplus": lambda x: sp.log(1 + sp.exp(x)),
-    "Softsign": lambda x: x / (1 + sp.Abs(x)),
-    "Sqrt": sp.sqrt,
-    "Sub": lambda a, b: a - b,
-    "Sum": lambda *a: reduce(lambda p, q: p + q, a),
-    "Tan": sp.tan,
-    "Tanh": sp.tanh,
-    "Where": lambda t, a, b: _where(_as_test(t), a, b),
-    "Xor": lambda a, b: sp.Xor(_as_test(a), _as_test(b)),
+    "PRelu": _leaky,
+    "Sum": lambda *a: sum(a[1:], a[0]),
+    "Where": lambda t, a, b: _where(condition(t), a, b),
 }
 TESTS = {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"}
 LABELS = {
@@ -228,7 +158,7 @@ def _leaky_relu(node: Node) -> Function:
 
 
 def _gelu_of(node: Node) -> Function:
-    return _gelu_tanh if node.text("approximate", "none") == "tanh" else _gelu
+    return named("gelu_tanh" if node.text("approximate", "none") == "tanh" else "gelu")
 
 
 def _affine(node: Node) -> Function:
@@ -251,10 +181,10 @@ SET: dict[tuple[str, str], Callable[[Node], Function]] = {
     ("", "LeakyRelu"): _leaky_relu,
     ("", "Gelu"): _gelu_of,
     ("", "Affine"): _affine,
-    ("com.microsoft", "Gelu"): lambda _: _gelu,
+    ("com.microsoft", "Gelu"): lambda _: named("gelu"),
     ("com.microsoft", "QuickGelu"): _quick_gelu,
-    ("com.microsoft", "FastGelu"): _with_bias(_gelu_tanh),
-    ("com.microsoft", "BiasGelu"): _with_bias(_gelu),
+    ("com.microsoft", "FastGelu"): _with_bias(named("gelu_tanh")),
+    ("com.microsoft", "BiasGelu"): _with_bias(named("gelu")),
 }
 
 
@@ -278,6 +208,15 @@ def pointwise(reader: Context, node: Node, label: str) -> Sequence[Value] | None
             return [chosen]
     kind = BOOL if node.op in TESTS else node.value(1 if node.op == "Where" else 0).kind
     return [_emit(reader, node, label, function, node.given(), shape, kind)]
+
+
+def multiplied(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
+    """Mul: hard swish, where a HardSigmoid gates its own input, else a product."""
+    for x, other in (node.given(), node.given()[::-1]):
+        gate = other.maker
+        if gate is not None and gate.op == "HardSigmoid" and gate.value(0) is x and is_sixth(gate):
+            return [_emit(reader, node, label, PLAIN["HardSwish"], (x,), x.shape, x.kind)]
+    return pointwise(reader, node, label)
 
 
 def infinite(reader: Context, node: Node, label: str) -> Sequence[Value]:
@@ -406,10 +345,10 @@ def cast(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     )
     if kind == x.kind or (x.kind == INT and kind == FLOAT):
         return [Value(x.shape, kind, x.op, x.array, x.parameter, x.maker)]
-    function = _as_test if kind == BOOL else _as_number if x.kind == BOOL else _trunc
+    function = condition if kind == BOOL else number if x.kind == BOOL else truncated
     return [_emit(reader, node, label, function, (x,), x.shape, kind)]
 
 
 RULES = {("", name): pointwise for name in PLAIN} | dict.fromkeys(SET, pointwise)
-RULES |= {("", "Clip"): clip, ("", "Cast"): cast, ("", "CastLike"): cast}
+RULES |= {("", "Mul"): multiplied, ("", "Clip"): clip, ("", "Cast"): cast, ("", "CastLike"): cast}
 RULES |= dict.fromkeys([("", "IsNaN"), ("", "IsInf")], infinite)

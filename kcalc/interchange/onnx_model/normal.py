@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..rewriting.norms import kind_over
 from ..trace import Array, Normalise
+from . import shapes
 from .graph_values import Node, Value
 
 if TYPE_CHECKING:
@@ -21,23 +25,13 @@ def normalised(
     x: Value,
     kind: str,
     axes: Sequence[int],
-    epsilon: float,
-    gain: Array | None = None,
-    bias: Array | None = None,
-    groups: int = 1,
-    running: tuple[Array, Array] | None = None,
-) -> Value:
-    """A normalisation of ``x``."""
-    fields = {
-        "kind": kind,
-        "axes": tuple(axes),
-        "groups": groups,
-        "epsilon": float(epsilon),
-        "gain": gain,
-        "bias": bias,
-        "running": running,
-    }
-    return reader.emit(Normalise, node, label, x.shape, (x,), **fields)
+    epsilon: float | None = None,
+    **fields: Any,
+) -> list[Value]:
+    """A normalisation of ``x``; ``epsilon`` None: that of the node."""
+    epsilon = node.real("epsilon", 1e-5) if epsilon is None else epsilon
+    told = {"kind": kind, "axes": tuple(axes), "epsilon": epsilon, **fields}
+    return [reader.emit(Normalise, node, label, x.shape, (x,), **told)]
 
 
 def _arrays(node: Node, indices: Sequence[int]) -> list[Array | None] | None:
@@ -58,20 +52,8 @@ def batch(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     axes = [i for i in range(x.rank) if i != 1]
     gain, bias, mean, variance = arrays
     assert mean is not None and variance is not None
-    return [
-        normalised(
-            reader,
-            node,
-            label,
-            x,
-            "batch",
-            axes,
-            node.real("epsilon", 1e-5),
-            gain,
-            bias,
-            running=(mean, variance),
-        )
-    ]
+    told = {"gain": gain, "bias": bias, "running": (mean, variance)}
+    return normalised(reader, node, label, x, "batch", axes, None, **told)
 
 
 def layer(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -81,19 +63,8 @@ def layer(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return None
     axis = node.axis(node.whole("axis", -1), x.rank)
     kind = "layer" if node.op == "LayerNormalization" else "rms"
-    return [
-        normalised(
-            reader,
-            node,
-            label,
-            x,
-            kind,
-            range(axis, x.rank),
-            node.real("epsilon", 1e-5),
-            arrays[0],
-            arrays[1],
-        )
-    ]
+    gain, bias = arrays
+    return normalised(reader, node, label, x, kind, range(axis, x.rank), gain=gain, bias=bias)
 
 
 def instance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -103,19 +74,9 @@ def instance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         return None
     if any(a is None or a.shape != (x.shape[1],) for a in arrays):
         raise node.fail(f"it takes scale and bias of {x.shape[1]} channels")
-    return [
-        normalised(
-            reader,
-            node,
-            label,
-            x,
-            "group",
-            range(1, x.rank),
-            node.real("epsilon", 1e-5),
-            *arrays,
-            groups=x.shape[1],
-        )
-    ]
+    gain, bias = arrays
+    told = {"gain": gain, "bias": bias, "groups": x.shape[1]}
+    return normalised(reader, node, label, x, "group", range(1, x.rank), None, **told)
 
 
 def group(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
@@ -130,47 +91,41 @@ def group(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
         a.repeat(each) if a is not None and a.shape == (groups,) != (x.shape[1],) else a
         for a in arrays
     )
-    return [
-        normalised(
-            reader,
-            node,
-            label,
-            x,
-            "group",
-            range(1, x.rank),
-            node.real("epsilon", 1e-5),
-            gain,
-            bias,
-            groups,
-        )
-    ]
+    told = {"gain": gain, "bias": bias, "groups": groups}
+    return normalised(reader, node, label, x, "group", range(1, x.rank), None, **told)
 
 
 def mean_variance(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
     """MeanVarianceNormalization over axes 0, 2, 3 or as given."""
     x = node.value(0)
     axes = node.axes(node.wholes("axes") or (0, 2, 3), x.rank)
-    found = kind_by_axes(axes, x.shape)
-    return (
-        None
-        if found is None
-        else [normalised(reader, node, label, x, found[0], found[2], 1e-9, groups=found[1])]
-    )
+    found = kind_over("layer", x.shape, axes, 1)
+    if found is None:
+        return None
+    kind, over, groups = found
+    return normalised(reader, node, label, x, kind, over, 1e-9, groups=groups)
 
 
-def kind_by_axes(
-    axes: Sequence[int], shape: Sequence[int]
-) -> tuple[str, int, tuple[int, ...]] | None:
-    """(kind, groups, axes) of the normalisation that averages over axes.
+def in_groups(reader: Context, node: Node, label: str) -> Sequence[Value] | None:
+    """Reshape: the last of a group normalisation, or the same numbers in another shape.
 
-    None where it is none that has a name.
+    The group normalisation is an instance normalisation of groups of channels, reshaped back.
     """
-    rank = len(shape)
-    if 0 in axes:
-        return ("batch", 1, tuple(axes)) if len(axes) == rank - 1 else None
-    if rank > 3 and tuple(axes) == tuple(range(2, rank)):
-        return "group", shape[1], tuple(range(1, rank))
-    return ("layer", 1, tuple(axes)) if axes else None
+    inner, shape = node.value(0).maker, shapes.target_shape(node, node.value(0).shape)
+    named = inner is not None and (inner.domain, inner.op) == ("", "InstanceNormalization")
+    outer = inner.value(0).maker if inner is not None and named else None
+    if inner is None or outer is None or (outer.domain, outer.op) != ("", "Reshape"):
+        return shapes.reshape(reader, node, label)
+    source, (batch, groups) = outer.value(0), inner.value(0).shape[:2]
+    (gain, bias), rank = _arrays(inner, (1, 2)) or (None, None), inner.value(0).rank
+    plain = gain is not None and bias is not None and np.all(gain == 1) and np.all(bias == 0)
+    same = source.shape == shape and source.rank > 1 and rank == 3 and source.shape[0] == batch
+    if not plain or not same or source.shape[1] % groups:
+        return shapes.reshape(reader, node, label)
+    epsilon = inner.real("epsilon", 1e-5)
+    place = label.removesuffix(".reshape")
+    axes = range(1, len(source.shape))
+    return normalised(reader, node, place, source, "group", axes, epsilon, groups=groups)
 
 
 RULES: dict[tuple[str, str], Rule] = {
@@ -182,4 +137,5 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "InstanceNormalization"): instance,
     ("", "GroupNormalization"): group,
     ("", "MeanVarianceNormalization"): mean_variance,
+    ("", "Reshape"): in_groups,
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...foundation.errors import KcalcError
 from ..batches import of_batches
+from ..rewriting.norms import Norms
 from ..trace import Entry, Names, Op, Trace
 from .context import Context
 from .entries import entry_shapes
@@ -30,6 +32,7 @@ MISFITS = (
     AttributeError,
     MemoryError,
 )
+STEP = re.compile(r"\.(add|sub|mul|div|reshape)$")  # the last operator of a module
 Known = dict[str, Value]
 Shape = Sequence[int]
 
@@ -117,7 +120,7 @@ class Reader(Context):
         outputs = dict.fromkeys(value.op for value in found if value.op is not None)
         if len(found) > sum(value.op is not None for value in found):
             self.remarks.append("outputs that depend on no input are left out")
-        ops = _needed(self.ops, outputs)
+        ops = _needed(self._with_norms(outputs), outputs)
         unused = [op.name for op in self.ops.values() if isinstance(op, Entry) and op not in ops]
         if unused:
             self.remarks.append(f"the outputs do not depend on the input {', '.join(unused[:4])}")
@@ -135,6 +138,14 @@ class Reader(Context):
             remarks=tuple(self.remarks),
             model=self.model,
         )
+
+    def _with_norms(self, outputs: Iterable[str]) -> dict[str, Op]:
+        """The operations, normalisations in one, each named for the module that it is."""
+        ops = Norms(self.ops, tuple(outputs), 1).run().ops
+        for name, op in ops.items():
+            if op is not self.ops[name]:
+                self.wishes[name] = STEP.sub("", self.wishes[name])
+        return ops
 
     # -- graphs ------------------------------------------------------------------------------------
 

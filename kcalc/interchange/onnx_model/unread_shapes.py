@@ -48,6 +48,7 @@ SAME = frozenset(
     )
 )
 FLOATS = (1, 10, 11, 16)
+PLAIN = (1, 2, 3, 6, 7, 8)  # types of attributes: numbers and texts
 
 
 def shapes(reader: Context, node: Node) -> list[Found]:
@@ -63,7 +64,7 @@ def shapes(reader: Context, node: Node) -> list[Found]:
     told = [_declared(reader, name) for name in node.outputs]
     if all(found is not None or not name for found, name in zip(told, node.outputs, strict=True)):
         return [found or ((1,), FLOAT) for found in told]
-    inferred = _inferred(reader, node)
+    inferred = _inferred(node)
     out = [first or second for first, second in zip(told, inferred, strict=True)]
     missing = [
         name for name, found in zip(node.outputs, out, strict=True) if found is None and name
@@ -101,34 +102,48 @@ def _declared(reader: Context, name: str) -> Found | None:
     return _of_type(reader.declared.get(name))
 
 
-def _inferred(reader: Context, node: Node) -> list[Found | None]:
-    """Output shapes of this one node by the shape inference of the onnx package.
+def _inferred(node: Node) -> list[Found | None]:
+    """Output shapes of this one node by the shape inference of the onnx package."""
+    return [_of_type(found) for found in inferred_types(node)]
 
-    They are inferred from its input shapes.
-    """
+
+def plain_node(node: Node) -> Any:
+    """A node as the onnx package takes it, with names of its own and no tensors or graphs."""
     onnx = package()
-    nothing: list[Found | None] = [None] * len(node.outputs)
-    if node.domain or any(a.type in (5, 10) for a in node.proto.attribute):
+    inputs = ["" if value is None else f"i{i}" for i, value in enumerate(node.inputs)]
+    proto = onnx.helper.make_node(node.op, inputs, [f"o{i}" for i in range(len(node.outputs))])
+    for name, attribute in node.attributes.items():
+        if attribute.type in PLAIN:
+            proto.attribute.add().CopyFrom(attribute)
+            proto.attribute[-1].name = name
+    return proto
+
+
+def inferred_types(node: Node) -> list[Any]:
+    """The types of a node's outputs by the package's shape inference, None for unknown ones."""
+    onnx = package()
+    nothing: list[Any] = [None] * len(node.outputs)
+    if node.domain or any(a.type in (5, 10) for a in node.attributes.values()):
         return nothing
+    given = {f"i{i}": value for i, value in enumerate(node.inputs) if value is not None}
     try:
         schema = onnx.defs.get_schema(node.op, node.opset, "")
-        types = {
-            name: _type_of(onnx, value)
-            for name, value in zip(node.proto.input, node.inputs, strict=True)
-            if value is not None
-        }
         small = {
             name: onnx.numpy_helper.from_array(value.array, name)
-            for name, value in zip(node.proto.input, node.inputs, strict=True)
-            if value is not None and value.array is not None and value.array.size <= 1024
+            for name, value in given.items()
+            if value.array is not None and value.array.size <= 1024
         }
-        imports = [onnx.helper.make_opsetid("", node.opset)]
         found = onnx.shape_inference.infer_node_outputs(
-            schema, node.proto, types, small, None, opset_imports=imports
+            schema,
+            plain_node(node),
+            {name: _type_of(onnx, value) for name, value in given.items()},
+            small,
+            None,
+            opset_imports=[onnx.helper.make_opsetid("", node.opset)],
         )
     except Exception:  # the package raises classes of its own from C++
         return nothing
-    return [_of_type(found.get(name)) for name in node.outputs]
+    return [found.get(f"o{i}") for i in range(len(node.outputs))]
 
 
 def _type_of(onnx: Any, value: Value) -> Any:

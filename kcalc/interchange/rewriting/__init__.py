@@ -15,7 +15,7 @@ from .editing import Edit
 from .heads import with_heads
 from .ids import with_columns, with_ids
 from .mixing import with_mixing
-from .moments import with_norms
+from .norms import with_norms
 from .output_parts import with_parts
 from .scalars import with_scalars
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Linear, Lookup
+from ..trace import Linear, Lookup, Op
 from .attention import contraction
 from .calls import Call
 from .graph_values import Const, Padded, Ref, numbers_of
@@ -73,17 +73,33 @@ def dense(
     array = numbers_of(weight.tensor)
     array = array.T if flip else array
     walker.stored(weight, flip)
-    return walker.emit(
-        call,
-        Linear,
-        [walker.read(source, call.path)],
-        _owner(weight),
-        weight=array,
-        parameter=identity_of(weight, array),
-        axis=axis,
-        out_axis=out_axis,
-        **_bias(bias),
-    )
+    fields = {"axis": axis, "out_axis": out_axis, **_bias(bias)}
+    return _owned(walker, call, Linear, [walker.read(source, call.path)], weight, array, **fields)
+
+
+def _owned(
+    walker: Walker,
+    call: Call,
+    kind: type[Op],
+    reads: list[str],
+    weight: Const,
+    array: np.ndarray,
+    **fields: Any,
+) -> Ref:
+    """An operation named for the module of its weights."""
+    parameter = identity_of(weight, array)
+    told = {"weight": array, "parameter": parameter, **fields}
+    return walker.emit(call, kind, reads, _owner(weight), **told)
+
+
+def _located(walker: Walker, call: Call, source: Any, array: np.ndarray, **fields: Any) -> Ref:
+    """A convolution with weights (outputs, inputs / groups, kernel...)."""
+    weight = call["weight"]
+    walker.stored(weight, False)
+    groups = int(call["groups"] or 1)
+    told = {"axis": 1, "out_axis": 1, "groups": groups, **_bias(call["bias"])}
+    reads = [walker.read(source, call.path)]
+    return _owned(walker, call, Linear, reads, weight, array, **told, **fields)
 
 
 def linear(walker: Walker, call: Call) -> Any:
@@ -222,24 +238,8 @@ def convolution(walker: Walker, call: Call) -> Any:
         return walker.unread(
             call, "a convolution of one example", "give example inputs with a batch axis in front"
         )
-    array = numbers_of(weight.tensor)
-    walker.stored(weight, False)
-    return walker.emit(
-        call,
-        Linear,
-        [walker.read(source, call.path)],
-        _owner(weight),
-        weight=array,
-        parameter=identity_of(weight, array),
-        axis=1,
-        out_axis=1,
-        stride=stride,
-        padding=pads,
-        mode=mode,
-        dilation=dilation,
-        groups=int(call["groups"] or 1),
-        **_bias(bias),
-    )
+    told = {"stride": stride, "padding": pads, "mode": mode, "dilation": dilation}
+    return _located(walker, call, source, numbers_of(weight.tensor), **told)
 
 
 def spread(value: Any, rank: int, default: int) -> tuple[int, ...]:
@@ -282,25 +282,9 @@ def transposed(walker: Walker, call: Call) -> Any:
     inputs, outputs = weight.tensor.shape[:2]
     turned = weight.tensor.flip(*range(2, 2 + rank)).reshape(groups, -1, outputs, *kernel)
     array = numbers_of(turned.transpose(1, 2).reshape(-1, inputs // groups, *kernel))
-    walker.stored(weight, False)
-    strided = any(s > 1 for s in stride)
-    return walker.emit(
-        call,
-        Linear,
-        [walker.read(source, call.path)],
-        _owner(weight),
-        weight=array,
-        parameter=identity_of(weight, array),
-        axis=1,
-        out_axis=1,
-        stride=(1,) * rank,
-        padding=pads,
-        dilation=dilation,
-        groups=groups,
-        spread=stride if strided else (),
-        turned=True,
-        **_bias(bias),
-    )
+    told = {"stride": (1,) * rank, "padding": pads, "dilation": dilation, "turned": True}
+    told["spread"] = stride if any(s > 1 for s in stride) else ()
+    return _located(walker, call, source, array, **told)
 
 
 def embedding(walker: Walker, call: Call) -> Any:
@@ -308,11 +292,7 @@ def embedding(walker: Walker, call: Call) -> Any:
     weight, ids = call["weight"], call["indices"]
     if not isinstance(weight, Const) or not isinstance(ids, Ref):
         return walker.unread(call, *REASONS["embedding"])
-    array = numbers_of(weight.tensor)
-    walker.stored(weight, False)
-    return walker.emit(
-        call, Lookup, [ids.name], _owner(weight), weight=array, parameter=identity_of(weight, array)
-    )
+    return _table(walker, call)
 
 
 def bag(walker: Walker, call: Call) -> Any:
@@ -329,19 +309,15 @@ def bag(walker: Walker, call: Call) -> Any:
             "averaged without weights, and the ids are an input (examples, ids)"
         )
         return walker.unread(call, "an embedding of bags", reason)
-    array = numbers_of(weight.tensor)
-    walker.stored(weight, False)
-    told = {"bag": count, "factor": 1 / count if call["mode"] == 1 else 1.0}
-    made = walker.emit(
-        call,
-        Lookup,
-        [ids.name],
-        _owner(weight),
-        weight=array,
-        parameter=identity_of(weight, array),
-        **told,
-    )
+    made = _table(walker, call, bag=count, factor=1 / count if call["mode"] == 1 else 1.0)
     return made, None, None, None
+
+
+def _table(walker: Walker, call: Call, **fields: Any) -> Ref:
+    weight = call["weight"]
+    walker.stored(weight, False)
+    array = numbers_of(weight.tensor)
+    return _owned(walker, call, Lookup, [call["indices"].name], weight, array, **fields)
 
 
 def handlers() -> Mapping[str, Handler]:

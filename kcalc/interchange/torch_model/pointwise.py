@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import sympy as sp
-from sympy.logic.boolalg import Boolean
 
-from ...activations import X, activation
+from ..elementary import ONE, TWO, Function, condition, named, number, truncated
 from ..fusion import nice
 from ..trace import CAST, NotRead, Pass, Pointwise
 from .attention import masked
 from .calls import Call
 from .graph_values import Const, Padded, Ref, numbers_of
 from .walker import Handler, Walker
-
-Function = Callable[..., Any]
-HALF = sp.Rational(1, 2)
-
-
-def named(name: str) -> Function:
-    """The expression of a registered activation."""
-    return lambda x: activation(name).expr.xreplace({X: sp.sympify(x)})
-
-
-def number(expr: Any) -> Any:
-    """A condition as the number 0 or 1; everything else as it is."""
-    return sp.Piecewise((1, expr), (0, True)) if _is_condition(expr) else expr
-
-
-def condition(expr: Any) -> Any:
-    """A number as the condition that it is not 0."""
-    return expr if _is_condition(expr) else sp.Ne(expr, 0)
-
-
-def _is_condition(expr: Any) -> bool:
-    # a symbol is both, and stands for a number
-    return isinstance(expr, Boolean | bool) and not isinstance(expr, sp.Expr)
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
@@ -97,61 +73,25 @@ def _hardshrink(x: Any, k: Any) -> Any:
     return sp.Piecewise((x, x < -k), (0, x < k), (x, True))
 
 
-def _trunc(x: Any) -> Any:
-    return sp.sign(x) * sp.floor(sp.Abs(x))
-
-
+INVERSES = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
 # {operator: (its array arguments, the arguments closed over, function of both)}
 TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     **{
         name: (("self",), (), function)
         for name, function in {
-            "relu": named("relu"),
+            **ONE,
+            **{f"arc{name[1:]}": ONE[name] for name in ONE if name[1:] in INVERSES},
             "relu6": named("relu6"),
-            "sigmoid": named("sigmoid"),
-            "tanh": sp.tanh,
             "silu": named("swish"),
-            "mish": named("mish"),
-            "hardswish": named("hard_swish"),
             "hardsigmoid": named("hard_sigmoid"),
             "selu": named("selu"),
-            "softsign": named("softsign"),
             "log_sigmoid": lambda x: -sp.log(1 + sp.exp(-x)),
             "tanhshrink": lambda x: x - sp.tanh(x),
-            "neg": lambda x: -x,
-            "abs": sp.Abs,
             "absolute": sp.Abs,
             "sign": named("sign"),
             "sgn": named("sign"),
-            "exp": sp.exp,
-            "exp2": lambda x: 2**x,
-            "expm1": lambda x: sp.exp(x) - 1,
-            "log": sp.log,
             "log2": lambda x: sp.log(x) / sp.log(2),
             "log10": lambda x: sp.log(x) / sp.log(10),
-            "log1p": lambda x: sp.log(1 + x),
-            "sqrt": sp.sqrt,
-            "rsqrt": lambda x: 1 / sp.sqrt(x),
-            "reciprocal": lambda x: 1 / x,
-            "square": lambda x: x**2,
-            "sin": sp.sin,
-            "cos": sp.cos,
-            "tan": sp.tan,
-            "asin": sp.asin,
-            "acos": sp.acos,
-            "atan": sp.atan,
-            "sinh": sp.sinh,
-            "cosh": sp.cosh,
-            "asinh": sp.asinh,
-            "acosh": sp.acosh,
-            "atanh": sp.atanh,
-            "arcsin": sp.asin,
-            "arccos": sp.acos,
-            "arctan": sp.atan,
-            "arcsinh": sp.asinh,
-            "arccosh": sp.acosh,
-            "arctanh": sp.atanh,
-            "erf": sp.erf,
             "special_erf": sp.erf,
             "erfc": sp.erfc,
             "special_erfc": sp.erfc,
@@ -161,18 +101,13 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
             "special_log_ndtr": lambda x: sp.log((1 + sp.erf(x / sp.sqrt(2))) / 2),
             "sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x),
             "special_sinc": lambda x: sp.sin(sp.pi * x) / (sp.pi * x),
-            "lgamma": sp.loggamma,
-            "digamma": sp.digamma,
-            "floor": sp.floor,
-            "ceil": sp.ceiling,
-            "trunc": _trunc,
-            "fix": _trunc,
-            "round": lambda x: sp.floor(x + HALF),
-            "frac": lambda x: x - _trunc(x),
+            "trunc": truncated,
+            "fix": truncated,
+            "frac": lambda x: x - truncated(x),
             "deg2rad": lambda x: x * sp.pi / 180,
             "rad2deg": lambda x: x * 180 / sp.pi,
-            "logical_not": lambda x: sp.Not(condition(x)),
-            "bitwise_not": lambda x: sp.Not(condition(x)),
+            "logical_not": ONE["not"],
+            "bitwise_not": ONE["not"],
             "isnan": lambda _: sp.false,
             "isinf": lambda _: sp.false,
             "isfinite": lambda _: sp.true,
@@ -181,43 +116,30 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Function]] = {
     **{
         name: (("self", "other"), (), function)
         for name, function in {
-            "mul": lambda x, y: x * y,
-            "multiply": lambda x, y: x * y,
+            **TWO,
+            "multiply": TWO["mul"],
             "maximum": sp.Max,
             "minimum": sp.Min,
             "fmax": sp.Max,
             "fmin": sp.Min,
-            "max": sp.Max,
-            "min": sp.Min,
-            "atan2": sp.atan2,
             "hypot": lambda x, y: sp.sqrt(x**2 + y**2),
-            "true_divide": lambda x, y: x / y,
+            "true_divide": TWO["div"],
             "logaddexp": lambda x, y: sp.log(sp.exp(x) + sp.exp(y)),
             "xlogy": lambda x, y: x * sp.log(y),
             "remainder": sp.Mod,
             "floor_divide": lambda x, y: sp.floor(x / y),
             "copysign": lambda x, y: sp.Abs(x) * named("sign")(y),
-            "fmod": lambda x, y: x - y * _trunc(x / y),
-            "eq": sp.Eq,
-            "ne": sp.Ne,
-            "lt": sp.Lt,
-            "le": sp.Le,
-            "gt": sp.Gt,
-            "ge": sp.Ge,
+            "fmod": lambda x, y: x - y * truncated(x / y),
             "less": sp.Lt,
             "greater": sp.Gt,
             "less_equal": sp.Le,
             "greater_equal": sp.Ge,
             "not_equal": sp.Ne,
-            "logical_and": lambda x, y: sp.And(condition(x), condition(y)),
-            "logical_or": lambda x, y: sp.Or(condition(x), condition(y)),
-            "logical_xor": lambda x, y: sp.Xor(condition(x), condition(y)),
-            "bitwise_and": lambda x, y: sp.And(condition(x), condition(y)),
-            "bitwise_or": lambda x, y: sp.Or(condition(x), condition(y)),
-            "bitwise_xor": lambda x, y: sp.Xor(condition(x), condition(y)),
-            "__and__": lambda x, y: sp.And(condition(x), condition(y)),
-            "__or__": lambda x, y: sp.Or(condition(x), condition(y)),
-            "__xor__": lambda x, y: sp.Xor(condition(x), condition(y)),
+            **{
+                form.format(name): TWO[name]
+                for name in ("and", "or", "xor")
+                for form in ("logical_{}", "bitwise_{}", "__{}__")
+            },
         }.items()
     },
     "add": (("self", "other"), ("alpha",), lambda x, y, a: x + y if a == 1 else x + a * y),

@@ -91,6 +91,7 @@ def prefixed(walker: Walker, call: Call, parts: list[Any], axis: int) -> Any:
         return walker.unread(call, what, reason)
     values = [numbers_of(p.tensor) for p in parts if isinstance(p, Const)]
     value = np.concatenate(values, axis=axis)
+    origins = dict.fromkeys(o for p in parts if isinstance(p, Const) for o in p.origins)
     behind = parts[0] is refs[0]
     if not behind and parts[-1] is not refs[0]:
         return walker.unread(call, what, reason)
@@ -102,6 +103,7 @@ def prefixed(walker: Walker, call: Call, parts: list[Any], axis: int) -> Any:
         reason=reason,
         axis=axis,
         value=value,
+        parameter=", ".join(origins) or None,
         behind=behind,
     )
 

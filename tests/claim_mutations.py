@@ -11,12 +11,12 @@ from functools import wraps
 from itertools import islice
 from typing import Any
 
-from ..foundation.errors import unknown
-from ..foundation.process_state import cached_property
-from .claim import STATEMENT, Claim, Evidence, Verdict, verdict
-from .finding import Finding
-from .registry import PAPERS, get
-from .verify import bench_of
+from kcalc.claims.claim import STATEMENT, Claim, Evidence, Verdict, verdict
+from kcalc.claims.finding import Finding
+from kcalc.claims.registry import PAPERS, get
+from kcalc.claims.verify import bench_of
+from kcalc.foundation.errors import unknown
+from kcalc.foundation.process_state import cached_property
 
 Change = Callable[[Any], Any]
 

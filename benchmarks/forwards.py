@@ -1,0 +1,331 @@
+"""``python -m benchmarks.forwards [--only NAME ...] [--draws N]``: q and c measured.
+
+The forward passes of library models of 1024 channels, drawn anew by their own initialisers, beside
+kcalc's predictions from their readings, at given inputs: means over the draws, and their distance
+in standard errors (z). Needs torchvision, timm and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import kcalc as kc
+
+from .__main__ import say
+from .architectures import _Hidden
+from .book import Table, write
+
+HERE = Path(__file__).resolve().parent
+WIDTH, TOKENS, VOCABULARY, SPECIAL = 1024, 8, 100, 10
+COSINE, DRAWS, LIMIT = 0.5, 16, 3.5
+
+
+@dataclass(frozen=True)
+class Model:
+    """A library model: ``build`` makes it with new weights; ``reads``: "rows" or "ids"."""
+
+    name: str
+    library: str
+    build: Callable[[], nn.Module]
+    reads: str = "rows"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A prediction with its own error, and the means over draws with their standard error."""
+
+    quantity: str
+    predicted: float
+    uncertain: float
+    measured: float
+    error: float
+
+    @property
+    def z(self) -> float:
+        """The distance in standard errors; 0 where both agree to rounding."""
+        apart = self.measured - self.predicted
+        spread = math.hypot(self.error, self.uncertain)
+        return 0.0 if abs(apart) < 1e-5 * abs(self.predicted) else apart / max(spread, 1e-12)
+
+
+# -- the models ------------------------------------------------------------------------------------
+
+
+def _made(module: str, name: str, *arguments: Any, **options: Any) -> nn.Module:
+    return getattr(importlib.import_module(module), name)(*arguments, **options)
+
+
+def _rows(module: str, name: str, *arguments: Any, label: str = "", **options: Any) -> Model:
+    build = partial(_made, module, name, *arguments, **options)
+    return Model(label or name, module.partition(".")[0], build)
+
+
+def _mlp(activation: str, norm: type[nn.Module] | None = None) -> Model:
+    options = {"activation_layer": getattr(nn, activation), "norm_layer": norm, "inplace": None}
+    label = f"MLP, {activation}" + (f", {norm.__name__}" if norm else "")
+    return _rows("torchvision.ops", "MLP", WIDTH, [WIDTH] * 4, label=label, **options)
+
+
+def _text(family: str, model: str = "", **options: Any) -> Model:
+    def build() -> nn.Module:
+        library = importlib.import_module("transformers")
+        config = getattr(library, f"{family}Config")(vocab_size=VOCABULARY, **options)
+        config.use_cache = False
+        return _Hidden(getattr(library, model or f"{family}Model")(config))
+
+    return Model(model or f"{family}Model", "transformers", build, "ids")
+
+
+HIDDEN = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 16}
+BERT = HIDDEN | {"intermediate_size": 2 * WIDTH, "pad_token_id": 0}
+LLAMA = HIDDEN | {"intermediate_size": 2 * WIDTH, "num_key_value_heads": 8, "pad_token_id": 0}
+GPT = {"n_embd": WIDTH, "n_layer": 1, "n_head": 16}
+DISTIL = {"dim": WIDTH, "n_layers": 1, "n_heads": 16, "hidden_dim": 2 * WIDTH}
+T5 = {"d_model": WIDTH, "d_kv": 64, "d_ff": 2 * WIDTH, "num_layers": 1, "num_heads": 16}
+OPT = HIDDEN | {"ffn_dim": 2 * WIDTH, "word_embed_proj_dim": WIDTH, "pad_token_id": 0}
+NEO = {"hidden_size": WIDTH, "num_layers": 1, "num_heads": 16, "attention_types": [[["global"], 1]]}
+
+MODELS: tuple[Model, ...] = (
+    *map(_mlp, ("ReLU", "GELU", "SiLU", "Mish", "Softplus", "Tanh", "ELU", "Hardswish")),
+    _mlp("GELU", nn.LayerNorm),
+    _mlp("ReLU", nn.RMSNorm),
+    _rows("timm.layers", "Mlp", WIDTH, 4 * WIDTH),
+    _rows("timm.layers", "GluMlp", WIDTH, 2 * WIDTH),
+    _rows("timm.layers", "SwiGLU", WIDTH, 2 * WIDTH),
+    _rows("timm.layers", "SwiGLUPacked", WIDTH, 2 * WIDTH),
+    _text("Bert", **BERT),
+    _text("Roberta", **BERT),
+    _text("Electra", **BERT, embedding_size=WIDTH),
+    _text("XLMRoberta", **BERT),
+    _text("DistilBert", **DISTIL, pad_token_id=0),
+    _text("T5", "T5EncoderModel", **T5),
+    _text("GPT2", **GPT),
+    _text("GPTNeo", **NEO),
+    _text("GPTNeoX", **HIDDEN, intermediate_size=2 * WIDTH),
+    _text("OPT", **OPT),
+    _text("Llama", **LLAMA),
+    _text("Mistral", **LLAMA),
+    _text("Qwen2", **LLAMA),
+    _text("Qwen3", **LLAMA, head_dim=64),
+    _text("Phi", **HIDDEN, intermediate_size=2 * WIDTH),
+    _text("StableLm", **LLAMA),
+    _text("Starcoder2", **LLAMA),
+    _text("Olmo", **LLAMA),
+    _text("Gemma", **LLAMA, head_dim=64),
+)
+
+
+# -- the comparison --------------------------------------------------------------------------------
+
+
+def inputs_of(model: Model) -> torch.Tensor:
+    """Two rows of q = 1 and cosine c, or two sequences without a common id."""
+    random = torch.Generator().manual_seed(0)
+    if model.reads == "ids":
+        ids = SPECIAL + torch.randperm(VOCABULARY - SPECIAL, generator=random)
+        return ids[: 2 * TOKENS].reshape(2, TOKENS)
+    x = torch.linalg.qr(torch.randn((WIDTH, 2), generator=random))[0].T * WIDTH**0.5
+    return torch.stack([x[0], COSINE * x[0] + (1 - COSINE**2) ** 0.5 * x[1]])
+
+
+def predictions(
+    model: Model, reading: Any, x: torch.Tensor, seed: int
+) -> dict[Any, tuple[Any, Any, bool]]:
+    """{node: (covariance of all tokens of both inputs, its error, whether it is exact)}."""
+    network = reading.network
+    if model.reads == "rows":
+        found = kc.node_values(network, COSINE)
+        said = kc.c_map(network).assumptions
+        values = {
+            node: (np.array([[v.q1, v.c * (v.q1 * v.q2) ** 0.5], [v.c * v.q1, v.q2]]), np.zeros(()))
+            for node, v in found.items()
+        }
+    else:
+        found = kc.node_values(network, tokens=x.numpy(), sampling=kc.Sampling(seed=seed))
+        said = found.assumptions
+        values = {
+            node: tuple(np.reshape(part, (2 * part.shape[1],) * 2) for part in pair)
+            for node, pair in found.covariances.items()
+        }
+    exact = not any(a.kind == "heuristic" for a in said)
+    return {node: (*pair, exact) for node, pair in values.items()}
+
+
+def watched(model: nn.Module, reading: Any, nodes: Sequence[Any]) -> list[str]:
+    """The last wide layer that is a module of the model, and its output."""
+    modules = dict(model.named_modules())
+    features = reading.network.features
+    wide = [
+        str(node)
+        for node in nodes
+        if isinstance(reading.network.layer(node), kc.layers.Affine)
+        and str(node) in modules
+        and isinstance(features[node], int)
+        and features[node] >= WIDTH
+    ]
+    return wide[-1:]
+
+
+def forward(model: nn.Module, x: torch.Tensor, names: Sequence[str]) -> list[np.ndarray]:
+    """The arrays that modules return, and the model, as (2, tokens, channels)."""
+    found: dict[str, torch.Tensor] = {}
+    handles = [
+        module.register_forward_hook(lambda m, i, y, name=name: found.update({name: y}))
+        for name, module in model.named_modules()
+        if name in names
+    ]
+    with torch.no_grad():
+        end = model.eval()(x)
+    for handle in handles:
+        handle.remove()
+    arrays = [*(found[name] for name in names), end]
+    return [y.reshape(2, -1, y.shape[-1]).double().numpy() for y in arrays]
+
+
+def covariance(y: np.ndarray) -> np.ndarray:
+    flat = y.reshape(-1, y.shape[-1])
+    return flat @ flat.T / flat.shape[-1]
+
+
+def without_epsilon(model: nn.Module) -> nn.Module:
+    """The model with norms whose epsilon is negligible, as the maps take it."""
+    for module in model.modules():
+        for name in ("eps", "variance_epsilon"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 1e-12)
+    return model
+
+
+def deviations(k: np.ndarray, error: np.ndarray) -> tuple[float, float]:
+    """Bounds of the errors of q and c by those of the covariance."""
+    if not error.ndim:
+        return 0.0, 0.0
+    q, half = np.diag(error).mean(), len(k) // 2
+    crossed = np.mean([error[i, half + i] for i in range(half)])
+    return float(q), float((q + crossed) / np.diag(k).mean())
+
+
+def q_and_c(k: np.ndarray) -> tuple[float, float]:
+    """The mean q of all tokens, and the mean cosine of tokens at one place of both inputs."""
+    q, half = np.diag(k), len(k) // 2
+    cosines = [k[i, half + i] / (q[i] * q[half + i]) ** 0.5 for i in range(half)]
+    return float(q.mean()), float(np.mean(cosines))
+
+
+def compared(model: Model, draws: int = DRAWS) -> tuple[list[Compared], bool]:
+    """q and c at the last wide layer and at the output, and whether the readings are exact.
+
+    Every draw has a reading of its own; the error is that of the mean difference.
+    """
+    x = inputs_of(model)
+    expected, found, uncertain = [], [], []
+    exact, names, end = True, [], None
+    for seed in range(draws):
+        torch.manual_seed(seed)
+        drawn = without_epsilon(model.build().eval())
+        reading = kc.read(drawn, x)
+        values = predictions(model, reading, x, seed)
+        (end,) = reading.network.outputs
+        names = [name for name in watched(drawn, reading, [*values]) if name != str(end)]
+        chosen = [values[node] for node in (*names, end)]
+        exact &= all(said for _, _, said in chosen)
+        exact &= all(note.level == "exact" for note in reading.notes)
+        expected.append([q_and_c(k) for k, _, _ in chosen])
+        uncertain.append([deviations(k, error) for k, error, _ in chosen])
+        found.append([q_and_c(covariance(y)) for y in forward(drawn, x, names)])
+    apart = np.array(found) - np.array(expected)
+    error = apart.std(0, ddof=1) / draws**0.5
+    sampled = np.square(uncertain).mean(0) ** 0.5 / draws**0.5
+    out = [
+        Compared(
+            f"{quantity} at {node}",
+            float(np.mean([row[place][k] for row in expected])),
+            float(sampled[place, k]),
+            float(np.mean([row[place][k] for row in found])),
+            float(error[place, k]),
+        )
+        for place, node in enumerate((*names, end))
+        for k, quantity in enumerate("qc")
+    ]
+    return out, exact
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def rows_of(model: Model, draws: int) -> Iterator[tuple[str, ...]]:
+    found, exact = compared(model, draws)
+    for row in found:
+        far = abs(row.z) > LIMIT
+        yield (
+            model.name,
+            model.library,
+            "exact" if exact else "heuristic",
+            row.quantity,
+            f"{row.predicted:.5g}" + (f" ± {row.uncertain:.0e}" if row.uncertain else ""),
+            f"{row.measured:.5g} ± {row.error:.1e}",
+            f"**{row.z:.1f}**" if far else f"{row.z:.1f}",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forwards", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--output", type=Path, help="default benchmarks/FORWARDS.md; else printed")
+    options = parser.parse_args()
+    chosen = [m for m in MODELS if options.only is None or m.name in options.only]
+    output = options.output or (None if options.only else HERE / "FORWARDS.md")
+    rows: list[tuple[str, ...]] = []
+    for model in chosen:
+        start = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                rows += rows_of(model, options.draws)
+            except kc.KcalcError as error:
+                rows.append((model.name, model.library, "refused", str(error)[:90], "", "", ""))
+        for row in rows:
+            if row[0] == model.name:
+                say(" | ".join(row) + f" ({time.process_time() - start:.0f} s)")
+    text = page(rows, options.draws) + "\n"
+    if output is None:
+        print(text)
+    else:
+        write(text, output)
+
+
+def page(rows: Sequence[tuple[str, ...]], draws: int) -> str:
+    """The whole text."""
+    models = {row[0] for row in rows}
+    exact = [float(row[-1].strip("*")) for row in rows if row[2] == "exact"]
+    worst = max(map(abs, exact), default=0.0)
+    table = Table(
+        f"{len(models)} models of {WIDTH} channels and more, with new weights by their own "
+        f"initialisers: the means over {draws} draws, predicted from the reading of each and "
+        f"measured, with the standard error of their difference. Epsilons of norms are set to "
+        f"1e-12, which the maps leave out. Models of rows have two inputs of q = 1 and cosine "
+        f"{COSINE}, those of ids two sequences of {TOKENS} tokens without a common id; q is the "
+        f"mean over all tokens, c that over the places of both. The largest |z| of "
+        f"{len(exact)} exact quantities is {worst:.1f}.",
+        ("model", "from", "reading", "quantity", "predicted", "measured", "z"),
+        rows,
+    )
+    return "\n\n".join(["# Forward passes beside predictions", table.markdown()])
+
+
+if __name__ == "__main__":
+    main()

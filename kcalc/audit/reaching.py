@@ -1,0 +1,117 @@
+"""Which parameters reach a run's result, by which paths, and which of these carry a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .operations import SOFTMAX, VIEWS
+from .program import Program, Value
+
+
+def _mask(values: Iterable[Value]) -> int:
+    return sum(1 << index for index in {value.index for value in values})
+
+
+def _leaf(program: Program, name: str) -> Value | None:
+    return next((v for v in program.values if v.op == "parameter" and v.weights == (name,)), None)
+
+
+def reached(program: Program, name: str) -> bool:
+    """Whether the result was computed from a parameter."""
+    leaf = _leaf(program, name)
+    return leaf is not None and any(out.depends_on(leaf) for out in program.outputs)
+
+
+def detached(program: Program, parameters: dict[str, Any]) -> tuple[str, ...]:
+    """Parameters whose numbers reach the result, and that the graph of gradients lacks."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves = [v for v in pytree.tree_leaves(program.result) if isinstance(v, torch.Tensor)]
+    linked = _differentiated(leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None)
+    return tuple(
+        name
+        for name, parameter in parameters.items()
+        if id(parameter) not in linked
+        and _path(program, name, lambda _, reader: not _numeric(reader))
+    )
+
+
+def _numeric(value: Value) -> bool:
+    return bool(value.tensor.is_floating_point() or value.tensor.is_complex())
+
+
+def _differentiated(functions: Iterable[Any]) -> set[int]:
+    """The ids of the leaves of a graph of gradients."""
+    stack, seen, found = list(functions), set(), set()
+    while stack:
+        function = stack.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        if hasattr(function, "variable"):
+            found.add(id(function.variable))
+        stack += [after for after, _ in function.next_functions if after is not None]
+    return found
+
+
+def unreached(program: Program, name: str) -> bool:
+    """Whether every path from a parameter to the result is closed by a choice.
+
+    A path is closed where nothing is selected, where it is multiplied by zeros that a choice
+    (whole numbers made of the inputs) has made, as a mixture of experts leaves out some, and at
+    attention to a single key.
+    """
+    inputs = _mask(v for v in program.values if v.op == "input")
+    leaf = _leaf(program, name)
+    if leaf is None or not any(out.depends_on(leaf) for out in program.outputs):
+        return False
+    return not _path(program, name, lambda value, reader: _closed(value, reader, inputs))
+
+
+def _path(program: Program, name: str, closed: Callable[[Value, Value], bool]) -> bool:
+    """Whether a parameter reaches the result by steps (value, reader) that are not closed."""
+    leaf = _leaf(program, name)
+    outputs = {out.index for out in program.outputs}
+    stack, seen = [] if leaf is None else [leaf], set()
+    while stack:
+        value = stack.pop()
+        if value.index in outputs:
+            return True
+        for reader in program.readers.get(value.index, ()):
+            if reader.index not in seen and not closed(value, reader):
+                seen.add(reader.index)
+                stack.append(reader)
+    return False
+
+
+def _closed(value: Value, reader: Value, inputs: int) -> bool:
+    if reader.tensor.numel() == 0:
+        return True
+    if reader.op in SOFTMAX and reader.tensor.shape[-1] == 1:
+        return True
+    if reader.op == "mul":
+        others = [v for v in reader.inputs if v is not value]
+        return any(not bool(v.tensor.any()) and _chosen(v, inputs) for v in others)
+    if reader.op == "where" and reader.inputs[0] is not value and len(reader.inputs) == 3:
+        condition = reader.inputs[0]
+        taken = condition.tensor if value is reader.inputs[1] else ~condition.tensor
+        return not bool(taken.any()) and _chosen(condition, inputs)
+    return False
+
+
+def _chosen(value: Value, inputs: int) -> bool:
+    """Whether an array is made of whole numbers (places, comparisons) that depend on the inputs."""
+    stack, seen = [value], set()
+    while stack:
+        top = stack.pop()
+        if top.index in seen:
+            continue
+        seen.add(top.index)
+        if not _numeric(top):
+            if top.ancestors & inputs:
+                return True
+        elif top.op in VIEWS or top.op in ("mul", "div"):
+            stack += top.inputs
+    return False

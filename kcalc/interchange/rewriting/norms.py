@@ -1,0 +1,390 @@
+"""Normalisation written by hand: (x - mean x) / sqrt(var x + epsilon), in any order of steps.
+
+Or x / sqrt(mean x^2 + epsilon). An operation computes F(x, m, s) from a feature map x and its means
+m of x and s of x^2 over some axes. It normalises if it is linear in x, with a slope that depends
+on the variance (or on s alone) as factor / sqrt(variance + epsilon) does, and no shift at x = m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import lambdify
+from ..fusion import Fixed, tidied
+from ..trace import Array, Held, Moment, Normalise, Op, Pass, Pointwise, Pooling, Reshape, Trace
+from .editing import Edit
+
+X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
+M1, M2 = sp.Symbol("m", real=True), sp.Symbol("s", positive=True)
+V = sp.Symbol("v", positive=True)
+DEPTH = 3  # elementwise steps between an array and the moment taken of it
+STEPS = 60  # operations of one normalisation
+LARGEST = 300  # operations in one expression
+PLAIN = 1e-7  # by which a factor 1 may be rounded
+SMALL = 1e-2  # greatest epsilon that is taken for one
+REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, sp.PolynomialError)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A normalisation: its last operation.
+
+    ``gain`` and ``bias`` are expressions in the symbols of held arrays.
+    """
+
+    end: str
+    kind: str
+    epsilon: float
+    factor: float
+    gain: Any
+    bias: Any
+
+
+def with_norms(trace: Trace) -> Edit:
+    """The operations with every normalisation by hand as one; its gains stay as they are.
+
+    The factor that an unbiased variance brings in stands behind it.
+    """
+    return Norms({op.name: op for op in trace.ops}, trace.outputs).run()
+
+
+class Norms(Edit):
+    """A copy of the operations in which normalisations by hand become a Normalise each.
+
+    ``channel_axis``: where channels stand in an image. Gains and biases become those of the
+    normalisation, also behind one without any, and BatchNorm is recognised. None: neither.
+    """
+
+    def __init__(
+        self, ops: Mapping[str, Op], outputs: Sequence[str], channel_axis: int | None = None
+    ) -> None:
+        super().__init__(ops, outputs)
+        self.channel_axis, self.whole = channel_axis or 0, channel_axis is not None
+        self.places = {name: i for i, name in enumerate(self.ops)}
+        self.behind = self.readers()
+
+    def run(self) -> Norms:
+        """Replace all normalisations."""
+        for name in self.places:
+            op: Any = self.ops[name]
+            if self._starts(op):
+                any(self._replaced(base, op.axes) for base in self._bases(op.reads[0]))
+            elif self.whole and isinstance(op, Normalise) and op.gain is None and op.bias is None:
+                self._replaced(name, op.axes)
+        return self
+
+    def _starts(self, op: Any) -> bool:
+        """Whether an operation is a moment over whole axes that a normalisation may begin with."""
+        mean = isinstance(op, Pooling) and op.kind == "mean" and op.window is None
+        return (mean or isinstance(op, Moment)) and (self.whole or 0 not in op.axes)
+
+    def _bases(self, name: str) -> list[str]:
+        """The arrays of which the moment may be taken, the nearest first."""
+        found = level = [self._same(name)]
+        shape = self.ops[name].shape
+        for _ in range(DEPTH):
+            steps = [op for n in level if isinstance(op := self.ops[n], Pointwise)]
+            level = [self._same(name) for op in steps for name in op.reads]
+            level = [n for n in level if self.ops[n].shape == shape]
+            level = [n for n in level if not isinstance(self.ops[n], Held)]
+            found = [*found, *(n for n in level if n not in found)]
+        return found
+
+    def _same(self, name: str) -> str:
+        """The array behind operations that only pass it on."""
+        while isinstance(op := self.ops[name], Pass):
+            name = op.reads[0]
+        return name
+
+    def _cone(self, base: str) -> Iterable[Op]:
+        """The operations of a possible normalisation that depend on an array, in order."""
+        seen, queue = set[str](), [base]
+        while queue and len(seen) < STEPS:
+            for name in self.behind.get(queue.pop(0), ()):
+                kinds = Pointwise | Pooling | Moment | Reshape | Pass
+                if name and name not in seen and isinstance(self.ops[name], kinds):
+                    seen.add(name)
+                    queue.append(name)
+        return [self.ops[name] for name in sorted(seen, key=self.places.__getitem__)]
+
+    def _replaced(self, base: str, axes: tuple[int, ...]) -> bool:
+        """Write the longest normalisation of ``base`` that can be; whether there was any."""
+        found = self._followed(Steps(self, base, axes))
+        return any(self._written(base, axes, form) for form in reversed(found))
+
+    def _followed(self, steps: Steps) -> list[Found]:
+        """The normalisation of an array, and the same with gains; empty where there is none.
+
+        Gains and biases are left out where other operations read the values before them.
+        """
+        found: list[Found] = []
+        for op in self._cone(steps.base):
+            expr = steps.expression(op)
+            if expr is None:
+                continue
+            steps.known[op.name] = expr
+            whole = expr.has(Z) or (expr.has(X) and expr.has(M1, M2))
+            end = found[-1].end if found else steps.base
+            further = found or expr.has(Z)
+            alone = not further or (end in op.reads and len(self.behind[end]) == 1)
+            if not whole or not alone or op.shape != self.ops[steps.base].shape:
+                continue
+            form = self._form(steps.base, op.name, expr)
+            found += [] if form is None else [form]
+            if found and not self.whole:
+                break
+        return found
+
+    def _form(self, base: str, name: str, expr: Any) -> Found | None:
+        norm = self.ops[base]
+        if isinstance(norm, Normalise):
+            gain, bias = (sp.expand(expr).coeff(Z, power) for power in (1, 0))
+            plain = sp.expand(expr - gain * Z - bias) == 0 and not gain.has(Z)
+            known = (norm.kind, norm.epsilon, 1.0, gain, bias) if plain else None
+        else:
+            try:
+                known = _normal(expr)
+            except REFUSED:
+                return None
+        found = None if known is None else Found(name, *known)
+        if found is None or (found.bias.is_number and found.bias != 0):
+            return None
+        if not self.whole:
+            return found if found.epsilon <= SMALL else None
+        plain = abs(found.factor - 1) < PLAIN and (not found.gain.is_number or found.gain == 1)
+        return found if plain else None
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def _written(self, base: str, axes: tuple[int, ...], found: Found) -> bool:
+        """Put one operation in the place of a normalisation; whether its gains go by channel."""
+        end, before = self.ops[found.end], self.ops[base]
+        if not self.whole:
+            self._alone(_norm(end, base, found.kind, axes, 1, found.epsilon), found.factor)
+            return True
+        grouped = _grouped(self.ops, base, axes, found, self.outputs)
+        if grouped is not None and found.gain.is_number and found.bias.is_number:
+            name, source, groups, over = grouped
+            self.ops[name] = _norm(self.ops[name], source, "group", over, groups, found.epsilon)
+            return True
+        rank = len(end.shape)
+        if isinstance(before, Normalise):
+            norm = replace(before, name=end.name, source=end.source)
+        else:
+            named = kind_over(found.kind, before.shape, axes, self.channel_axis % rank)
+            if named is None:
+                return False
+            norm = _norm(end, base, *named, found.epsilon)
+        channels = axes if norm.kind in ("layer", "rms") else (self.channel_axis % rank,)
+        arrays = {
+            key: _array(self.ops, expr, rank, channels)
+            for key, expr in (("gain", found.gain), ("bias", found.bias))
+            if not expr.is_number
+        }
+        fits = all(array is not None for array in arrays.values())
+        if fits:
+            self.ops[found.end] = replace(norm, **arrays)
+        return fits
+
+    def _alone(self, norm: Normalise, factor: float) -> None:
+        """Write a normalisation, and its factor behind it where it has one."""
+        if abs(factor - 1) < PLAIN:
+            self.ops[norm.name] = norm
+            return
+        last, number = self.ops[norm.name], sp.Float(factor)
+        name = self.names(f"{norm.name}.norm")
+        self.add(replace(norm, name=name), last)
+        told = {"name": last.name, "shape": last.shape, "source": last.source, "label": "mul"}
+        self.ops[last.name] = Pointwise(**told, reads=(name,), function=lambda x: number * x)
+
+
+class Steps:
+    """The expressions of operations behind ``base``, which is X, or Z where it is normalised."""
+
+    def __init__(self, norms: Norms, base: str, axes: tuple[int, ...]) -> None:
+        self.ops, self.held, self.base, self.axes = norms.ops, norms.whole, base, axes
+        self.shape = norms.ops[base].shape
+        self.count = prod(self.shape[a] for a in axes)
+        self.kept = tuple(1 if a in axes else size for a, size in enumerate(self.shape))
+        self.reduced = tuple(size for a, size in enumerate(self.shape) if a not in axes)
+        leading = axes == tuple(range(len(axes)))  # so that their means broadcast as they are
+        self.beside = (self.kept, self.reduced) if leading else (self.kept,)
+        self.known: dict[str, Any] = {base: Z if isinstance(norms.ops[base], Normalise) else X}
+
+    def expression(self, op: Op) -> Any:
+        """The expression of an operation, None for others."""
+        inner = self.known.get(op.reads[0])
+        try:
+            if isinstance(op, Pass):
+                return inner
+            if isinstance(op, Reshape):
+                mean = inner is not None and not inner.has(X, Z)
+                return inner if mean and op.shape in (self.kept, self.reduced) else None
+            if isinstance(op, Pooling | Moment):
+                mean = isinstance(op, Moment) or (op.kind == "mean" and op.window is None)
+                there = inner is not None and inner.has(X) and op.axes == self.axes
+                return _moment(op, inner, self.count) if mean and there else None
+            return self._elementwise(op) if isinstance(op, Pointwise) else None
+        except REFUSED:
+            return None
+
+    def _elementwise(self, op: Pointwise) -> Any:
+        inside = [n for n in op.reads if n in self.known]
+        means = [n for n in inside if not self.known[n].has(X, Z)]
+        full = len(means) < len(inside)
+        if full and any(self.ops[n].shape not in self.beside for n in means):
+            return None
+        values = [self._value(name) for name in op.reads]
+        if any(v is None for v in values) or sum(map(sp.count_ops, values)) > LARGEST:
+            return None
+        expr = tidied(op.function(*values))
+        return _without_floor(expr) if isinstance(expr, sp.Expr) else None
+
+    def _value(self, name: str) -> Any:
+        if name in self.known:
+            return self.known[name]
+        read = self.ops[name]
+        if not isinstance(read, Held):
+            return None
+        return sp.Symbol(f"held:{name}", real=True) if self.held else Fixed(read).number
+
+
+def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
+    """The moment of a polynomial in X, by the mean M1 of X and the mean M2 of its square."""
+    if isinstance(op, Pooling):
+        return _mean(inner)
+    if op.kind == "norm":
+        return sp.sqrt(count * _mean(inner**2))
+    if count <= op.correction:
+        return None
+    share = sp.Integer(count) / (count - sp.nsimplify(op.correction))
+    variance = share * sp.expand(_mean(inner**2) - _mean(inner) ** 2)
+    return variance if op.kind == "var" else sp.sqrt(variance)
+
+
+def _mean(expr: Any) -> Any:
+    """The mean of a polynomial of degree at most 2, whose other numbers are means themselves."""
+    poly = sp.Poly(sp.expand(expr), X)
+    if poly.degree() > 2 or any(str(s).startswith("held:") for s in expr.free_symbols):
+        raise ValueError
+    c = [poly.coeff_monomial(X**k) for k in range(3)]
+    return sp.expand(c[0] + c[1] * M1 + c[2] * M2)
+
+
+def _without_floor(expr: Any) -> Any:
+    """Max(y, tiny) of means as y: it keeps a length or a variance from being 0."""
+    for top in expr.atoms(sp.Max):
+        numbers = [a for a in top.args if a.is_number and 0 <= float(a) <= SMALL]
+        rest = [a for a in top.args if a not in numbers]
+        if len(rest) == 1 and numbers and rest[0].has(M1, M2) and not rest[0].has(X, Z):
+            expr = expr.subs(top, rest[0])
+    return expr
+
+
+@lru_cache(maxsize=1024)
+def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
+    """(kind, epsilon, factor, gain, bias) if the expression is a normalisation, else None.
+
+    The form is factor gain (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or that without the mean;
+    gain and bias are made of held arrays.
+    """
+    expr = sp.expand(expr.subs(M2, V + M1**2)) if expr.has(M1) else expr
+    slope = sp.diff(expr, X)
+    if slope.has(X) or slope == 0:
+        return None
+    kind, spread = ("layer", V) if expr.has(M1) else ("rms", M2)
+    bias = sp.simplify(expr.subs(X, M1 if kind == "layer" else 0))
+    gain, rest = sp.simplify(slope).as_independent(spread, as_Add=False)
+    number, gain = (gain, sp.Integer(1)) if gain.is_number else (sp.Integer(1), gain)
+    inverse = sp.simplify(1 / (number * rest))
+    if bias.has(M1, spread) or gain.has(M1) or inverse.free_symbols != {spread}:
+        return None
+    floor = inverse.subs(spread, 0)
+    for added in (sp.Integer(0), floor):  # epsilon under the root, or added to it
+        line = sp.expand(sp.simplify((inverse - added) ** 2))
+        if line.is_polynomial(spread) and sp.Poly(line, spread).degree() == 1:
+            scale, left = (float(line.coeff(spread, k)) for k in (1, 0))
+            epsilon = left / scale if scale > 0 else -1.0
+            if epsilon >= 0 and abs(float(added)) / scale**0.5 <= SMALL**0.5:
+                at_one = float(inverse.subs(spread, 1))
+                return kind, epsilon, float(np.sign(at_one)) / scale**0.5, gain, bias
+    return None
+
+
+def kind_over(
+    kind: str, shape: tuple[int, ...], axes: tuple[int, ...], channels: int
+) -> tuple[str, tuple[int, ...], int] | None:
+    """(kind, axes, groups) of a normalisation over axes, None for one that has no name."""
+    rank = len(shape)
+    kept = [a for a in range(rank) if a not in axes]
+    if 0 in axes:
+        return ("batch", axes, 1) if len(kept) == 1 and kind == "layer" else None
+    if len(kept) == 2 and channels == kept[1] and rank > 3:
+        return ("group", tuple(range(1, rank)), shape[channels]) if kind == "layer" else None
+    return kind, axes, 1
+
+
+def _norm(
+    op: Op, source: str, kind: str, axes: tuple[int, ...], groups: int, epsilon: float
+) -> Normalise:
+    told = {"name": op.name, "shape": op.shape, "source": op.source}
+    fields = {"kind": kind, "axes": axes, "groups": groups, "epsilon": epsilon}
+    return Normalise(**told, reads=(source,), **fields)
+
+
+def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) -> Array | None:
+    """The values of an expression in held arrays, without axes of size 1.
+
+    None where they differ along other axes than those of the channels.
+    """
+    symbols = sorted(expr.free_symbols, key=str)
+    held: list[Any] = [ops[str(symbol).removeprefix("held:")] for symbol in symbols]
+    values = [np.asarray(op.value, dtype=np.float64) for op in held]
+    array = np.asarray(lambdify(symbols, expr, "numpy")(*values))
+    wide = [axis + rank - array.ndim for axis, size in enumerate(array.shape) if size != 1]
+    return np.squeeze(array) if set(wide) <= set(channels) else None
+
+
+def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found,
+             outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
+    """Group normalisation: channels split in two axes before, joined again after.
+
+    (last operation, source, groups, axes).
+    """
+    split = ops[base]
+    if not isinstance(split, Reshape):
+        return None
+    before, after = ops[split.reads[0]].shape, split.shape
+    places = [
+        a
+        for a in range(len(before))
+        if before[:a] == after[:a] and before[a + 1 :] == after[a + 2 :] and a + 1 < len(after)
+    ]
+    places = [
+        a
+        for a in places
+        if len(after) == len(before) + 1
+        and prod(after[a : a + 2]) == before[a]
+        and a + 1 in axes
+        and a not in axes
+    ]
+    readers = [op for op in ops.values() if found.end in op.reads]
+    if (
+        not places
+        or len(readers) != 1
+        or not isinstance(readers[0], Reshape)
+        or readers[0].shape != before
+        or found.end in outputs
+    ):
+        return None
+    place = places[0]
+    over = tuple(sorted({a if a < place else a - 1 for a in axes if a != place}))
+    return readers[0].name, split.reads[0], after[place], tuple(a for a in over if a != 0)

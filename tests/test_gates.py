@@ -1,0 +1,108 @@
+"""Gates of products that DKS keeps: slopes and q against Monte Carlo and quadrature by mpmath."""
+
+import mpmath
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+L = kc.layers
+
+
+def gated(first="tanh", gate="sigmoid", scale=None):
+    """x -> tanh -> weights, times a gate of the same input, -> tanh -> weights."""
+    steps = [
+        ("x", L.Input(), ()),
+        ("a", L.Affine(), ("x",)),
+        ("v", L.Nonlinear(first), ("a",)),
+        ("b", L.Affine(), ("v",)),
+        ("s", L.Affine(), ("x",)),
+        ("g", L.Nonlinear(gate), ("s",)),
+    ]
+    if scale is not None:
+        steps.append(("twice", L.Scale(scale), ("g",)))
+    steps += [
+        ("p", L.Product(), ("b", "g" if scale is None else "twice")),
+        ("o", L.Affine(), ("p",)),
+        ("n", L.Nonlinear("tanh"), ("o",)),
+        ("w", L.Affine(), ("n",)),
+    ]
+    return kc.Network.from_steps(steps, ["w"])
+
+
+def sigmoid_slope():
+    """C'(1) of a sigmoid with standard normal input, by mpmath."""
+    with mpmath.workdps(30):
+        line, density = [-mpmath.inf, 0, mpmath.inf], mpmath.npdf
+        s = lambda z: 1 / (1 + mpmath.exp(-z))  # noqa: E731
+        square = mpmath.quad(lambda z: s(z) ** 2 * density(z), line)
+        slope = mpmath.quad(lambda z: (s(z) * (1 - s(z))) ** 2 * density(z), line)
+        return float(slope / square)
+
+
+@pytest.mark.parametrize("scale", [None, 2])
+def test_a_gate_adds_its_own_slope(scale):
+    shaped = kc.shape(gated(scale=scale), gates="normalise")
+    slope = shaped.targets["C'(1)"]
+    assert slope * (slope + sigmoid_slope()) == pytest.approx(1.5, rel=1e-12)
+    assert max(shaped.residuals.values()) < 1e-12
+    assert set(shaped.constants.by_node) == {"v", "n"}
+    assert shaped.network.layer("g").activation.expr.has(kc.activation("sigmoid").expr.func)
+    assert any("a gate" in change for change in shaped.changes)
+
+
+def test_the_forward_reading_counts_gates_too():
+    shaped = kc.shape(gated(), gates="normalise", subnetworks="forward", zeta=2)
+    slope = shaped.targets["C'(1)"]
+    assert slope * (slope + sigmoid_slope()) == pytest.approx(2, rel=1e-12)
+
+
+def test_errors_of_q_do_not_double():
+    shaped = kc.shape(gated(), gates="normalise").network
+    doubled = kc.shape(gated(), zeta=3).network
+    assert kc.q_map(shaped).derivative(1)(1.0) < 1.2
+    assert kc.q_map(doubled).derivative(1)(1.0) == pytest.approx(2)
+
+
+def test_q_and_c_of_a_wide_random_network():
+    width, draws, c = 1000, 16, 0.5
+    network = kc.shape(gated(), gates="normalise").network
+    phi = {node: network.layer(node).activation for node in "vgn"}
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(draws):
+        x = random.standard_normal((2, width))
+        x[1] = c * x[0] + (1 - c * c) ** 0.5 * x[1]
+        draw = [random.standard_normal((width, width)) / width**0.5 for _ in range(5)]
+        v = phi["v"](x @ draw[0]) @ draw[1]
+        out = phi["n"]((v * phi["g"](x @ draw[2])) @ draw[3]) @ draw[4]
+        found.append([np.mean(out[0] ** 2), np.mean(out[0] * out[1])])
+    mean, error = np.mean(found, 0), np.std(found, 0, ddof=1) / draws**0.5
+    wanted = [kc.q_map(network)(1.0), kc.c_map(network)(c)]
+    assert (np.abs(mean - wanted) < 3.5 * error).all()
+
+
+def test_products_of_gates_alone_are_shaped():
+    """Both factors have means: one of them has to bring C(0) = 0."""
+    steps = [("x", L.Input(), ())]
+    for k in "ab":
+        steps += [(k, L.Affine(), ("x",)), (f"g{k}", L.Nonlinear("sigmoid"), (k,))]
+    steps += [("p", L.Product(), ("ga", "gb")), ("w", L.Affine(), ("p",))]
+    network = kc.Network.from_steps(steps, ["w"])
+    shaped = kc.shape(network, gates="normalise", zeta=3)
+    assert set(shaped.constants.by_node) == {"ga", "gb"}
+
+
+def test_an_activation_with_another_reader_is_shaped():
+    steps = [(n, layer, parents) for n, layer, parents in gated().steps()]
+    steps = [(n, x, ("n", "g") if n == "w" else p) for n, x, p in steps]
+    steps = [(n, L.Concat() if n == "w" else x, p) for n, x, p in steps]
+    shaped = kc.shape(kc.Network.from_steps(steps, ["w"]), gates="normalise", zeta=3)
+    assert set(shaped.constants.by_node) == {"v", "g", "n"}
+
+
+def test_refusals_name_the_option():
+    with pytest.raises(kc.KcalcError, match="gates='normalise'"):
+        kc.shape(gated())
+    with pytest.raises(kc.KcalcError, match="way to shape gates"):
+        kc.shape(gated(), gates="open")
