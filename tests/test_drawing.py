@@ -427,6 +427,8 @@ def test_layer_texts_are_short():
         L.Embedding(): "embedding",
         L.Positions(): "+ positions",
         L.Positions("constant"): "+ constant",
+        L.ClassToken(): "class token",
+        L.ClassToken(count=2): "2 class tokens",
     }
     assert {kind.__name__ for kind in map(type, expected)} == set(L.KINDS)
     for layer, text in expected.items():

@@ -75,9 +75,9 @@ def _declare(
         if about[0] is GIVEN:
             continue
         table = about[0].items() if isinstance(about[0], Mapping) else ((name, o) for o in about)
-        usual = next(
-            (KINDS[k] for k in KINDS if k in (kind, get_origin(kind), *get_args(kind))), {}
-        )
+        kinds = [kind, *get_args(kind)]
+        kinds += [get_origin(k) for k in kinds]
+        usual = next((KINDS[k] for k in KINDS if k in kinds), {})
         for dest, option in table:
             if option.group not in groups:
                 groups[option.group] = parser.add_argument_group(option.group)
