@@ -92,7 +92,7 @@ def test_blocks_of_symbolic_depth() -> None:
     for shown in (repr(powers), str(powers), powers.assumptions[-1].text):
         assert "|x|^2 = n*q, q = q" in shown
     assert powers.to_dict()["input"] == {"square": "n*q", "q": "q"}
-    assert r"|x|^2\, " in powers._repr_latex_()
+    assert r"E|y|^2 = |x|^2\\" in powers._repr_latex_()  # the factor 1 is left out
 
 
 @pytest.mark.parametrize(

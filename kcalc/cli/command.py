@@ -13,6 +13,7 @@ import argparse
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from textwrap import fill
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 
@@ -38,6 +39,7 @@ def number(text: str) -> float:
     return value
 
 
+WIDTH = 86  # columns of descriptions
 GIVEN = object()  # in place of an Option: all that was given, {name: value}
 KINDS: dict[type, dict[str, Any]] = {
     tuple: {"action": "append"},
@@ -61,7 +63,9 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, tuple[
 def describe(parser: argparse.ArgumentParser, function: Callable[..., Any]) -> None:
     """Give a parser the description and the options of a function."""
     text, mark, examples = (inspect.getdoc(function) or "").partition("Examples:\n")
-    parser.description, parser.epilog = text.strip(), mark.lower() + examples
+    paragraphs = text.strip().split("\n\n")
+    parser.description = "\n\n".join(fill(paragraph, WIDTH) for paragraph in paragraphs)
+    parser.epilog = mark.lower() + examples
     _declare(parser, function, {None: parser})
 
 
