@@ -64,7 +64,7 @@ def describe(parser: argparse.ArgumentParser, function: Callable[..., Any]) -> N
     """Give a parser the description and the options of a function."""
     text, mark, examples = (inspect.getdoc(function) or "").partition("Examples:\n")
     paragraphs = text.strip().split("\n\n")
-    parser.description = "\n\n".join(fill(paragraph, WIDTH) for paragraph in paragraphs)
+    parser.description = "\n\n".join(p if "\n " in p else fill(p, WIDTH) for p in paragraphs)
     parser.epilog = mark.lower() + examples
     _declare(parser, function, {None: parser})
 

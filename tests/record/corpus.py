@@ -119,6 +119,8 @@ class Grower:
         if rng.random() < 0.8:
             kind = rng.choice(["learned", "learned", "constant", "sinusoidal"])
             self.put(L.Positions(kind, rng.choice([1, sp.Rational(1, 2)])), self.here)
+        if self.width[self.here] == WIDTHS[0]:
+            self.put(L.ClassToken(), self.here)
 
     def attended(self) -> None:
         """A residual branch of attention.
