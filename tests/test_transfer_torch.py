@@ -133,15 +133,11 @@ def test_a_number_that_all_channels_share(batch: tuple[Any, Any]) -> None:
     assert found["two.bias"].learning_rate == 2
 
 
-class PostNorm(nn.Module):
+class PostNorm(Residual):
     """Norms on the stream, and a last one."""
 
     def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(16, width), nn.Linear(width, 5)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.ups = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.downs = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        super().__init__(width, depth)
         self.last = nn.LayerNorm(width)
 
     def forward(self, x: Any) -> Any:

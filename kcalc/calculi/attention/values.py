@@ -51,6 +51,7 @@ class SampledValue(NamedTuple):
 
 
 def with_error(value: float | None, error: float | None) -> str:
+    """A value and its standard error as text, the value alone where it is exact."""
     if value is None or error is None:
         return ""
     if abs(value) < ROUNDING:
