@@ -299,7 +299,7 @@ def _joined(
         add("mean", node, mean)
         if count > 1:
             add("difference", node, (count * total - mean) / (count - 1))
-    for node in parameters(network):
+    for node in chains[0][0].weights:
         add("weights", node, np.array([[one.weights[node] for one in chain] for chain in chains]))
     slopes = [one.chi for chain in chains for one in chain]
     chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}

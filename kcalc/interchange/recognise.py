@@ -15,7 +15,7 @@ from ..activations import X
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network
-from ..network.notes import masked_at
+from ..network.notes import DISTANCES, masked_at
 from ..network.primitives import several
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
@@ -298,6 +298,9 @@ class Recogniser(Elementwise):
             own,
         )
         shared = None if op.key_heads == op.heads else op.key_heads
+        relative = op.relative
+        if relative is not None and not self.sigmas:
+            relative = (1.0, *relative[1:])
         layer = L.Attend(
             op.heads,
             width,
@@ -306,10 +309,13 @@ class Recogniser(Elementwise):
             key_heads=shared,
             rotary=op.rotary,
             alibi=op.alibi,
+            relative=relative,
             dropout=plain(tidied(sp.Float(op.rate))),
             window=op.mask.window,
             chunk=op.mask.chunk,
         )
+        if op.relative is not None and op.tokens <= op.relative[2]:
+            self.notes.append(masked_at(op.name, op.tokens, DISTANCES))
         if op.mask.tokens is not None:
             self.notes.append(masked_at(op.name, op.mask.tokens))
         return self.node(op, layer, [self.label(name) for name in op.reads])

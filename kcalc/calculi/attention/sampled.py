@@ -57,7 +57,7 @@ from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
 from .turning import turned, turns
-from .weights import visible, weights_of
+from .weights import distance_buckets, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -316,7 +316,11 @@ class Sampled:
     ) -> Jet:
         """The mean over draws of ``M V M^T`` in one chain, with its tangent kernel."""
         (queries, keys, values), (rows, columns), n = read, counts, self.sequences
-        drops = Blocks(op, float(factor(op)), queries, keys, values, n) if self.tangent else None
+        drops = None
+        if isinstance(self.part, Tangent):
+            ntk, sigma = self.part.fan_in is None, 0.0 if op.relative is None else op.relative[0]
+            biases = sigma**2 if ntk else 1.0
+            drops = Blocks(op, float(factor(op)), queries, keys, values, n, biases)
         apart = values.value.reshape(n, columns, n, columns).swapaxes(1, 2)
         total = np.zeros((n, n, rows, rows))
         first = np.zeros_like(total)
@@ -381,10 +385,10 @@ class Sampled:
         if is_tied(inputs):
             return check_tied(op, node)
         check_reads(op, node, inputs)
-        if op.scale == "linear" and (op.rotary or op.alibi or op.normaliser != "softmax"):
+        if op.scale == "linear" and (op.rotary or op.biased or op.normaliser != "softmax"):
             raise KcalcError(
-                f"node {node!r}: scores over key_width vanish for wide heads; drop rotary and "
-                f"ALiBi, or use scale='sqrt'"
+                f"node {node!r}: scores over key_width vanish for wide heads; drop rotary, "
+                f"ALiBi and relative, or use scale='sqrt'"
             )
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(
@@ -501,11 +505,15 @@ class _Scores:
                 q, k = (turned(x, self.turns[: x.shape[2]]) for x in (q, k))
             scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.sampled_width)
             grams = (q, k)
+        scores = scores + self.bias
+        if op.relative is not None:
+            table = op.relative[0] * rng.standard_normal((draws, op.relative[1]))
+            scores = scores + table[:, None, distance_buckets(op, self.rows, self.columns)]
         if not op.alibi:
-            return scores + self.bias, grams
+            return scores, grams
         heads = op.heads or 8
         slopes = 2.0 ** (-8 * (rng.integers(heads, size=(draws, 1, 1, 1)) + 1) / heads)
-        return scores + self.bias - slopes * np.abs(
+        return scores - slopes * np.abs(
             np.arange(self.rows)[:, None] - np.arange(self.columns)
         ), grams
 

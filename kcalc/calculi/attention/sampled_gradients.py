@@ -11,6 +11,7 @@ from ...foundation.errors import KcalcError
 from ...maps.maps import Assumption
 from ...network.compose import interpret, interpret_back
 from ...network.network import Network
+from ...network.primitives import owner
 from ..backward import added, mean_slopes, parameters, refuse_shared
 from .sampled import Sampled, Sampling, token_kernel
 from .sampled_backward import SampledBackward
@@ -56,6 +57,7 @@ class Chain(NamedTuple):
             node: float((whole[made] * backward.covariance(made)).sum())
             for node, made in parameters(network).items()
         }
+        weights |= {owner(node): share for node, share in backward.biases.items()}
         own = {node: whole[node] for node in network}
         return cls(own, weights, mean_slopes(network, backward.own))
 
