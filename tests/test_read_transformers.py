@@ -155,6 +155,28 @@ def test_positions_of_zeros_behind_a_class_token_change_no_shapes() -> None:
     found = kc.read(model, (2, 3, 8, 8))
     assert [note.level for note in found.notes if "class token" in note.text] == ["approximate"]
     assert "locations" not in found.fidelity.counts
+    assert found.network.nodes_of(L.ClassToken)
+
+
+def test_class_tokens_of_zeros_have_the_values_of_their_positions() -> None:
+    """As in ViT of timm at initialisation: the stream behind the positions, drawn 100 times."""
+    model, rows = ViT(1, 256, 4, 8, 2), []
+    for seed in range(100):
+        drawn(model, 1.0, seed)
+        with torch.no_grad():
+            model.token.zero_()
+            x = torch.randn((1, 3, 8, 8), generator=torch.Generator().manual_seed(seed))
+            tokens = model.patches(x).flatten(2).mT
+            stream = torch.cat([model.token, tokens], dim=1) + model.places
+        rows.append(np.square(stream.numpy()).mean(axis=2)[0])
+    net = kc.read(model, (1, 3, 8, 8)).network
+    (node,) = net.nodes_of(L.Positions)
+    found: Any = kc.node_values(net, tokens=16).covariances[node][0]
+    expected = np.einsum("stst->st", found)[0]
+    places = float(np.square(model.places.detach().numpy()).mean())
+    assert expected[0] == pytest.approx(places, rel=1e-6)
+    error = np.std(rows, axis=0) / 10
+    assert (np.abs(np.mean(rows, axis=0) - expected) < 4.5 * error + 0.01 * expected).all()
 
 
 class Local(nn.Module):

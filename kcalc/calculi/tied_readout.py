@@ -138,7 +138,7 @@ def _states(
         if given is None:
             raise KcalcError("the logits depend on how many tokens there are; say it, tokens=")
         covariance, sequences = alike(given.count, given.cosine, None, 1.0, 1.0)
-    kernel = Sampled(token_kernel(False), asked, sequences)
+    kernel = Sampled(token_kernel(False), asked, sequences, exact=sampling is None)
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
         states = interpret(
             network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}

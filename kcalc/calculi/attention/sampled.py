@@ -110,6 +110,7 @@ class Sampled:
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
     ``sequences``: how many there are; ``chains``: those that are followed, by default all.
     ``slopes``: follow derivatives of the covariances of different sequences as well.
+    ``exact``: use the exact rules behind a class token; where sampling was asked for they are not.
     """
 
     part: Kernel | Tangent
@@ -117,6 +118,7 @@ class Sampled:
     sequences: int
     chains: tuple[int, ...] = ()
     slopes: bool = False
+    exact: bool = True
 
     def __post_init__(self) -> None:
         self.kernel = self.part.kernel if isinstance(self.part, Tangent) else self.part
@@ -270,7 +272,7 @@ class Sampled:
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
             return tied(op, queries.value, values, self.sequences)
-        if self.class_token and exact_class_token(op):
+        if self.by_class_token(op):
             made = attended(op, (queries, keys, values), self.sequences)
             if made is not None:
                 self.kernel.note(node, assumed_of(op, None), "convention")
@@ -297,6 +299,10 @@ class Sampled:
             read = [Jet(tuple(part[place] for part in parts)) for parts in wide]
             found.append(self._attended(op, node, read, counts, chain))
         return Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True))))
+
+    def by_class_token(self, op: P.Attend) -> bool:
+        """Whether the exact rules behind a class token are for an attention."""
+        return self.exact and self.class_token and exact_class_token(op)
 
     @staticmethod
     def _constant(mean: Any, node: Node) -> Any:

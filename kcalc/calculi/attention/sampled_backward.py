@@ -23,7 +23,7 @@ import numpy as np
 from ...network import primitives as P
 from ..backward import Backward, Groups
 from ..second_moments import is_zero
-from .class_token import exact_class_token, sent
+from .class_token import sent
 from .closed import closed_form, gradients, is_tied
 from .exchangeable import ONE, TokenState
 from .rows import factor
@@ -115,7 +115,7 @@ class SampledBackward:
         alike = is_tied([self.states[read] for read in reads])
         if closed_form(op, alike):
             return gradients(op, alike, read, scale, total)
-        if self.kernel.class_token and exact_class_token(op):
+        if self.kernel.by_class_token(op):
             known = sent(op, read, total)
             if known is not None:
                 return known
