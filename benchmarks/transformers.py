@@ -134,7 +134,9 @@ def predicted(
     """{node: (value, its own error) of every quantity}."""
     many = isinstance(tokens, np.ndarray)
     given: dict[str, Any] = {"tokens": tokens, "sampling": SAMPLING}
-    values: Any = kc.node_values(network, **given) if many else kc.node_values(network, 0.5, **given)
+    values: Any = (
+        kc.node_values(network, **given) if many else kc.node_values(network, 0.5, **given)
+    )
     gradients: Any = kc.gradients(network, **given)
     out = {}
     for node in nodes:
@@ -277,11 +279,7 @@ def page(found: dict[str, list[Compared]], times: Sequence[tuple[str, ...]], dra
         f"{MOST_Z} standard errors and 1.5 % (bold); the largest |z| is {worst:.1f}, the largest "
         f"deviation {most:.1%}.",
         ("model", "in front of", *QUANTITIES),
-        [
-            (name, *row)
-            for name, rows in found.items()
-            for row in _cells(rows)
-        ],
+        [(name, *row) for name, rows in found.items() for row in _cells(rows)],
     )
     sizes = ("model", "parameters", "nodes", "opaque", "fidelity", "processor [s]", "wall [s]")
     caption = "Reading at full size, the default configurations of GPT-2, BERT, ViT and DeiT:"
@@ -295,8 +293,9 @@ def _cells(rows: Sequence[Compared]) -> Iterator[tuple[str, ...]]:
     for start in range(0, len(rows), len(QUANTITIES)):
         own = rows[start : start + len(QUANTITIES)]
         texts = [f"{one.predicted:.4g} {one.share:+.1%} ({one.z:.1f})" for one in own]
-        yield own[0].place, *(
-            f"**{text}**" if one.far else text for text, one in zip(texts, own, strict=True)
+        yield (
+            own[0].place,
+            *(f"**{text}**" if one.far else text for text, one in zip(texts, own, strict=True)),
         )
 
 
