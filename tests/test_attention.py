@@ -564,6 +564,19 @@ REFUSED = {
     "width without width": (lambda: L.Attend(wide=False), "needs key_width >= 4"),
     "scale": (lambda: L.Attend(scale=-1, key_width=3), "must be > 0"),
     "dropout": (lambda: L.Attend(dropout=1), r"\[0, 1\)"),
+    "relative of two": (lambda: L.Attend(relative=(1, 8)), r"is \(sigma, buckets, furthest\)"),
+    "relative of a number": (lambda: L.Attend(relative=0.1), "Attend.relative"),
+    "biases of size 0": (lambda: L.Attend(relative=(0, 8, 9)), "sigma of relative lies between"),
+    "too few buckets": (lambda: L.Attend(relative=(1, 3, 9)), "buckets of Attend.relative"),
+    "too near": (lambda: L.Attend(relative=(1, 32, 8)), "more than 8"),
+    "relative biases in maps": (
+        lambda: kc.c_map(plain(relative=(1, 8, 9)), tokens=4),
+        "attends with relative position biases.*node_values",
+    ),
+    "linear scale and biases": (
+        lambda: kc.node_values(plain(scale="linear", relative=(1, 8, 9)), tokens=4),
+        "drop rotary, ALiBi and relative",
+    ),
     "the slope with a sink": (
         lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
         "values only.*use sink=False",
