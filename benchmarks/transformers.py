@@ -231,7 +231,7 @@ def compared(model: Model, draws: int = DRAWS) -> Iterator[Compared]:
     places: dict[str, Any] = {}
     for seed in range(draws):
         torch.manual_seed(seed)
-        drawn = without_epsilon(model.build())
+        drawn: Any = without_epsilon(model.build())
         if not rows:
             network = nominal(kc.read(drawn, x).network, drawn.body.config.initializer_range)
             places = streams(drawn, network)
