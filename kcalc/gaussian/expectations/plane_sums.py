@@ -13,8 +13,14 @@ import numpy as np
 
 from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.process_state import cached_property
-from kcalc.gaussian.expectations.quadrature import Array, Profile, normal_density, z_range
-from kcalc.gaussian.expectations.single import second_moment
+from kcalc.gaussian.expectations.quadrature import (
+    WINDOW,
+    Array,
+    Profile,
+    normal_density,
+    z_edges,
+)
+from kcalc.gaussian.expectations.single import fastest, second_moment
 
 _NEAR = 1e-3  # gaps from which the difference of two values has the digits of the drop
 _STEPS = 0.5 * 0.8 ** np.arange(10)
@@ -41,16 +47,18 @@ def _rule(profile: Profile, half_octave: int) -> tuple[float, float] | None:
     """A step and a reach for all q up to ``2^(half_octave / 2)``; None where none is found.
 
     At smaller q the function varies more slowly over the standard normal, so that a step that is
-    exact at this q is exact there as well. The sums must agree with those of half the step, and
-    that of phi^2 with the panels of the mesh, which narrow features do not escape.
+    exact at this q is exact there as well. The step resolves products of the fastest waves that
+    the panels of the mesh may hold, beside the normal density. The sums must agree with those of
+    half the step, and that of phi^2 with the panels, which narrow features do not escape.
     """
     q = 2.0 ** (half_octave / 2)
     try:
-        reach, truth = max(map(abs, z_range(profile, q, _DEPTH))), second_moment(profile, q)
+        edges, truth = z_edges(profile, q, _DEPTH), second_moment(profile, q)
     except KcalcError:  # the expectation may diverge at this q and not at a smaller one
         return None
+    reach, longest = max(-edges[0], edges[-1]), 2 * math.pi / (2 * fastest(edges) + WINDOW)
     with np.errstate(over="ignore", invalid="ignore"):
-        for step in map(float, _STEPS):
+        for step in map(float, _STEPS[longest >= _STEPS]):
             found, finer = (_squares(profile, q, h, reach) for h in (step, step / 2))
             known = np.append(finer, truth)
             if (np.abs(np.append(found, found[0]) - known) <= _EXACT * known).all():
