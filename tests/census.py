@@ -43,7 +43,7 @@ def _names(annotation: ast.expr | None) -> set[str]:
     return set() if annotation is None else set(re.findall(r"\w+\b(?!\.)", ast.unparse(annotation)))
 
 
-def _tested(node: ast.AST) -> set[str]:
+def tested(node: ast.AST) -> set[str]:
     """The layers of an ``isinstance`` or a ``case``; ``P`` is the module of primitives."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
         classes = ast.unparse(node.args[1])
@@ -74,7 +74,7 @@ def class_tests() -> list[str]:
         for path, tree in trees()
         if not path.startswith((*KNOW_LAYERS, "gaussian/"))  # it has a Scale of its own
         for node in ast.walk(tree)
-        if _tested(node)
+        if tested(node)
     ]
 
 

@@ -303,7 +303,11 @@ def test_assumptions():
     assert not any(
         note.kind == "heuristic" for note in fluctuations(chain("tanh", 3), 400).assumptions
     )
-    assert any(note.kind == "exact" for note in fluctuations(chain("relu", 3), 40).assumptions)
+    exact = [
+        note for note in fluctuations(chain("relu", 3), 40).assumptions if note.kind == "exact"
+    ]
+    assert exact and {note.node for note in exact} == {"network"}
+    assert "variances of q hold at any width" in exact[0].text
     assert any("sampled" in note.text for note in fluctuations(NETS["resnet"], c=0.2).assumptions)
 
 

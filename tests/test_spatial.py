@@ -20,7 +20,7 @@ from kcalc.activations import activation
 from kcalc.calculi.spatial.geometry import pooling
 from kcalc.calculi.spatial.images import Images
 from kcalc.calculi.spatial.local import LocationMaps
-from kcalc.calculi.spatial.series import has_series
+from kcalc.calculi.spatial.series import has_series, octave
 from kcalc.fields.jets import Jet
 from kcalc.network import layers as L
 
@@ -514,3 +514,9 @@ def test_pooled_mean_squares_are_at_most_the_means_of_windows(
         for b in starts
     ]
     np.testing.assert_allclose(found.greatest(values.ravel()), means, rtol=1e-15)
+
+
+def test_an_activation_whose_mean_square_underflows_has_no_series() -> None:
+    with np.errstate(all="raise", under="ignore"):
+        assert octave(activation("tanh"), -1070) is None
+        assert octave(activation("tanh"), -1000) is not None
