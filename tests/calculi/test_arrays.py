@@ -605,3 +605,31 @@ def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
         model = kc.to_jax(net, weights="gaussian", parameterization=name)
         outputs.append(np.asarray(model.apply(model.init(3, x), x)))
     assert np.allclose(*outputs, rtol=1e-5)
+
+
+def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    x = np.random.default_rng(0).normal(size=(2, 4, 6, 8)).astype("float32")
+    image = torch.from_numpy(np.moveaxis(x, -1, 1).copy())
+
+    def last(y: Any) -> Any:
+        return np.moveaxis(y.numpy(), 1, -1)
+
+    for kind, options in (
+        ("nearest", {"mode": "nearest"}),
+        ("linear", {"mode": "bilinear"}),
+        ("corners", {"mode": "bilinear", "align_corners": True}),
+    ):
+        for size in ((8, 12), (5, 9), (2, 3)):
+            factors = (size[0] / 4, size[1] / 6)
+            expected = last(functional.interpolate(image, size, **options))
+            np.testing.assert_allclose(
+                array_operations.resize(x, factors, (0, 0), kind), expected, atol=1e-6
+            )
+    np.testing.assert_array_equal(
+        array_operations.pixel_shuffle(x, (2, 2), False), last(functional.pixel_shuffle(image, 2))
+    )
+    np.testing.assert_array_equal(
+        array_operations.pixel_shuffle(x, (2, 2), True), last(functional.pixel_unshuffle(image, 2))
+    )
