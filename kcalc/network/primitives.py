@@ -47,7 +47,8 @@ class Fresh(Primitive):
 
     ``Var W = sigma_w^2 / fan_in``, ``Var b = sigma_b^2``.
 
-    ``reads``: the channels of what it reads, None where they are not known; other fields as in
+    ``reads``: the channels of what it reads, None where they are not known; ``one_hot``: it
+    reads one-hot vectors, as an embedding does; other fields as in
     :class:`kcalc.network.layers.Affine`.
     """
 
@@ -62,6 +63,7 @@ class Fresh(Primitive):
     stride: int | tuple[int, ...]
     padding: Any
     dilation: int | tuple[int, ...]
+    one_hot: bool = False
 
     @property
     def one_tap(self) -> bool:

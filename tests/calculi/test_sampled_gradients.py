@@ -334,3 +334,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_bad_input_is_refused(call: Any, message: str) -> None:
     with pytest.raises(kc.KcalcError, match=message):
         call()
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_the_modes_are_projections_of_the_covariances(count: int) -> None:
+    """The mean mode is ``1^T N 1``, the difference mode ``T tr(P N) / (T - 1)``, P = I - 11^T/T."""
+    found: Any = kc.gradients(blocks(causal=True), tokens=X[:1, :count], sampling=FEW)
+    away = np.eye(count) - 1 / count
+    for node, products in found.covariances.items():
+        assert found.mean[node] == pytest.approx(products[0].sum(), rel=1e-12)
+        assert found.difference[node] == pytest.approx(
+            count / (count - 1) * np.trace(away @ products[0]), rel=1e-9, abs=1e-12
+        )
