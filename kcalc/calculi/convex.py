@@ -23,8 +23,6 @@ from ..network.compose import interpret, no_rule, require_network
 from ..network.network import Network
 from ..network.primitives import emitted, owner
 
-__all__ = ["ConvexCalculus", "convex_shares"]
-
 Node = Hashable
 State = TypeVar("State")
 NO_WEIGHT = "a Sum whose weights are all 0 has no slope polynomial; remove it"

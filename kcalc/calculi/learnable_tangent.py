@@ -255,6 +255,3 @@ def closed_in_jax(phi: Any) -> bool:
         return False
     known = phi.closed_in_numpy and phi._closed_gap(0.5, 1.0, 1.0, jax_field()) is not None
     return known and phi._closed_derivatives(0.5, 1.0, 1.0, jax_field()) is not None
-
-
-__all__ = ["LearnableTangent", "Learnt", "closed_in_jax", "learnable_tangent"]

@@ -31,7 +31,6 @@ from .homogeneity import is_odd
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["GramBound", "Limit", "Regime", "regime"]
 
 Node = Hashable
 Array = np.ndarray

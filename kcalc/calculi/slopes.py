@@ -29,8 +29,6 @@ from .convex import ConvexCalculus
 from .expansion import polynomial, too_long
 from .factored import ONE, Factors, Monomial
 
-__all__ = ["Slopes", "polynomial_texts", "slope_polynomial", "slope_texts"]
-
 Node = Hashable
 READABLE = 80  # the number of terms up to which a polynomial is printed in full
 

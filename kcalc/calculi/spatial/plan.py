@@ -221,6 +221,3 @@ def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
         elif known.get(node) is None and reads:
             known[node] = known[reads[0]]
     return out
-
-
-__all__ = ["Place", "mixes", "plan", "tap_widths"]

@@ -24,8 +24,6 @@ from ...network.primitives import Post
 from ..convex import ConvexCalculus
 from ..factored import Array, as_floats, is_zero
 
-__all__ = ["Bounds", "ForwardSlope", "as_slopes", "depths_text", "newton"]
-
 Node = Hashable
 LARGE = 500.0
 HIDDEN = "taps, heads or further inputs hide depth from the strict reading"

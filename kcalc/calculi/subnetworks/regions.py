@@ -25,8 +25,6 @@ from ...network import primitives as P
 from ...network.compose import require_network
 from ...network.network import Network, Step
 
-__all__ = ["Regions", "Subnetwork", "find_regions", "network_regions"]
-
 Node = Hashable
 
 

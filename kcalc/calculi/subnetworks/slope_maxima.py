@@ -32,8 +32,6 @@ from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newto
 from .pruning import certified, not_included
 from .regions import Subnetwork, network_regions
 
-__all__ = ["MaximalCurvature", "MaximalSlope", "maximal_curvature", "maximal_slope"]
-
 Node = Hashable
 
 
