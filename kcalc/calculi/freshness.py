@@ -94,10 +94,9 @@ class Algebra:
         if not (is_zero(pair.shift1) and is_zero(pair.shift2)) and not patched:
             return pair
         gaussian = all(t.atom.gaussian for t in pair.terms)
-        raw = any(t.atom.raw for t in pair.terms)
         gaussian = gaussian and pair.gaussian
         return Pair.of(
-            Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms, patched=patched)
+            Atom(node, pair.moments, pair.support, gaussian, pair.raw, pair.terms, patched=patched)
         ).at(pair.window)
 
     def _means(

@@ -139,9 +139,7 @@ class Kernel:
         if not is_zero(bias):
             parts.append(Part(bias, bias, bias, ratio=1))
         q1, q2, gap = self.statistics.mixed(parts, node)
-        return Channels.one(
-            Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self.ledger.bit(), gaussian))
-        )
+        return Channels.one(Pair.of(Atom(node, Moments(q1, q2, gap), self.ledger.bit(), gaussian)))
 
     def _sigmas(self, op: P.Fresh, node: Node) -> tuple[Number, Number]:
         """(sigma_w, sigma_b) of new weights in the field."""
@@ -193,7 +191,7 @@ class Kernel:
             return Pair.of(
                 Atom(
                     node,
-                    Moments(q1, q2, gap, 0, 0),
+                    Moments(q1, q2, gap),
                     self.ledger.bit(),
                     all(p.gaussian for p in pairs),
                 )
@@ -204,7 +202,7 @@ class Kernel:
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``prod_i f_i``: q values, c values and channel means of independent factors multiply."""
-        if any(t.atom.raw for state in inputs for pair in state.pairs for t in pair.terms):
+        if any(pair.raw for state in inputs for pair in state.pairs):
             self.note(node, "the network input has channel mean 0", "convention")
         return overlaid(inputs, lambda pairs: self.activations.product(pairs, node), node)
 
@@ -273,7 +271,7 @@ class Kernel:
     def _mixed(self, pair: Pair, op: P.Blend, node: Node) -> Pair:
         """Positions mixed by new Gaussian weights."""
         square, m = self.field.number(op.square), pair.moments
-        moments = Moments(square * m.q1, square * m.q2, m.gap, 0, 0)
+        moments = Moments(square * m.q1, square * m.q2, m.gap)
         return Pair.of(Atom(node, moments, self.ledger.bit(), gaussian=True))
 
     def _check_centred(self, below: Channels, node: Node) -> None:
@@ -298,8 +296,7 @@ class Kernel:
         """
         if stays:
             return pair
-        raw = any(t.atom.raw for t in pair.terms)
-        atom = Atom(node, pair.moments, pair.support, pair.gaussian, raw, mixed=True)
+        atom = Atom(node, pair.moments, pair.support, pair.gaussian, pair.raw, mixed=True)
         return Pair.of(atom).at(pair.window)
 
     @rule.register
@@ -314,7 +311,7 @@ class Kernel:
         one1, one2, none = self._unit
         atom = Atom(
             node,
-            Moments(one1, one2, none + 1 if apart else none, 0, 0),
+            Moments(one1, one2, none + 1 if apart else none),
             self.ledger.bit(),
             gaussian=False,
             raw=True,

@@ -11,7 +11,7 @@ from ..activations.traced import FusedActivation, TracedMaps, cross, cross_alike
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
 from ..network.primitives import Fresh, Primitive
-from .atoms import Atom, Pair, opened
+from .atoms import Atom, Pair, gaussians, opened
 from .channel_statistics import Ledger, Statistics
 from .channels import Channels
 from .checks import plain
@@ -157,10 +157,7 @@ class TracedActivations(Activations):
 
     def _fused(self, phi: TracedMaps, pair: Pair, node: Node) -> tuple[TracedMaps, Atom] | None:
         for terms in (pair.terms, opened(pair.terms)):
-            sources = {
-                id(a): a for t in terms for a in [t.atom if t.atom.gaussian else t.atom.source]
-            }
-            (source, *others) = sources.values()
+            (source, *others) = gaussians(terms)
             if (
                 source is None
                 or others

@@ -23,6 +23,7 @@ from ..activations import Activation
 from ..foundation.plain_arguments import truth
 from ..foundation.symbols import psi as common_slope
 from ..foundation.symbols import slope_of
+from ..maps.maps import sole
 from ..network.network import Network
 from ..network.primitives import Post
 from .convex import ConvexCalculus
@@ -123,8 +124,7 @@ def slope_polynomial(
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()
     write = polynomial if truth(expand, "expand") else _expression
-    polynomials = {node: write(calculus.factors, states[node]) for node in network.outputs}
-    return polynomials if len(polynomials) > 1 else polynomials[network.outputs[0]]
+    return sole({node: write(calculus.factors, states[node]) for node in network.outputs})
 
 
 def _expression(factors: Factors, monomial: Monomial) -> sp.Expr:

@@ -315,7 +315,7 @@ class Forward:
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: list[State]) -> State:
-        if isinstance(op, P.Blend) and op.matrix is not None:
+        if op.matrix is not None:
             raise no_rule("weight scalings", op, node)
         return inputs[0] if inputs[0].locations is None else pools.pooled(self, op, node, inputs[0])
 

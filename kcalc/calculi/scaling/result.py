@@ -14,7 +14,7 @@ from ...foundation import printing
 from ...foundation.errors import KcalcError
 from ...foundation.printing import Rows, Shown
 from ...foundation.process_state import cached_property
-from ...maps.maps import Assumption
+from ...maps.maps import Assumption, sole
 from ...network.network import Network
 from .levels import Level, Values, one_value, quotient
 
@@ -237,8 +237,7 @@ class Scaling(Shown):
 
         Raises: KcalcError beyond double precision.
         """
-        found = {node: self.tensors[node].forward for node in self.network.outputs}
-        return found[self.network.outputs[0]] if len(found) == 1 else found
+        return sole({node: self.tensors[node].forward for node in self.network.outputs})
 
     @property
     def spread(self) -> Number:

@@ -233,7 +233,7 @@ class Upper:
 
     @_rule.register
     def _(self, op: P.Window, node: Node, inputs: list[Bound]) -> Bound:
-        if isinstance(op, P.Blend) and op.matrix is not None:
+        if op.matrix is not None:
             raise no_rule("smoothness bounds", op, node)
         (z,) = inputs
         norm, least, locations = pool_norms(op, node, z.locations)

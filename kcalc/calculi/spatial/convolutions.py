@@ -101,7 +101,7 @@ class Convolutions:
             own = self._own(op, node, below, gap, q1, q2)
             gap = Jet((gap.value, gap.coefficients[1] - factor * own))
         one, two = self.forms.lifted(q1, q2, node)
-        pair = Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), gaussian))
+        pair = Pair.of(Atom(node, Moments(one, two, gap), self.kernel.ledger.bit(), gaussian))
         return Channels.one(self.kernel.statistics.checked(pair, node))
 
     def _constant(
