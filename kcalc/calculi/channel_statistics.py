@@ -45,6 +45,10 @@ class Ledger:
         self.bits += 1
         return 1 << self.bits
 
+    def fresh(self, node: Node, moments: Moments, gaussian: bool = True, raw: bool = False) -> Pair:
+        """A feature map that shares nothing with those before it; ``raw``: a network input."""
+        return Pair.of(Atom(node, moments, self.bit(), gaussian, raw))
+
 
 @dataclass
 class Statistics:
@@ -268,9 +272,8 @@ class Statistics:
             least = 2 * float(between) - 1
             raise KcalcError(
                 f"node {node!r}: c = {1 - float(np.max(m.gap.value)):.6g} there, but inputs of a "
-                f"batch with pairwise "
-                f"c = {float(between):.6g} have c >= {least:.6g}; take a batch of smaller c, "
-                f"kc.large_batch(net, c=...)"
+                f"batch with pairwise c = {float(between):.6g} have c >= {least:.6g}; take a batch "
+                "of smaller c, kc.large_batch(net, c=...)"
             )
         moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap))
         return Pair.of(Atom(node, moments, pair.support, pair.gaussian)).at(pair.window)
@@ -282,9 +285,8 @@ def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:
     if op.groups > 1 and width == op.groups:
         raise KcalcError(
             f"node {node!r} normalises every channel by itself (instance normalisation): over the "
-            f"locations of one random "
-            "function, not over many channels; use fewer groups, or drop it with "
-            "net.without_normalization()"
+            "locations of one random function, not over many channels; use fewer groups, or drop "
+            "it with net.without_normalization()"
         )
     if op.groups > 1 and len(below.groups) > 1:
         raise FreshnessError(
@@ -302,8 +304,7 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
     if len(below.groups) > 1 and not statistics.assume_independent:
         raise FreshnessError(
             f"node {node!r} is a grouped Affine after a concatenation of different feature maps, "
-            f"so its groups differ; "
-            "put an Affine with groups=1 in between",
+            "so its groups differ; put an Affine with groups=1 in between",
             ", or pass assume_independent=True",
         )
     if len(below.groups) > 1:

@@ -63,8 +63,7 @@ class Algebra:
         if len(windows) > 1 and not apart:
             raise FreshnessError(
                 f"node {node!r} adds different channels of one feature map (concatenations whose "
-                f"parts do not line up); "
-                "put an Affine on the addends, or line the parts up"
+                "parts do not line up); put an Affine on the addends, or line the parts up"
             )
         if apart:
             check_raw([t.atom for pair in pairs for t in pair.terms], node)
@@ -215,9 +214,8 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
     if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
         raise KcalcError(
             f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, "
-            f"which leaves too few digits of its q; "
-            "write the sum as one activation, take larger inputs, or ask the map's ball(...) for "
-            "certified digits"
+            "which leaves too few digits of its q; write the sum as one activation, take larger "
+            "inputs, or ask the map's ball(...) for certified digits"
         )
 
 

@@ -25,8 +25,7 @@ Node = Hashable
 LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies them
 LONG = (
     "fuses so many activations of one Gaussian that their formula has more than {} operations and "
-    "numbers; "
-    "put an Affine between some of them"
+    "numbers; put an Affine between some of them"
 )
 
 
@@ -71,8 +70,7 @@ class Activations:
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian "
-                f"pre-activation; put an Affine layer "
-                "in front of it",
+                "pre-activation; put an Affine layer in front of it",
                 ", or pass assume_independent=True to treat it as Gaussian",
             )
         self.note(

@@ -304,9 +304,8 @@ class LearnableKernel(Shown):
         )  # type: ignore[attr-defined]
         raise KcalcError(
             "the kernel is not finite: q values are beyond the range of floats, or at these q "
-            "values the Hermite series of an activation "
-            f"({', '.join(names)}) is too long or not all of its kinks are known; use smaller "
-            "rows, sigma_w or input_scale, or kc.ntk"
+            f"values the Hermite series of an activation ({', '.join(names)}) is too long or not "
+            "all of its kinks are known; use smaller rows, sigma_w or input_scale, or kc.ntk"
         )
 
     @property

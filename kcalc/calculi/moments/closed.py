@@ -224,9 +224,8 @@ def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: boo
     if not gaussian and len(compiled.owners) > MOST_LAYERS:
         raise KcalcError(
             "with symbols and weights that are not Gaussian, expressions are written out for at "
-            "most "
-            f"{MOST_LAYERS} layers, and this network has {len(compiled.owners)}; give numbers with "
-            "net.subs and features=, or Gaussian weights"
+            f"most {MOST_LAYERS} layers, and this network has {len(compiled.owners)}; give numbers "
+            "with net.subs and features=, or Gaussian weights"
         )
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))

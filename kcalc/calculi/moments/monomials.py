@@ -197,9 +197,8 @@ class Monomials:
         ):
             raise NoRule(
                 f"{self._called(slots)}: a concatenation is added to (or compared with) a feature "
-                f"map whose parts do not line up with its "
-                f"own, and exact moments cannot follow single channels; put an Affine before the "
-                f"Sum. {INSTEAD}"
+                "map whose parts do not line up with its own, and exact moments cannot follow "
+                f"single channels; put an Affine before the Sum. {INSTEAD}"
             )
         rows = []
         for side in ("left", "right"):
@@ -350,8 +349,7 @@ class Monomials:
     def _biased(self, slots: Sequence[int], activated: Vector) -> NoRule:
         return NoRule(
             f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to an "
-            "addend without weights of its own; the "
-            "activation's mean is not 0, so that cross terms do not vanish. All addends of a Sum "
-            "but one must end in their own Affine; "
+            "addend without weights of its own; the activation's mean is not 0, so that cross "
+            "terms do not vanish. All addends of a Sum but one must end in their own Affine; "
             f"{INSTEAD}"
         )

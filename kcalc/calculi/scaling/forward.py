@@ -147,9 +147,8 @@ class Forward:
             return window
         if not op.dense:
             raise KcalcError(
-                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but "
-                f"its input has no locations; "
-                "give image_shape=(height, width)"
+                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but its "
+                "input has no locations; give image_shape=(height, width)"
             )
         return None
 

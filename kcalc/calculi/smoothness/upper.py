@@ -121,9 +121,8 @@ class Upper:
             return self._over_batch(node, inputs[0])
         divides = (
             "it divides by a norm without epsilon, so its derivative is unbounded near feature "
-            "maps without variance and no Lipschitz "
-            "constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or "
-            "net.without_normalization()"
+            "maps without variance and no Lipschitz constant exists; use BatchNorm (with epsilon "
+            "here), normalisation= of weights, or net.without_normalization()"
         )
         raise no_rule("smoothness bounds", op, node, {P.Norm: divides})
 
@@ -194,9 +193,8 @@ class Upper:
         if math.isinf(near.slope):
             raise KcalcError(
                 f"node {node!r}: the derivative of {phi.name!r} is unbounded, or no bound is "
-                f"proven (over |x| <= {reach:.3g} too): no "
-                "Lipschitz constant; use an activation with bounded slope, a smaller radius, or "
-                "smaller inputs"
+                f"proven (over |x| <= {reach:.3g} too): no Lipschitz constant; use an activation "
+                "with bounded slope, a smaller radius, or smaller inputs"
             )
         text = (
             f"{phi.name}: its slope is unbounded on the line; bounded over the pre-activations "

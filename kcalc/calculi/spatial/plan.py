@@ -26,8 +26,7 @@ from .geometry import (
 Node = Hashable
 MAX = (
     "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or "
-    "spatial='delta', which treats it as the "
-    "identity, as .assumptions state"
+    "spatial='delta', which treats it as the identity, as .assumptions state"
 )
 
 

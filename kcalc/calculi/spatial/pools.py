@@ -71,7 +71,7 @@ class Pools:
         whole = window.taps / window.counts  # means over the image locations, without padding
         one, two = self.forms.lifted(q1 * whole, q2 * whole, node)
         return self.kernel.statistics.checked(
-            Pair.of(Atom(node, Moments(one, two, gap), self.kernel.ledger.bit(), False)), node
+            self.kernel.ledger.fresh(node, Moments(one, two, gap), gaussian=False), node
         )
 
     def gathered(self, pair: Pair, node: Node) -> Pair:

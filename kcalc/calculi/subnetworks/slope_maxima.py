@@ -280,12 +280,17 @@ class MaximalSlope(Approximable):
             self._hidden(at, strict, mu),
         )
 
+    @property
+    def _has_taps(self) -> bool:
+        """Whether it has nonlinear layers, and several inputs or outputs."""
+        return len(self.network.inputs) + len(self.network.outputs) > 2 and self.depth > 0
+
     def _hidden(self, psi: float, strict: int, mu: float) -> bool:
         """Whether an output is deeper or steeper than all subnetworks.
 
         Only networks of several inputs or outputs are checked.
         """
-        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
+        if not self._has_taps:
             return False
         reached = max(self.forward.log_at(node, psi) for node in self.network.outputs)
         return strict < 0.9 * self.depth or reached > 1.1 * math.log(mu) + 1e-12
@@ -300,7 +305,7 @@ class MaximalSlope(Approximable):
         output's ``log V`` exceeds ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. None
         for networks of one input and one output.
         """
-        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
+        if not self._has_taps:
             return None
         if not self.network.free_symbols and len(self.symbols) == 1:
             return self.bounds().warning
