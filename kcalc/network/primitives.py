@@ -145,12 +145,14 @@ class Norm(Primitive):
 class Window(Primitive):
     """One number per window of positions; ``window=None`` is all of them.
 
-    Fields as in :class:`kcalc.network.layers.Pool`.
+    Fields as in :class:`kcalc.network.layers.Pool`; ``matrix``: that of a :class:`Blend`, else
+    None.
     """
 
     window: Any = None
     stride: Any = None
     padding: str = "valid"
+    matrix: tuple[tuple[float, ...], ...] | None = None
 
     pooling: ClassVar[str] = ""
 
@@ -172,7 +174,6 @@ class Blend(Window):
     """
 
     weighted: bool = False
-    matrix: tuple[tuple[float, ...], ...] | None = None
     permutes: float | None = None
     random: bool = False
 
