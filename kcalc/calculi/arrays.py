@@ -229,7 +229,10 @@ class Arrays:
         queries, keys, values = (
             _headed(x, n) for x, n in zip(inputs, (heads, shared, shared), strict=True)
         )
-        out = attend(layer, queries, keys, values)
+        biases = None
+        if layer.relative is not None:
+            biases = _scaled(self.params[node]["weight"], self.number(node)[1])
+        out = attend(layer, queries, keys, values, biases)
         return out.reshape(*inputs[0].shape[:-1], -1)
 
     @rule.register

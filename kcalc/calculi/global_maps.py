@@ -260,7 +260,8 @@ def node_values(
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    asked, cosine = read_sampling(sampling), 0.0 if c is None else c
+    read_sampling(sampling)
+    cosine = 0.0 if c is None else c
     if (
         sampling is not None
         or several(tokens)
@@ -273,7 +274,7 @@ def node_values(
         covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
         assume = truth(assume_independent, "assume_independent")
         found: Any = sampled_values(
-            network, dict.fromkeys(network.inputs, covariance), assume, asked
+            network, dict.fromkeys(network.inputs, covariance), assume, sampling
         )
         return found
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))

@@ -188,14 +188,14 @@ def gradients(
     require_network(network)
     chosen = chosen_output(network, output)
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
-    asked = read_sampling(sampling)
+    read_sampling(sampling)
     apart = several(tokens) or (tokens is not None and tells_tokens_apart(network, tokens))
     if sampling is not None or apart:
         levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
         table, count = given_tokens(network, tokens, token_cosine, levels)
         inputs = {node: float(level) * table for node, level in given.items()}
         assume = truth(assume_independent, "assume_independent")
-        return _joined(network, chosen, *followed(network, inputs, count, chosen, assume, asked))
+        return _joined(network, chosen, *followed(network, inputs, count, chosen, assume, sampling))
     reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
     if reading.tokens is not None:
         return _over_tokens(reading, given, chosen)
@@ -299,7 +299,7 @@ def _joined(
         add("mean", node, mean)
         if count > 1:
             add("difference", node, (count * total - mean) / (count - 1))
-    for node in parameters(network):
+    for node in chains[0][0].weights:
         add("weights", node, np.array([[one.weights[node] for one in chain] for chain in chains]))
     slopes = [one.chi for chain in chains for one in chain]
     chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}

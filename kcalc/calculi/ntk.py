@@ -34,7 +34,7 @@ from ..network.layers import Affine, Input
 from ..network.network import Network
 from .attention.exchangeable import Exchangeable
 from .attention.kernels import TokenKernels, token_kernels
-from .attention.sampled import Sampling, read_sampling
+from .attention.sampled import Sampling
 from .attention.structure import Tokens, read_tokens
 from .attention.values import several, token_covariance
 from .homogeneity import is_odd
@@ -164,9 +164,7 @@ def ntk(
                 "an array of tokens says itself what their cosines are; drop token_cosine="
             )
         assume = truth(assume_independent, "assume_independent")
-        return token_kernels(
-            network, token_covariance(tokens, network), read_sampling(sampling), fan_in, assume
-        )
+        return token_kernels(network, token_covariance(tokens, network), sampling, fan_in, assume)
     if sampling is not None:
         raise KcalcError(
             "sampling= is for an array of tokens, which are followed one by one; tokens that are "

@@ -135,7 +135,7 @@ def _states(
         if sampling is None and not tells_tokens_apart(network, tokens):
             return sequence_states(network, given)
         covariance, sequences = alike(given.count, given.cosine, None, 1.0, 1.0)
-    kernel = Sampled(token_kernel(False), asked, sequences)
+    kernel = Sampled(token_kernel(False), asked, sequences, exact=sampling is None)
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
         states = interpret(
             network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}

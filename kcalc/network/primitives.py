@@ -255,6 +255,12 @@ class Attend(Primitive):
     alibi: bool
     window: int | None
     chunk: int | None
+    relative: tuple[float, int, int] | None
+
+    @property
+    def biased(self) -> bool:
+        """Whether scores have biases by the distance of tokens."""
+        return self.alibi or self.relative is not None
 
     @property
     def sampled_width(self) -> int | None:
