@@ -108,7 +108,8 @@ _ROOMS = {
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
+    "shaping": "Constants DepthProfile RegionalShaping Shaping depth_limit depth_profile "
+    "equivalent_parameters phase_diagram "
     "residual_blocks shape vanilla_maps with_residual_weights",
     "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck trained_coordinates "
     "transfer_check",
@@ -121,6 +122,7 @@ __all__ = [
     "Activation",
     "Audit",
     "Constants",
+    "DepthProfile",
     "Fluctuations",
     "FreshnessError",
     "Gradients",
@@ -158,6 +160,7 @@ __all__ = [
     "coordinate_check",
     "crelu_budget",
     "depth_limit",
+    "depth_profile",
     "depth_stability",
     "empirical_ntk",
     "equivalent_parameters",

@@ -22,6 +22,7 @@ from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
+from .profiles import DepthProfile, depth_profile
 from .regional import RegionalShaping, shape_reading
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
@@ -53,6 +54,7 @@ __all__ = [
     "Constants",
     "ConstantsTable",
     "DepthLimit",
+    "DepthProfile",
     "Edge",
     "EdgeShaping",
     "EquivalentParameters",
@@ -69,6 +71,7 @@ __all__ = [
     "Solutions",
     "VanillaMaps",
     "depth_limit",
+    "depth_profile",
     "dks",
     "edge",
     "edge_curve",
