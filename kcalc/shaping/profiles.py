@@ -162,6 +162,8 @@ def depth_profile(
     """
     require_network(network)
     cosines = np.asarray(cosine_array(c))
+    if cosines.size == 0 or cosines.ndim > 1:
+        raise KcalcError(f"c is a cosine or a list of some, got an array of shape {cosines.shape}")
     sampling = None if sampling is None else read_sampling(sampling)
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
     trace = depth_trace(network, np.atleast_1d(cosines).ravel(), float(one_q(q)), **options)
