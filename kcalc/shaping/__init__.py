@@ -14,6 +14,7 @@ from .advice import OPTION, Record, record
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
+from .depth_laws import DepthLaws, depth_laws, repeated_block
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
@@ -53,6 +54,7 @@ __all__ = [
     "Consequences",
     "Constants",
     "ConstantsTable",
+    "DepthLaws",
     "DepthLimit",
     "DepthProfile",
     "Edge",
@@ -70,6 +72,7 @@ __all__ = [
     "Shaping",
     "Solutions",
     "VanillaMaps",
+    "depth_laws",
     "depth_limit",
     "depth_profile",
     "dks",
@@ -88,6 +91,7 @@ __all__ = [
     "normaliser_free",
     "phase_diagram",
     "record",
+    "repeated_block",
     "residual_blocks",
     "residual_weights",
     "self_normalising",
