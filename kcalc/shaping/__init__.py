@@ -32,6 +32,7 @@ from .self_normalising import SelfNormalising, self_normalising
 from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
+from .token_phases import TokenPhases, token_gain, token_phases
 
 METHODS: dict[str, Callable[..., Shaping]] = {
     "dks": dks,
@@ -71,6 +72,7 @@ __all__ = [
     "SelfNormalising",
     "Shaping",
     "Solutions",
+    "TokenPhases",
     "VanillaMaps",
     "depth_laws",
     "depth_limit",
@@ -97,6 +99,8 @@ __all__ = [
     "self_normalising",
     "shape",
     "tat",
+    "token_gain",
+    "token_phases",
     "vanilla_maps",
     "with_residual_weights",
 ]
