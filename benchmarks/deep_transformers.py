@@ -1,7 +1,7 @@
 """Profiles over depth of real transformers against their predictions.
 
-``python -m benchmarks.deep_transformers`` draws pre-norm transformers of 48 blocks, 768 channels and
-12 heads in PyTorch, in float32, runs sequences of 64 independent tokens through them, and goes back
+``python -m benchmarks.deep_transformers`` draws pre-norm transformers (48 blocks, 768 channels, 12
+heads) in PyTorch, in float32, runs sequences of 64 independent tokens through them, and goes back
 through some of them. It prints, for some blocks, the predictions of ``kc.depth_profile``, the
 deviation of the means over networks in per cent, and z, its ratio to the standard error. Weights
 are drawn block by block and never kept.
@@ -72,7 +72,8 @@ class Drawn:
         last = streams[-1].clone().requires_grad_()
         signs = torch.zeros_like(last)
         generator = torch.Generator().manual_seed(10**6 + self.draw)
-        signs[:, 0] = torch.randn(last[:, 0].shape, generator=generator) / last.shape[-1] ** 0.5
+        drawn = torch.randn(last[:, 0].shape, generator=generator)
+        signs[:, 0] = drawn.sign() / last.shape[-1] ** 0.5
         (g,) = torch.autograd.grad(layer_norm(last, last.shape[-1:]), last, signs)
         out = [g]
         for number in reversed(range(self.options.blocks)):
