@@ -8,7 +8,6 @@ model has a process of its own; a run that was cut short goes on where it ended.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import time
@@ -26,7 +25,7 @@ import torch
 import kcalc as kc
 from kcalc.network.layers import Product
 
-from . import child
+from . import kept
 from .__main__ import say
 from .architectures import ARCHITECTURES, WIDTH, Architecture
 from .book import Table, write
@@ -34,7 +33,6 @@ from .copies import BATCHES, DRAWS, PRECISION, SECONDS, TOLERANCE, Copy, copied
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / ".models.jsonl"  # rows of a run that has not finished
-LIMIT = 300.0  # seconds of one model
 METHODS = {"dks": "tanh", "tat": "leaky_relu", "eoc": "tanh"}
 COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
 WITHOUT, BEFORE = "without norms", "pre-activated"
@@ -278,11 +276,17 @@ def row_of(name: str) -> dict[str, Any]:
         return measured(NAMED[name]).to_dict()
 
 
-def unfinished(entry: Architecture, error: child.JobError) -> Row:
+def unfinished(entry: Architecture, why: str) -> Row:
     """The row of an architecture whose process failed."""
-    text = "not finished" if "not finished" in str(error) else str(error)
-    cells = dict.fromkeys(COLUMNS, Cell("refused", text, str(error)))
-    return Row(entry, LIMIT, math.nan, text, cells, None, {"read": str(error)})
+    text = "not finished" if "not finished" in why else why
+    cells = dict.fromkeys(COLUMNS, Cell("refused", text, why))
+    return Row(entry, math.nan, math.nan, text, cells, None, {"read": why})
+
+
+def row_from(name: str, found: dict[str, Any]) -> Row:
+    """The row of what a process found."""
+    failed = found.get("failed")
+    return Row.from_dict(found) if failed is None else unfinished(NAMED[name], failed)
 
 
 def counted(rows: Sequence[Row]) -> list[str]:
@@ -331,7 +335,7 @@ def page(rows: Sequence[Row]) -> str:
     head = (
         f"Written by `python -m benchmarks.models` with kcalc {kc.__version__}, PyTorch "
         f"{torch.__version__}" + (f", {versions}" if versions else "") + f", in "
-        f"{sum(row.taken for row in rows) / 60:.0f} minutes of processor time. Models are "
+        f"{np.nansum([row.taken for row in rows]) / 60:.0f} minutes of processor time. Models are "
         f"built from their configurations with random weights; times are those of one thread."
     )
     return "\n\n".join(["# Real architectures", head, "\n".join(counted(rows)), table.markdown()])
@@ -345,35 +349,22 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [a for a in ARCHITECTURES if options.only is None or a.name in options.only]
     output = options.output or (None if options.only else HERE / "MODELS.md")
-    kept = rows_kept() if options.only is None else {}
-    for entry in chosen:
-        if entry.name in kept:
-            continue
-        try:
-            row = Row.from_dict(child.run("benchmarks.models:row_of", limit=LIMIT, name=entry.name))
-        except child.JobError as error:
-            row = unfinished(entry, error)
-        kept[entry.name] = row
-        if options.only is None:
-            with KEPT.open("a") as stream:
-                stream.write(json.dumps(row.to_dict()) + "\n")
+
+    def show(name: str, found: dict[str, Any]) -> None:
+        row = row_from(name, found)
         say(" | ".join(row.texts()))
-        if options.messages:
-            for name, text in row.messages.items():
-                say(f"    {name}: {text[:400]}")
-    text = page([kept[entry.name] for entry in chosen]) + "\n"
+        for column, text in row.messages.items() if options.messages else ():
+            say(f"    {column}: {text[:400]}")
+
+    names = [entry.name for entry in chosen]
+    file = KEPT if options.only is None else None
+    rows = kept.measured("benchmarks.models:row_of", names, file, show)
+    text = page([row_from(name, rows[name]) for name in names]) + "\n"
     if output is None:
         print(text)
     else:
         write(text, output)
         KEPT.unlink(missing_ok=True)
-
-
-def rows_kept() -> dict[str, Row]:
-    """The rows of a run that was cut short, by name."""
-    lines = KEPT.read_text().splitlines() if KEPT.exists() else []
-    rows = [Row.from_dict(json.loads(line)) for line in lines]
-    return {row.architecture.name: row for row in rows}
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ def test_rows_are_kept_and_read_again() -> None:
     entry = OWN["Highway"]
     cells = {column: models.Cell("refused", "products", "why") for column in models.COLUMNS}
     row = models.Row(entry, 2.0, 1.0, "1 exact", cells, copies.Copy(True, 1.2, 0.01, 512, 4), {})
-    assert models.Row.from_dict(json.loads(json.dumps(row.to_dict()))) == row
+    assert models.row_from("Highway", json.loads(json.dumps(row.to_dict()))) == row
     assert row.texts()[-1] == "**1.20 ± 0.01**"
-    missing = models.unfinished(entry, models.child.JobError("job: not finished after 300 s"))
+    missing = models.row_from("Highway", {"failed": "job: not finished after 300 s"})
     assert missing.texts()[2] == "not finished" and missing.texts()[-1] == "-"
 
 
