@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from ..layout import channel_axes
 from ..trace import Op, Pass, Reorder, Reshape, Trace, Transpose
 from .editing import Edit
 
@@ -15,7 +17,7 @@ LARGEST = 2**24  # numbers in an array whose places are followed one by one
 def with_orders(trace: Trace) -> Edit:
     """The operations with a reshape, a transposition and a reshape as one :class:`Reorder`.
 
-    Where together they change nothing but the order of the entries along one axis.
+    Where together they change nothing but the order of the channels.
     """
     edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
 
@@ -33,12 +35,13 @@ def with_orders(trace: Trace) -> Edit:
             continue
         places = np.arange(prod(origin.shape)).reshape(origin.shape)
         moved = places.reshape(first.shape).transpose(turn.order).reshape(last.shape)
-        for axis, count in enumerate(origin.shape):
-            line = np.moveaxis(moved, axis, 0).reshape(count, -1)[:, 0]
-            order = line // prod(origin.shape[axis + 1 :])
-            if axis and order.max() < count and (places.take(order, axis) == moved).all():
-                told = {"name": last.name, "shape": last.shape, "source": last.source}
-                given = {"axis": axis, "order": tuple(order.tolist())}
-                edit.ops[last.name] = Reorder(**told, reads=(origin.name,), **given)
-                break
+        axis = channel_axes(replace(trace, ops=tuple(edit.ops.values())))[origin.name]
+        if axis is None:
+            continue
+        line = np.moveaxis(moved, axis, 0).reshape(last.shape[axis], -1)[:, 0]
+        order = line // prod(origin.shape[axis + 1 :]) % last.shape[axis]
+        if (np.diff(order) != 1).any() and (places.take(order, axis) == moved).all():
+            told = {"name": last.name, "shape": last.shape, "source": last.source}
+            given = {"axis": axis, "order": tuple(order.tolist())}
+            edit.ops[last.name] = Reorder(**told, reads=(origin.name,), **given)
     return edit
