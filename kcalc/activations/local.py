@@ -32,12 +32,14 @@ from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations import q_series
 from kcalc.gaussian.expectations import single as expectations
-from kcalc.gaussian.expectations.pairs import pair_map
+from kcalc.gaussian.expectations.pairs import pair_map, smooth_taylor
 from kcalc.gaussian.expectations.quadrature import Array
 from kcalc.gaussian.expectations.single import pair_distance, pair_moment
 
 EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
 LARGEST = 1e150  # products of two are
+MANY = 8
+"""From this many different pairs of q values on, smooth activations are summed together."""
 
 
 def _positive(q: Array) -> Array:
@@ -65,9 +67,18 @@ def _distinct(columns: Array) -> tuple[Array, Any]:
     """The distinct columns of an array (rows, n), and for every column which of them it is."""
     if (columns == columns[:, :1]).all():
         return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
-    axis = None if len(columns) == 1 else 1  # of one row numpy sorts the numbers, not the columns
-    found, which = np.unique(columns, axis=axis, return_inverse=True)
-    return found.reshape(len(columns), -1), which.ravel()
+    values, which = np.unique(columns, return_inverse=True)
+    numbers = np.zeros(columns.shape[1], dtype=np.int64)
+    for row in which.reshape(columns.shape):  # one number per column is sorted sooner than columns
+        numbers = numbers * values.size + row
+    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    return columns[:, first], which.ravel()
+
+
+def _groups(which: Array, count: int) -> list[Array]:
+    """Where each of 0 ... count - 1 stands in ``which``."""
+    order = np.argsort(which, kind="stable")
+    return np.split(order, np.searchsorted(which[order], np.arange(1, count)))
 
 
 def _unit_gap(gap: Array) -> Array:
@@ -399,10 +410,13 @@ class LocalMaps:
                 return tuple(
                     _spread(part, gap.shape) for part in (np.maximum(exact[0], 0.0), *exact[1:])
                 )
-        out = np.empty((order + 1, gap.size))
         pairs, inverse = _distinct(np.stack([q1.ravel(), q2.ravel()]))
-        for index in range(pairs.shape[1]):
-            here = inverse == index
+        if pairs.shape[1] >= MANY and order <= 2 and not self.kink_points:  # type: ignore[attr-defined]
+            found = smooth_taylor(self, q1.ravel(), q2.ravel(), gap.ravel(), order)  # type: ignore[arg-type]
+            if found is not None:
+                return tuple(part.reshape(gap.shape) for part in found)
+        out = np.empty((order + 1, gap.size))
+        for index, here in enumerate(_groups(inverse, pairs.shape[1])):
             one, two = float(pairs[0, index]), float(pairs[1, index])
             out[:, here] = self._normalised(gap.ravel()[here], rest.ravel()[here], one, two, order)
         return tuple(part.reshape(gap.shape)[()] for part in out)

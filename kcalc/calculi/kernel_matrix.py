@@ -14,7 +14,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice
 from ..foundation.process_state import cached_property
 from ..matrices.gram.entry import compute
-from ..matrices.gram.levels import levelled
+from ..matrices.gram.norms import NormPlan, NormTable, q_range, tabulate_norms
 from ..matrices.gram.options import Options
 from ..matrices.gram.plans import PairPlan, Plan, TablePlan
 from ..matrices.gram.tables import AngleTable, tabulate
@@ -51,6 +51,7 @@ class MatrixKernel:
     reading: Reading
     seeds: Mapping[Node, Any] | None
     _tables: dict[tuple[float, ...], AngleTable] = field(default_factory=dict)
+    _norms: dict[tuple[float, float], NormTable | None] = field(default_factory=dict)
 
     def matrices(
         self, X: Any, Y: Any, parts: tuple[int, ...], method: str, q: float | None, options: Options
@@ -72,12 +73,20 @@ class MatrixKernel:
     def tabled(self, qs: tuple[float, ...]) -> AngleTable:
         """The table with a bank per pair of q values, in the order (0, 0), (1, 0), (1, 1), ..."""
         if qs not in self._tables:
-            odd = is_odd(self.reading.network) and not self._bias_counts
+            odd = self._odd
             banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
             self._tables[qs] = tabulate(
                 lambda gap: np.concatenate([bank(gap) for bank in banks]), len(banks), odd
             )
         return self._tables[qs]
+
+    def normed(self, low: float, high: float) -> NormTable | None:
+        """The table for q values between exp(low) and exp(high), None where there is none."""
+        if (low, high) not in self._norms:
+            self._norms[low, high] = tabulate_norms(
+                self.pairs, self.table, low, high, self._odd
+            )
+        return self._norms[low, high]
 
     def _bank(self, first: float, second: float, odd: bool) -> Any:
         if first == second:
@@ -104,6 +113,11 @@ class MatrixKernel:
         """
         network = self.reading.network
         return None if self._bias_counts else degrees(network)[network.outputs[0]]
+
+    @property
+    def _odd(self) -> bool:
+        """Whether both kernels are odd functions of c."""
+        return is_odd(self.reading.network) and not self._bias_counts
 
     @property
     def _bias_counts(self) -> bool:
@@ -190,9 +204,9 @@ class Binding:
         if len(distinct) <= FEW_NORMS:
             return TablePlan(self.kernel.tabled(tuple(distinct)), classes=(ones, others))
         if left.size * right.size >= MANY_PAIRS and self.kernel.smooth:
-            found = levelled(self.kernel, left, right)
-            if found is not None:
-                return found
+            table = self.kernel.normed(*q_range(left, right))
+            if table is not None:
+                return NormPlan(table, (left, right))
         return PairPlan(self.kernel.pairs, (left, right))
 
     def by_angle(self) -> tuple[AngleTable, int]:

@@ -23,6 +23,8 @@ from kcalc.gaussian.expectations.quadrature import Array, Profile
 from kcalc.gaussian.expectations.single import hermite, pair_moment
 
 _SPARE = 64
+_MARGIN = 32  # terms beyond the last that matters which are known not to
+_AT_ONCE = 8192  # pairs, whose arrays stay in cache
 _NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are not known
 
 
@@ -63,7 +65,7 @@ class PairMap:
         )
         ends = any(found.complete and found.coefficients.size == terms for found in (first, second))
         nothing_hidden = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1]) <= 1e-13 * size
-        self.complete = ends or (needed < terms - 32 and nothing_hidden)
+        self.complete = ends or (needed < terms - _MARGIN and nothing_hidden)
 
     @cached_property
     def at_one(self) -> float:
@@ -241,6 +243,55 @@ def _powers(c: Array, n: int) -> Array:
         out[:, 1:] = c[:, None]
         np.multiply.accumulate(out, axis=1, out=out)
     return out
+
+
+def smooth_taylor(
+    phi: Profile, q1: Array, q2: Array, gap: Array, order: int
+) -> list[Array] | None:
+    """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, each pair with q values of its own.
+
+    C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. A row of Hermite coefficients alpha per distinct q,
+    divided by sqrt(Q), gives 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
+
+    Returns: arrays like ``gap`` (n,), or None where a Hermite series misses terms that matter.
+    """
+    distinct, which = np.unique(np.concatenate([q1, q2]), return_inverse=True)
+    series = [hermite(phi, float(q)) for q in distinct]
+    columns = np.zeros((1 + max(found.coefficients.size for found in series), distinct.size))
+    for column, found in zip(columns.T, series, strict=True):
+        column[: 1 + found.coefficients.size] = found.mean, *found.coefficients
+        if found.variance == 0 or found.tail > 1e-13 * found.variance:
+            return None
+        column /= math.sqrt(found.variance + found.mean**2)
+    needed = 1 + max(_needed(column[1:] ** 2, 1.0) for column in columns.T)
+    if needed >= len(columns) - _MARGIN and not all(found.complete for found in series):
+        return None
+    columns = columns[:needed]
+    out = np.zeros((order + 1, gap.size))
+    for start in range(0, gap.size, _AT_ONCE):
+        here = slice(start, start + _AT_ONCE)
+        _horner(columns, which[: gap.size][here], which[gap.size :][here], gap[here], out[:, here])
+    return list(out)
+
+
+def _horner(columns: Array, i: Array, j: Array, gap: Array, out: Array) -> None:
+    """The Taylor coefficients of pairs of the columns i and j into ``out`` (order + 1, n)."""
+    c, apart, suffix, drop = 1 - gap, *np.zeros((3, gap.size))
+    values = np.zeros((len(out), gap.size))  # of the polynomial, its slope, half its bend
+    for row in columns[::-1]:
+        first, second = row[i], row[j]
+        product = first * second
+        first -= second
+        first *= first
+        apart += first
+        drop *= c
+        drop += suffix
+        suffix += product
+        for k in range(len(out) - 1, -1, -1):
+            values[k] *= c
+            values[k] += values[k - 1] if k else product
+    out[0] = apart / 2 + gap * drop
+    out[1:] = values[1:]
 
 
 @lru_cache(maxsize=512)
