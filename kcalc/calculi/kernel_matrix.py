@@ -83,9 +83,7 @@ class MatrixKernel:
     def normed(self, low: float, high: float) -> NormTable | None:
         """The table for q values between exp(low) and exp(high), None where there is none."""
         if (low, high) not in self._norms:
-            self._norms[low, high] = tabulate_norms(
-                self.pairs, self.table, low, high, self._odd
-            )
+            self._norms[low, high] = tabulate_norms(self.pairs, self.table, low, high, self._odd)
         return self._norms[low, high]
 
     def _bank(self, first: float, second: float, odd: bool) -> Any:
@@ -174,10 +172,11 @@ class Binding:
         """Whether rows must have mean 0."""
         return self.kernel.centred
 
-    def plan(self, left: Array, right: Array, tolerance: float) -> Plan:
+    def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> Plan:
         """The plan for rows of q values ``left`` and ``right``.
 
-        q values within the relative ``tolerance`` count as equal. Raises: KcalcError for
+        q values within the relative ``tolerance`` count as equal. ``tabled``: a table is wanted
+        however few the pairs are. Raises: KcalcError for
         ``method="angle"`` and rows of several norms, unless the network is homogeneous.
         """
         if self.q is not None:
@@ -203,7 +202,7 @@ class Binding:
             )
         if len(distinct) <= FEW_NORMS:
             return TablePlan(self.kernel.tabled(tuple(distinct)), classes=(ones, others))
-        if left.size * right.size >= MANY_PAIRS and self.kernel.smooth:
+        if self.kernel.smooth and (tabled or left.size * right.size >= MANY_PAIRS):
             table = self.kernel.normed(*q_range(left, right))
             if table is not None:
                 return NormPlan(table, (left, right))

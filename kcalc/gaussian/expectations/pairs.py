@@ -245,13 +245,11 @@ def _powers(c: Array, n: int) -> Array:
     return out
 
 
-def smooth_taylor(
-    phi: Profile, q1: Array, q2: Array, gap: Array, order: int
-) -> list[Array] | None:
+def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:
     """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, each pair with q values of its own.
 
-    C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. A row of Hermite coefficients alpha per distinct q,
-    divided by sqrt(Q), gives 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
+    C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. The Hermite coefficients alpha of each distinct q,
+    divided by sqrt(Q), give 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
 
     Returns: arrays like ``gap`` (n,), or None where a Hermite series misses terms that matter.
     """

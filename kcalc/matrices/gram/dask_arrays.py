@@ -144,4 +144,3 @@ def _block(
     job = Job(left, right, False, plan.cut(these, those), parts, rows)
     run(job, ArraySink({part: out[k] for k, part in enumerate(parts)}), lambda _: None)
     return out
-

@@ -55,7 +55,8 @@ def compute(
     for rows, what in ((left, "X"), (right, "Y")):
         check_means(kernels, rows.rows.mean(axis=1), rows.q, what)
     single = left.single and right.single
-    plan = kernels.plan(left.q, right.q, tolerance(single))
+    on_device = options.backend == "jax" or options.mesh is not None
+    plan = kernels.plan(left.q, right.q, tolerance(single), on_device)
     return _filled(left, right, plan, parts, options, single)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ _PAIRS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True)
 class Coordinate:
-    """x in [-1, 1] of a gap u in [0, 2], increasing: a kernel is a short series of polynomials in x.
+    """x in [-1, 1] of a gap u in [0, 2], increasing; kernels are short Chebyshev series in x.
 
     x is linear in log(u + offset), or if ``both`` in log((u + offset) / (2 - u + offset)): where a
     kernel is singular beyond the ends of [0, 2] at distances of about the offset, it is regular in
@@ -72,9 +72,7 @@ class Coordinate:
                 for t in (x, -x)
             )
             return Gap.of(*sides)
-        return Gap.of(
-            a * np.expm1(span * (1 + x) / 2), -(2 + a) * np.expm1(-span * (1 - x) / 2)
-        )
+        return Gap.of(a * np.expm1(span * (1 + x) / 2), -(2 + a) * np.expm1(-span * (1 - x) / 2))
 
 
 def nodes(count: int) -> Array:
@@ -137,9 +135,7 @@ class NormTable:
             one, two = self.factors(part, q1), self.factors(part, q2)
             products = one * two * self.signs[part][:, None]
             starts = np.cumsum((0, *self.ranks[part]))
-            series = np.array(
-                [products[a:b].sum(axis=0) for a, b in zip(starts, starts[1:], strict=False)]
-            )
+            series = np.array([products[a:b].sum(axis=0) for a, b in pairwise(starts)])
             out[part] = np.polynomial.chebyshev.chebval(x, series, tensor=False)
         return out
 
@@ -213,9 +209,7 @@ def _norm_count(pairs: PairFunction, low: float, high: float) -> int:
     gap = np.array([1e-12, 0.01, 0.3, 1.0, 1.9])
     one, other = np.repeat(q, gap.size), np.full(count * gap.size, math.exp(high))
     gaps = Gap.of(np.tile(gap, count), 2 - np.tile(gap, count))
-    values = pairs(gaps, one, other) / np.sqrt(
-        pairs(Gap.of(0 * gaps, 2 + 0 * gaps), one, one)[:1]
-    )
+    values = pairs(gaps, one, other) / np.sqrt(pairs(Gap.of(0 * gaps, 2 + 0 * gaps), one, one)[:1])
     return _needed(_series(values.reshape(2, count, gap.size), 1), 1) + 1
 
 
@@ -282,8 +276,9 @@ def _measured(table: NormTable, pairs: PairFunction) -> NormTable | None:
     """The table with its error at random pairs; None where that is too large."""
     random = np.random.default_rng(0)
     one, two = np.exp(random.uniform(table.low, table.high, (2, _PROBES)))
-    one[:3], two[:3] = np.exp([table.low, table.high, table.high]), np.exp(
-        [table.low, table.high, table.low]
+    one[:3], two[:3] = (
+        np.exp([table.low, table.high, table.high]),
+        np.exp([table.low, table.high, table.low]),
     )
     two[3:16] = one[3:16] * (1 + 10.0 ** -random.uniform(1, 12, 13))
     two = np.clip(two, math.exp(table.low), math.exp(table.high))
@@ -331,6 +326,16 @@ class NormPlan:
             self._factors[part] = one, two * self.table.signs[part][:, None]
         return self._factors[part]
 
+    def padded_factors(self, part: int) -> tuple[Array, Array]:
+        """The same as arrays (rows, degrees, rank) and (columns, degrees, rank), filled with 0."""
+        ranks = np.array(self.table.ranks[part])
+        place = np.arange(ranks.max()) < ranks[:, None]
+        out = []
+        for side in self.factors(part):
+            out.append(np.zeros((side.shape[1], *place.shape)))
+            out[-1][:, place] = side.T
+        return out[0], out[1]
+
     def fill(
         self,
         w: Array,
@@ -346,8 +351,10 @@ class NormPlan:
         double = 2 * x
         work = [np.empty(w.shape) for _ in range(4)]
         for part, values in zip(parts, out, strict=True):
-            one, two = (side[:, here] for side, here in zip(self.factors(part), (rows, columns)))
-            self._clenshaw(x, double, one, two, self.table.ranks[part], work, values)
+            one, two = self.factors(part)
+            self._clenshaw(
+                x, double, one[:, rows], two[:, columns], self.table.ranks[part], work, values
+            )
 
     @staticmethod
     def _clenshaw(

@@ -35,11 +35,11 @@ class Widths(Protocol):
 class Kernels(Widths, Protocol):
     """The options of kernel matrices.
 
-    A plan for rows of given q values, and, for data that are not known yet, a table T and a degree
-    k with ``K = T(c) (q1 q2)^(k/2)``.
+    A plan for rows of given q values (``tabled``: by a table however few the pairs), and, for data
+    that are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``.
     """
 
-    def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
+    def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> Plan: ...
     def by_angle(self) -> tuple[AngleTable, int]: ...
 
 
