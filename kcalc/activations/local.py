@@ -283,7 +283,9 @@ class LocalMaps:
                 return _finite(self.name, flat, _spread(exact, flat.shape))
             (unique,), inverse = _distinct(flat.reshape(1, -1))
             with np.errstate(over="ignore"):
-                found = np.array([integrate(self, float(value)) for value in unique])
+                found = self._moments_together(integrate, unique)
+                if found is None:
+                    found = np.array([integrate(self, float(value)) for value in unique])
             return _finite(self.name, unique, found)[inverse].reshape(flat.shape)[()]
         if field.name == "jax":
             from kcalc.activations import jax_maps
@@ -300,6 +302,14 @@ class LocalMaps:
         if field is SYMPY:
             return sp.Function(f"{letter}_{formula_name(self.name)}")(q)
         return self._high_precision(integrate.__name__, q, field)
+
+    def _moments_together(self, integrate: Callable[..., float], q: Array) -> Array | None:
+        """The mean or the second moment at many q on one grid of nodes, where one serves."""
+        power = {expectations.mean: 1, expectations.second_moment: 2}.get(integrate)
+        if power is None or q.size < MANY:
+            return None
+        found = expectations.sampled(self, q)  # type: ignore[arg-type]
+        return None if found is None else found[1] ** power @ found[0].w
 
     def _high_precision(self, quantity: str, q: Number, field: Field) -> Number:
         from kcalc.activations.precise import moment

@@ -20,7 +20,7 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.endzones import ZONE, EndZone
 from kcalc.gaussian.expectations.quadrature import Array, Profile
-from kcalc.gaussian.expectations.single import hermite, pair_moment
+from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
 _MARGIN = 32  # terms beyond the last that matters which are known not to
@@ -254,7 +254,7 @@ def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) ->
     Returns: arrays like ``gap`` (n,), or None where a Hermite series misses terms that matter.
     """
     distinct, which = np.unique(np.concatenate([q1, q2]), return_inverse=True)
-    series = [hermite(phi, float(q)) for q in distinct]
+    series = hermites(phi, distinct)
     columns = np.zeros((1 + max(found.coefficients.size for found in series), distinct.size))
     for column, found in zip(columns.T, series, strict=True):
         column[: 1 + found.coefficients.size] = found.mean, *found.coefficients

@@ -179,15 +179,15 @@ class _Grid:
         return rows
 
     def projections(self, values: Array) -> Iterator[Array]:
-        """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes.
+        """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes (the first axis).
 
         Even and odd parts are treated apart, on half the line.
         """
         right, left = values[self.half.size - 1 :], values[self.half.size - 1 :: -1]
-        odd, even = (right - left) * self._decay, (right + left) * self._decay
-        neither = np.zeros(_BLOCK // 2)
+        odd, even = (((right + s * left).T * self._decay).T for s in (-1, 1))
+        neither = np.zeros((_BLOCK // 2, *values.shape[1:]))
         for rows in self._functions():
-            out = np.empty(_BLOCK)
+            out = np.empty((_BLOCK, *values.shape[1:]))
             out[0::2] = rows[0::2] @ odd if odd.any() else neither
             out[1::2] = rows[1::2] @ even if even.any() else neither
             yield out
@@ -314,6 +314,51 @@ def hermite(profile: Profile, q: float) -> Hermite:
         average, variance, *_collect(finer.projections(values - average), math.sqrt(variance))
     )
     return longer if longer.complete else found
+
+
+def sampled(profile: Profile, q: Array) -> tuple[Rule, Array] | None:
+    """(nodes, phi(sqrt(q) z) at them (n, nodes)) of many q, by the grid of the largest of them.
+
+    A grid that resolves phi(sqrt(q) .) resolves it at smaller q. Returns: None without such a grid.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        grid = _grid(profile, neighbour(profile, float(q.max())), MAX_TERMS)
+        if grid is None:
+            return None
+        values = profile.numeric(0)(np.sqrt(q)[:, None] * grid.nodes.z)
+        squares = grid.nodes.w * values**2
+    whole, half = squares.sum(axis=1), 2 * squares[:, ::2].sum(axis=1)
+    return (grid.nodes, values) if np.all(np.abs(whole - half) <= 1e-10 * whole) else None
+
+
+def hermites(profile: Profile, q: Array) -> list[Hermite]:
+    """:func:`hermite` of many q, together where one grid serves all."""
+    found = sampled(profile, q)
+    grid = found and _grid(profile, neighbour(profile, float(q.max())), MAX_TERMS)
+    if found is None or grid is None:
+        return [hermite(profile, float(value)) for value in q]
+    nodes, values = found
+    means = values @ nodes.w
+    centred = values - means[:, None]
+    variances = centred**2 @ nodes.w
+    kept, stop, total = list[Array](), np.zeros(q.size, dtype=int), np.zeros(q.size)
+    for block in grid.projections(centred.T):
+        kept.append(block)
+        total += (block**2).sum(axis=0)
+        done = np.abs(block).max(axis=0) <= _NEGLIGIBLE * np.sqrt(variances)
+        done &= variances - total <= _MISSING * variances
+        stop[(stop == 0) & done] = len(kept) * _BLOCK
+        if stop.all():
+            break
+    rows = np.concatenate(kept).T
+    out = [
+        Hermite(float(m), float(v), _trimmed(row[:end], math.sqrt(v)) if end else row, bool(end))
+        for m, v, row, end in zip(means, variances, rows, stop, strict=True)
+    ]
+    return [
+        one if one.complete or not _goes_on(one) else hermite(profile, float(value))
+        for one, value in zip(out, q, strict=True)
+    ]
 
 
 def _goes_on(found: Hermite) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,12 +24,12 @@ from .tables import AngleTable
 
 Array = np.ndarray
 
-ACCURATE = 1e-11
-"""Greatest relative error at the test pairs of a table that is used."""
+ACCURATE = 4e-11
+"""Greatest error bound of a table that is used."""
 
 _STEP = 0.25  # ranges of log q are rounded outwards to its multiples, to serve further data
 _OFFSETS = tuple(4.0**k for k in range(2, -14, -1))
-_MOST_ANGLES, _MOST_NORMS = 384, 48
+_MOST_ANGLES, _MOST_NORMS = 384, 64
 _CUT = 1e-14  # of the largest coefficient: smaller ones are left out
 _SAFETY, _ROUNDING = 4.0, 1e-14
 _PROBES = 48
@@ -161,7 +161,7 @@ def tabulate_norms(
     high: float,
     odd: bool = False,
 ) -> NormTable | None:
-    """The table of ``pairs`` for log q in [low, high], or None where no short series reaches 1e-11.
+    """The table of ``pairs`` for log q in [low, high], or None where no short series serves.
 
     ``angle``: q -> the table of pairs of that q; ``odd``: as for :func:`.tables.tabulate`.
     """
@@ -170,18 +170,21 @@ def tabulate_norms(
     except OverflowError:
         return None
     norms = _norm_count(pairs, low, high)
-    found = None
-    for _ in range(3):
-        if angles > _MOST_ANGLES or norms > _MOST_NORMS:
-            return None
+    while angles <= _MOST_ANGLES and norms <= _MOST_NORMS:
         found, wants = _tabulated(pairs, coordinate, (angles, norms), (low, high), odd)
-        if found is None or (wants[0] < angles and wants[1] < norms):
-            break
-        angles, norms = (
-            n if want < n else math.ceil(0.7 * n) * 2
+        if found is None:
+            return None
+        found = _measured(found, pairs)
+        if found.error_bound <= ACCURATE:
+            return found
+        more = [
+            math.ceil(0.7 * n) * 2 if want >= n else n
             for n, want in zip((angles, norms), wants, strict=True)
-        )
-    return None if found is None else _measured(found, pairs)
+        ]
+        if more == [angles, norms]:
+            return None
+        angles, norms = more
+    return None
 
 
 def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
@@ -272,33 +275,23 @@ def _factored(series: Array) -> tuple[tuple[int, ...], Array, Array]:
     return tuple(ranks), np.concatenate(bases), np.concatenate(signs)
 
 
-def _measured(table: NormTable, pairs: PairFunction) -> NormTable | None:
-    """The table with its error at random pairs; None where that is too large."""
+def _measured(table: NormTable, pairs: PairFunction) -> NormTable:
+    """The table with its error at random pairs, some of close angles and q values."""
     random = np.random.default_rng(0)
-    one, two = np.exp(random.uniform(table.low, table.high, (2, _PROBES)))
-    one[:3], two[:3] = (
-        np.exp([table.low, table.high, table.high]),
-        np.exp([table.low, table.high, table.low]),
-    )
-    two[3:16] = one[3:16] * (1 + 10.0 ** -random.uniform(1, 12, 13))
-    two = np.clip(two, math.exp(table.low), math.exp(table.high))
+    some = np.exp(np.append(random.uniform(table.low, table.high, 6), (table.low, table.high)))
+    some = np.append(some, some[:6] * (1 - 10.0 ** -random.uniform(2, 12, 6)))
+    one, two = some[random.integers(0, some.size, (2, _PROBES))]
+    one[:8], two[:8] = some[[0, 1, 2, 3, 4, 5, 6, 7]], some[[8, 9, 10, 11, 12, 13, 7, 7]]
     theta = random.uniform(0, np.pi, _PROBES)
-    theta[3:16] = 10.0 ** -random.uniform(0, 8, 13)
-    theta[16:19] = np.pi, np.pi - 1e-3, 0
+    theta[:16] = 10.0 ** -random.uniform(0, 8, 16)
+    theta[16:28] = np.pi, np.pi - 1e-3, *[0.0] * 10
+    two[20:] = np.where(np.arange(20, _PROBES) % 2, two[20:], one[20:])
     gap = Gap.of(2 * np.sin(theta / 2) ** 2, 2 * np.cos(theta / 2) ** 2)
+    found, wanted = table.at(gap, one, two), pairs(gap, one, two)
     zero = Gap.of(np.zeros(_PROBES), np.full(_PROBES, 2.0))
-    wanted = pairs(gap, one, two)
-    size = np.sqrt(pairs(zero, one, one) * pairs(zero, two, two))
-    error = np.abs(table.at(gap, one, two) - wanted) / np.maximum(np.abs(wanted), 1e-2 * size)
-    worst = float(error.max())
-    if not worst <= ACCURATE:
-        return None
-    return NormTable(
-        **{
-            **{name: getattr(table, name) for name in table.__dataclass_fields__},
-            "error_bound": _SAFETY * worst + _ROUNDING,
-        }
-    )
+    size = np.sqrt(table.at(zero, one, one) * table.at(zero, two, two))
+    error = np.abs(found - wanted) / np.maximum(np.abs(wanted), 1e-2 * size)
+    return replace(table, error_bound=_SAFETY * float(error.max()) + _ROUNDING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,22 +345,19 @@ class NormPlan:
         work = [np.empty(w.shape) for _ in range(4)]
         for part, values in zip(parts, out, strict=True):
             one, two = self.factors(part)
-            self._clenshaw(
-                x, double, one[:, rows], two[:, columns], self.table.ranks[part], work, values
-            )
+            sides = one[:, rows], two[:, columns]
+            self._clenshaw((x, double), sides, self.table.ranks[part], work, values)
 
     @staticmethod
     def _clenshaw(
-        x: Array,
-        double: Array,
-        one: Array,
-        two: Array,
+        variable: tuple[Array, Array],
+        sides: tuple[Array, Array],
         ranks: tuple[int, ...],
         work: list[Array],
         out: Array,
     ) -> None:
-        """The sum of (one_k^T two_k) T_k(x) over degrees k, into ``out``."""
-        product, last, before, new = work
+        """The sum of (one_k^T two_k) T_k(x) over degrees k, into ``out``; variable: x, 2 x."""
+        (x, double), (one, two), (product, last, before, new) = variable, sides, work
         last[:] = before[:] = 0.0
         stop = len(one)
         for degree in range(len(ranks) - 1, -1, -1):
