@@ -309,7 +309,7 @@ class LocalMaps:
         if power is None or q.size < MANY:
             return None
         found = expectations.sampled(self, q)  # type: ignore[arg-type]
-        return None if found is None else found[1] ** power @ found[0].w
+        return None if found is None else found[1] ** power @ found[0].nodes.w
 
     def _high_precision(self, quantity: str, q: Number, field: Field) -> Number:
         from kcalc.activations.precise import moment

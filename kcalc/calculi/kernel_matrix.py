@@ -15,8 +15,9 @@ from ..foundation.plain_arguments import choice
 from ..foundation.process_state import cached_property
 from ..matrices.gram.entry import compute
 from ..matrices.gram.norms import NormPlan, NormTable, q_range, tabulate_norms
-from ..matrices.gram.options import Options
+from ..matrices.gram.options import Options, tolerance
 from ..matrices.gram.plans import PairPlan, Plan, TablePlan
+from ..matrices.gram.rows import RowSet
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
@@ -268,7 +269,7 @@ class WithMatrices:
         out: Any = None,
         block_rows: int | None = None,
         memory: int | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         backend: str | None = None,
         mesh: Any = None,
     ) -> Any:
@@ -279,9 +280,10 @@ class WithMatrices:
         The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
         values agree, or the network is positively homogeneous, it is a function of the angle,
         tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
-        difference (or sum) of the rows.  Where norms differ and no activation has kinks, it is
-        interpolated in log q between such tables, to 1e-12; otherwise the recursion runs for every
-        pair of rows, slowly where an activation has no closed form.
+        difference (or sum) of the rows.  Where norms differ and no activation has kinks, one table
+        in the angle and in both q values serves all pairs, with an error of about 1e-12;
+        :meth:`matrix_method` states it.  Otherwise the recursion runs for every pair of rows, slowly
+        where an activation has no closed form.
         NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
         float32, computed in double precision.
 
@@ -293,7 +295,8 @@ class WithMatrices:
             two of them for both kernels.
         memory: bytes of work space besides X and the result (512 MiB).
         block_rows: the number of rows computed at once, instead of memory.
-        progress: show a progress bar.
+        progress: True for a progress bar, False for none; by default one appears after 2 seconds
+            on a terminal and in a notebook.
         backend: "numpy" or "jax", for NumPy data.
         mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
 
@@ -304,6 +307,19 @@ class WithMatrices:
         options = Options(dtype, out, block_rows, memory, progress, backend, mesh)
         found = self._matrix_kernel.matrices(X, Y, parts, method, q, options)
         return found[0] if len(parts) == 1 else Matrices(*found)
+
+    def matrix_method(
+        self, X: Any, Y: Any = None, *, method: str = "auto", q: float | None = None, **_: Any
+    ) -> str:
+        """How :meth:`matrix` computes the entries for NumPy data, with the error bound of tables.
+
+        Arguments as for :meth:`matrix`. Raises: KcalcError as there.
+        """
+        choice(method, "method", METHODS)
+        left = RowSet.of(X, "X")
+        right = left if Y is None else RowSet.of(Y, "Y")
+        binding = Binding(self._matrix_kernel, method, None if q is None else one_q(q))
+        return binding.plan(left.q, right.q, tolerance(left.single and right.single)).method
 
     def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
         """:class:`Matrices`: NNGP and NTK of the same data from one pass.

@@ -23,7 +23,6 @@ from kcalc.gaussian.expectations.quadrature import Array, Profile
 from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
-_MARGIN = 32  # terms beyond the last that matters which are known not to
 _AT_ONCE = 8192  # pairs, whose arrays stay in cache
 _NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are not known
 
@@ -65,7 +64,7 @@ class PairMap:
         )
         ends = any(found.complete and found.coefficients.size == terms for found in (first, second))
         nothing_hidden = math.sqrt(self._tails[0]) * math.sqrt(self._tails[1]) <= 1e-13 * size
-        self.complete = ends or (needed < terms - _MARGIN and nothing_hidden)
+        self.complete = ends or (needed < terms - 32 and nothing_hidden)
 
     @cached_property
     def at_one(self) -> float:
@@ -251,20 +250,13 @@ def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) ->
     C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. The Hermite coefficients alpha of each distinct q,
     divided by sqrt(Q), give 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
 
-    Returns: arrays like ``gap`` (n,), or None where a Hermite series misses terms that matter.
+    Returns: arrays like ``gap`` (n,), or None where the Hermite series are too long.
     """
     distinct, which = np.unique(np.concatenate([q1, q2]), return_inverse=True)
-    series = hermites(phi, distinct)
-    columns = np.zeros((1 + max(found.coefficients.size for found in series), distinct.size))
-    for column, found in zip(columns.T, series, strict=True):
-        column[: 1 + found.coefficients.size] = found.mean, *found.coefficients
-        if found.variance == 0 or found.tail > 1e-13 * found.variance:
-            return None
-        column /= math.sqrt(found.variance + found.mean**2)
-    needed = 1 + max(_needed(column[1:] ** 2, 1.0) for column in columns.T)
-    if needed >= len(columns) - _MARGIN and not all(found.complete for found in series):
+    found = hermites(phi, distinct)
+    if found is None or not found[1].all():
         return None
-    columns = columns[:needed]
+    columns = found[0] / np.sqrt(found[1] + found[0][0] ** 2)
     out = np.zeros((order + 1, gap.size))
     for start in range(0, gap.size, _AT_ONCE):
         here = slice(start, start + _AT_ONCE)

@@ -316,49 +316,43 @@ def hermite(profile: Profile, q: float) -> Hermite:
     return longer if longer.complete else found
 
 
-def sampled(profile: Profile, q: Array) -> tuple[Rule, Array] | None:
-    """(nodes, phi(sqrt(q) z) at them (n, nodes)) of many q, by the grid of the largest of them.
+def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, Array] | None:
+    """(grid, phi(sqrt(q) z) at its nodes (n, nodes)) of many q, the grid that of the largest q.
 
     A grid that resolves phi(sqrt(q) .) resolves it at smaller q. Returns: None without such a grid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        grid = _grid(profile, neighbour(profile, float(q.max())), MAX_TERMS)
+        grid = _grid(profile, neighbour(profile, float(q.max())), terms)
         if grid is None:
             return None
         values = profile.numeric(0)(np.sqrt(q)[:, None] * grid.nodes.z)
         squares = grid.nodes.w * values**2
     whole, half = squares.sum(axis=1), 2 * squares[:, ::2].sum(axis=1)
-    return (grid.nodes, values) if np.all(np.abs(whole - half) <= 1e-10 * whole) else None
+    return (grid, values) if np.all(np.abs(whole - half) <= 1e-10 * whole) else None
 
 
-def hermites(profile: Profile, q: Array) -> list[Hermite]:
-    """:func:`hermite` of many q, together where one grid serves all."""
-    found = sampled(profile, q)
-    grid = found and _grid(profile, neighbour(profile, float(q.max())), MAX_TERMS)
-    if found is None or grid is None:
-        return [hermite(profile, float(value)) for value in q]
-    nodes, values = found
-    means = values @ nodes.w
-    centred = values - means[:, None]
-    variances = centred**2 @ nodes.w
-    kept, stop, total = list[Array](), np.zeros(q.size, dtype=int), np.zeros(q.size)
-    for block in grid.projections(centred.T):
-        kept.append(block)
-        total += (block**2).sum(axis=0)
-        done = np.abs(block).max(axis=0) <= _NEGLIGIBLE * np.sqrt(variances)
-        done &= variances - total <= _MISSING * variances
-        stop[(stop == 0) & done] = len(kept) * _BLOCK
-        if stop.all():
-            break
-    rows = np.concatenate(kept).T
-    out = [
-        Hermite(float(m), float(v), _trimmed(row[:end], math.sqrt(v)) if end else row, bool(end))
-        for m, v, row, end in zip(means, variances, rows, stop, strict=True)
-    ]
-    return [
-        one if one.complete or not _goes_on(one) else hermite(profile, float(value))
-        for one, value in zip(out, q, strict=True)
-    ]
+def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
+    """(alpha, variances) of a smooth function at many q: alpha_0 the means, alpha_n a_n (terms, n).
+
+    The series ends where the terms left out matter neither to E phi(u) phi(v) nor to its first two
+    derivatives in c. Returns: None for kinks, narrow features and more than LONGEST terms.
+    """
+    for terms in (MAX_TERMS, LONGEST):
+        found = sampled(profile, q, terms)
+        if found is None:
+            return None
+        grid, values = found
+        means = values @ grid.nodes.w
+        centred = values - means[:, None]
+        variances = centred**2 @ grid.nodes.w
+        kept, total = [means[None, :]], np.zeros(q.size)
+        for block in grid.projections(centred.T):
+            kept.append(block)
+            total += (block**2).sum(axis=0)
+            heights = np.abs(block).max(axis=0) * (len(kept) * _BLOCK)
+            if np.all((heights**2 <= 1e-16 * variances) & (variances - total <= 1e-13 * variances)):
+                return np.concatenate(kept), variances
+    return None
 
 
 def _goes_on(found: Hermite) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.fft import dct
 
 from ...fields.gaps import Gap
+from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
 from .plans import PairFunction
 from .tables import AngleTable
@@ -167,7 +168,7 @@ def tabulate_norms(
     """
     try:
         coordinate, angles = _coordinate(angle(math.exp(high)), odd)
-    except OverflowError:
+    except (OverflowError, KcalcError):  # kernels of the rows themselves may yet be finite
         return None
     norms = _norm_count(pairs, low, high)
     while angles <= _MOST_ANGLES and norms <= _MOST_NORMS:
@@ -306,6 +307,14 @@ class NormPlan:
     def error_bound(self) -> float:
         """Relative, of the table."""
         return self.table.error_bound
+
+    @property
+    def method(self) -> str:
+        """A description."""
+        return (
+            "table in the angle between rows and in the q values of both, relative error <= "
+            f"{self.error_bound:.0e}"
+        )
 
     @cached_property
     def _factors(self) -> dict[int, tuple[Array, Array]]:

@@ -51,7 +51,7 @@ class Options:
     out: Any = None
     block_rows: int | None = None
     memory: int | None = None
-    progress: bool = False
+    progress: bool | None = None
     backend: str | None = None
     mesh: Any = None
 
@@ -60,7 +60,8 @@ class Options:
             choice(self.backend, "backend", BACKENDS)
         if self.mesh is not None:
             _check_mesh(self.mesh, self.backend)
-        truth(self.progress, "progress")
+        if self.progress is not None:
+            truth(self.progress, "progress")
         for name in ("block_rows", "memory"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, whole(getattr(self, name), name, 1))

@@ -26,14 +26,16 @@ _TABLE_AT_ONCE = 1 << 15
 class Plan(Protocol):
     """How the kernels of a chunk of pairs are computed.
 
-    ``at_once``: pairs in a chunk; ``error_bound``: relative; ``fingerprint``: values that tell one
-    plan from another.
+    ``at_once``: pairs in a chunk; ``error_bound``: relative; ``method``: a description for
+    people; ``fingerprint``: values that tell one plan from another.
     """
 
     @property
     def at_once(self) -> int: ...
     @property
     def error_bound(self) -> float: ...
+    @property
+    def method(self) -> str: ...
     @property
     def fingerprint(self) -> list[float]: ...
     def fill(
@@ -76,6 +78,11 @@ class TablePlan:
     def error_bound(self) -> float:
         """Relative, of the table."""
         return self.table.error_bound
+
+    @property
+    def method(self) -> str:
+        """A description."""
+        return f"table in the angle between rows, relative error <= {self.error_bound:.0e}"
 
     def fill(
         self,
@@ -135,6 +142,7 @@ class PairPlan:
     q: tuple[Array, Array]
     at_once: int = _PAIRS_AT_ONCE
     error_bound: float = 0.0
+    method: str = "recursion through the layers for every pair of rows"
 
     def fill(
         self,
