@@ -49,6 +49,7 @@ from .trace import (  # fmt: skip
     Pointwise,
     Pooling,
     Prefixed,
+    Reorder,
     Repeat,
     Reshape,
     Shuffle,
@@ -99,6 +100,10 @@ COMPLEX = "its numbers are complex, and kernel calculus is about real feature ma
 ONE = "a single number for every example (a time, a class) is no feature map of many channels"
 MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
 ZERO = "its weights are all 0, so that it emits 0 or its biases; read as if drawn with sigma_w = 1"
+PAIRED = (
+    "it puts channels in another order and adds or multiplies them to others one by one, and "
+    "kernel maps do not tell channels apart"
+)
 LASTING = "it is on in evaluation, too, which changes q and c; kernel maps leave dropout out"
 POOLED = {
     "mean": "kernel maps take mean pooling as the identity, a heuristic; spatial='exact' computes "
@@ -527,6 +532,28 @@ class Recogniser(Elementwise):
         if op.order[0] != 0:
             return self.opaque(op, "transpose", "it moves the axis of the examples")
         return self.forms[op.reads[0]]
+
+    @rule.register
+    def _(self, op: Reorder) -> Form:
+        """Channels in another order, which the network does not show.
+
+        Weights drawn anew behind it are the same in every order.
+        """
+        if self.axes[op.name] != op.axis:
+            return self.opaque(op, "another order", "it puts locations in another order")
+        if self._pairs_channels(op.name):
+            return self.opaque(op, "another order", PAIRED)
+        return self.forms[op.reads[0]]
+
+    def _pairs_channels(self, name: str) -> bool:
+        """Whether something puts channels together one by one before weights mix them."""
+        for op in (op for op in self.trace.ops if name in op.reads):
+            if isinstance(op, Linear) and (not op.kernel or op.weight.shape[1] > 1):
+                continue
+            several = [read for read in op.reads if not isinstance(self.by_name[read], Held)]
+            if (len(several) > 1 and not isinstance(op, Join)) or self._pairs_channels(op.name):
+                return True
+        return False
 
     @rule.register
     def _(self, op: Drop) -> Form:

@@ -186,6 +186,14 @@ class Transpose(Op):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Reorder(Op):
+    """Entries along ``axis`` in another ``order``: output i is input order[i]."""
+
+    axis: int
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Drop(Op):
     """Dropout of a fraction ``rate``; ``always``: in evaluation, too."""
 

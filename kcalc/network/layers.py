@@ -599,7 +599,7 @@ class Embedding(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         affine = Affine(self.features, bias=False, sigma_w=self.sigma)
         given = {item.name: getattr(affine, item.name) for item in fields(affine)}
-        return P.Fresh(**given, reads=self.vocabulary, origin=self)
+        return P.Fresh(**given, reads=self.vocabulary, one_hot=True, origin=self)
 
     def emits(self, reads: Reads) -> Any:
         return self.features
