@@ -535,3 +535,10 @@ def test_a_kink_that_is_out_of_reach_does_not_bend() -> None:
     assert near.parameter_curvature < 1e-300 and near.parameter_lipschitz == pytest.approx(0.5)
     with pytest.raises(kc.KcalcError, match="'hard_tanh' jumps at -1"):
         assert smoothness(net, X=[[3.0]], radius=1.0).parameter_curvature
+
+
+def test_results_are_equal_to_themselves_alone() -> None:
+    """They hold arrays, which have no single truth value and no hash."""
+    net = kc.chain(L.Input(2), L.Affine(1, bias=False))
+    one, two = smoothness(net, radius=1.0), smoothness(net, radius=1.0)
+    assert one == one and one != two and len({one, two}) == 2
