@@ -542,3 +542,10 @@ def test_results_are_equal_to_themselves_alone() -> None:
     net = kc.chain(L.Input(2), L.Affine(1, bias=False))
     one, two = smoothness(net, radius=1.0), smoothness(net, radius=1.0)
     assert one == one and one != two and len({one, two}) == 2
+
+
+def test_a_bias_counts_at_every_position_of_every_example() -> None:
+    """w x + b at 6 positions of 2 images that are 2 everywhere: |D F|^2 = 12 (4 + 1)."""
+    net = kc.chain(L.Input(1, (2, 3)), L.Affine(1))
+    found = smoothness(net, X=np.full((2, 2, 3, 1), 2.0), radius=1.0)
+    assert found.parameter_lipschitz == pytest.approx(math.sqrt(60), rel=1e-12)
