@@ -549,3 +549,14 @@ def test_a_bias_counts_at_every_position_of_every_example() -> None:
     net = kc.chain(L.Input(1, (2, 3)), L.Affine(1))
     found = smoothness(net, X=np.full((2, 2, 3, 1), 2.0), radius=1.0)
     assert found.parameter_lipschitz == pytest.approx(math.sqrt(60), rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.25])
+def test_a_multiple_has_multiples_of_all_bounds(factor: float) -> None:
+    layers = [L.Input(2), L.Affine(3), L.Nonlinear("tanh"), L.Affine(2, bias=False)]
+    one = smoothness(kc.chain(*layers), X=[[1.0, -2.0]], radius=1.5)
+    many = smoothness(kc.chain(*layers, L.Scale(factor)), X=[[1.0, -2.0]], radius=1.5)
+    for name in ("parameter_lipschitz", "parameter_curvature"):
+        assert getattr(many, name) == pytest.approx(factor * getattr(one, name), rel=1e-12)
+    assert many.input_lipschitz["input"] == pytest.approx(factor * one.input_lipschitz["input"])
+    assert many.regularity == pytest.approx(factor**2 * one.regularity)
