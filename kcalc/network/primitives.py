@@ -145,12 +145,14 @@ class Norm(Primitive):
 class Window(Primitive):
     """One number per window of positions; ``window=None`` is all of them.
 
-    Fields as in :class:`kcalc.network.layers.Pool`.
+    Fields as in :class:`kcalc.network.layers.Pool`; ``matrix``: that of a :class:`Blend`, else
+    None.
     """
 
     window: Any = None
     stride: Any = None
     padding: str = "valid"
+    matrix: tuple[tuple[float, ...], ...] | None = None
 
     pooling: ClassVar[str] = ""
 
@@ -172,7 +174,6 @@ class Blend(Window):
     """
 
     weighted: bool = False
-    matrix: tuple[tuple[float, ...], ...] | None = None
     permutes: float | None = None
     random: bool = False
 
@@ -254,6 +255,12 @@ class Attend(Primitive):
     alibi: bool
     window: int | None
     chunk: int | None
+    relative: tuple[float, int, int] | None
+
+    @property
+    def biased(self) -> bool:
+        """Whether scores have biases by the distance of tokens."""
+        return self.alibi or self.relative is not None
 
     @property
     def sampled_width(self) -> int | None:
