@@ -140,9 +140,8 @@ class NetworkKernel(Kernel):
             for name in ("sigma_w", "sigma_b")
             if getattr(self, name) is not None
         }
-        tangent = _kernel(
-            self.network, tuple(values.items()), self.parameterization, features, self.q
-        )
+        numbers = tuple(values.items())
+        tangent = _kernel(self.network, numbers, self.parameterization, features, self.q)
         return tangent if self.kind == "ntk" else tangent.nngp
 
     def __repr__(self) -> str:
