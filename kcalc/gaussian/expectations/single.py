@@ -350,7 +350,7 @@ def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
             kept.append(block)
             total += (block**2).sum(axis=0)
             heights = np.abs(block).max(axis=0) * (len(kept) * _BLOCK)
-            if np.all((heights**2 <= 1e-16 * variances) & (variances - total <= 1e-13 * variances)):
+            if np.all((heights**2 <= 1e-17 * variances) & (variances - total <= 1e-14 * variances)):
                 return np.concatenate(kept), variances
     return None
 
