@@ -177,11 +177,14 @@ def test_rows_of_one_set_of_norms_serve_any_device() -> None:
     np.testing.assert_allclose(on_device, erf_kernels(X, X)[0], rtol=0, atol=1e-12)
 
 
-def test_too_many_different_norms_go_pair_by_pair() -> None:
-    wide = rows(48, 2, spread=150.0)
-    assert isinstance(bound().plan((wide**2).mean(axis=1), (wide**2).mean(axis=1), 1e-14), PairPlan)
+def test_norms_that_no_table_follows_go_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_MOST_NORMS", 4)
+    fresh, wide = kc.ntk(kernel(ERF).reading.network), rows(48, 2, spread=12.0)
+    squares = (wide**2).mean(axis=1)
+    plan = Binding(kernel(fresh), "auto", None).plan(squares, squares, 1e-14)
+    assert isinstance(plan, PairPlan)
     np.testing.assert_allclose(
-        ERF.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13
+        fresh.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13
     )
 
 

@@ -114,8 +114,8 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def _matrix(self, X: Any, Y: Any = None) -> Array:
-        function = self._function()
-        return np.asarray(gram(function, X, Y))
+        """A copy: scikit-learn writes to kernel matrices."""
+        return np.array(gram(self._function(), X, Y))
 
     def _slope(self, X: Any, name: str) -> Array:
         """dK / d log(name)."""
