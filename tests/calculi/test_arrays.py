@@ -605,3 +605,65 @@ def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
         model = kc.to_jax(net, weights="gaussian", parameterization=name)
         outputs.append(np.asarray(model.apply(model.init(3, x), x)))
     assert np.allclose(*outputs, rtol=1e-5)
+
+
+def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    x = np.random.default_rng(0).normal(size=(2, 4, 6, 8)).astype("float32")
+    image = torch.from_numpy(np.moveaxis(x, -1, 1).copy())
+
+    def last(y: Any) -> Any:
+        return np.moveaxis(y.numpy(), 1, -1)
+
+    for kind, options in (
+        ("nearest", {"mode": "nearest"}),
+        ("linear", {"mode": "bilinear"}),
+        ("corners", {"mode": "bilinear", "align_corners": True}),
+    ):
+        for size in ((8, 12), (5, 9), (2, 3)):
+            factors = (size[0] / 4, size[1] / 6)
+            expected = last(functional.interpolate(image, size, **options))
+            np.testing.assert_allclose(
+                array_operations.resize(x, factors, (0, 0), kind), expected, atol=1e-6
+            )
+    np.testing.assert_array_equal(
+        array_operations.pixel_shuffle(x, (2, 2), False), last(functional.pixel_shuffle(image, 2))
+    )
+    np.testing.assert_array_equal(
+        array_operations.pixel_shuffle(x, (2, 2), True), last(functional.pixel_unshuffle(image, 2))
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 2}], ids=str)
+def test_the_biases_of_alibi_are_those_of_the_paper(options: dict[str, Any]) -> None:
+    """Eight heads have the slopes 1/2, 1/4 ... 1/256; rows of scores by loops."""
+    rng = np.random.default_rng(0)
+    queries, keys, values = rng.standard_normal((3, 5, 8, 4))
+    expected = np.zeros((5, 8, 4))
+    for head in range(8):
+        for i in range(5):
+            seen = [
+                j
+                for j in range(5)
+                if (j <= i or not options.get("causal")) and abs(i - j) < options.get("window", 9)
+            ]
+            scores = [
+                queries[i, head] @ keys[j, head] / 2 - abs(i - j) / 2 ** (head + 1) for j in seen
+            ]
+            weights = np.exp(scores) / np.sum(np.exp(scores))
+            expected[i, head] = weights @ values[seen, head]
+    layer = L.Attend(8, 4, alibi=True, **options)
+    with jax.enable_x64(True):
+        found = array_operations.attend(layer, *map(jnp.asarray, (queries, keys, values)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_sinusoidal_positions_are_added_over_channels() -> None:
+    """``sqrt(2) sigma (sin(t / 10000^(2 f / n)), cos(...))`` at token t, pairs of channels f."""
+    model = kc.to_jax(kc.chain(L.Input(6, (4, 1)), L.Positions("sinusoidal", 0.5)))
+    x = np.random.default_rng(1).standard_normal((2, 4, 1, 6)).astype("float32")
+    angles = np.arange(4)[:, None] / 10000.0 ** (np.array([0, 0, 2, 2, 4, 4]) / 6)
+    added = np.sqrt(0.5) * np.where(np.arange(6) % 2, np.cos(angles), np.sin(angles))
+    found = model.apply(model.init(jax.random.key(0), x), x)
+    np.testing.assert_allclose(found, x + added[:, None], atol=1e-6)

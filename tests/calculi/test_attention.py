@@ -14,6 +14,7 @@ import pytest
 
 import kcalc as kc
 from kcalc.calculi.attention.rows import chi_squared
+from kcalc.calculi.attention.weights import distance_buckets
 from kcalc.gaussian.softmax import self_overlap
 
 Array = np.ndarray
@@ -563,6 +564,19 @@ REFUSED = {
     "width without width": (lambda: L.Attend(wide=False), "needs key_width >= 4"),
     "scale": (lambda: L.Attend(scale=-1, key_width=3), "must be > 0"),
     "dropout": (lambda: L.Attend(dropout=1), r"\[0, 1\)"),
+    "relative of two": (lambda: L.Attend(relative=(1, 8)), r"is \(sigma, buckets, furthest\)"),
+    "relative of a number": (lambda: L.Attend(relative=0.1), "Attend.relative"),
+    "biases of size 0": (lambda: L.Attend(relative=(0, 8, 9)), "sigma of relative lies between"),
+    "too few buckets": (lambda: L.Attend(relative=(1, 3, 9)), "buckets of Attend.relative"),
+    "too near": (lambda: L.Attend(relative=(1, 32, 8)), "more than 8"),
+    "relative biases in maps": (
+        lambda: kc.c_map(plain(relative=(1, 8, 9)), tokens=4),
+        "attends with relative position biases.*node_values",
+    ),
+    "linear scale and biases": (
+        lambda: kc.node_values(plain(scale="linear", relative=(1, 8, 9)), tokens=4),
+        "drop rotary, ALiBi and relative",
+    ),
     "the slope with a sink": (
         lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
         "values only.*use sink=False",
@@ -683,6 +697,11 @@ def matrices(
     if options.get("alibi"):
         slopes = 2.0 ** (-8 * (rng.integers(heads, size=(DRAWS, 1, 1)) + 1) / heads)
         scores = scores - slopes * np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
+    if options.get("relative"):
+        # distances 0, 1, 2 and 3, and all others, have a bias each
+        table = options["relative"][0] * rng.standard_normal((DRAWS, 6))
+        apart = np.subtract.outer(np.arange(T), np.arange(T)).clip(0)
+        scores = scores + table[:, np.array([0, 1, 2, 3, 5])[apart]]
     sees = Case(tokens=T, options={"causal": True, **options}).sees()
     powers = np.where(sees, np.exp(scores), 0)
     return powers / powers.sum(axis=-1, keepdims=True)
@@ -690,8 +709,15 @@ def matrices(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"rotary": 100.0}, {"alibi": True, "heads": 8}, {"window": 2}, {"chunk": 3}],
-    ids=["causal", "rotary", "alibi", "window", "chunks"],
+    [
+        {},
+        {"rotary": 100.0},
+        {"alibi": True, "heads": 8},
+        {"window": 2},
+        {"chunk": 3},
+        {"relative": (1.5, 6, 4)},
+    ],
+    ids=["causal", "rotary", "alibi", "window", "chunks", "relative"],
 )
 def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
     """Two causal layers, or with windows, over tokens of one's own.
@@ -722,6 +748,47 @@ def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
         assert (np.abs(mean - K) <= WORST * np.hypot(stated, errors) + 1e-12).all()
         random = Case(tokens=5, options={"causal": True, **options}).sees().sum(axis=1) > 1
         assert (stated[random][:, random] > 0).all() and stated.max() < 0.05 * K.max()
+
+
+def test_buckets_of_distances_are_those_of_the_released_code_of_t5() -> None:
+    """Its function, for distances on either side; 32 buckets, 128 the furthest distance."""
+    starts = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]  # distances of new buckets
+    causal = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    for mask, first in ((False, starts), (True, causal)):
+        found = distance_buckets(L.Attend(causal=mask, relative=(1, 32, 128)), 200, 200)
+        before = np.searchsorted(first, np.arange(200), side="right") - 1
+        after = np.zeros(200) if mask else before + 16 * (np.arange(200) > 0)
+        np.testing.assert_array_equal(found[:, 0], before)
+        np.testing.assert_array_equal(found[0], after)
+
+
+def test_arrays_add_biases_by_distance() -> None:
+    """``to_jax`` against scores written out here."""
+    import jax
+
+    steps: list[Any] = [
+        ("x", L.Input(6, image_shape=(5, 1)), ()),
+        *((n, L.Affine(6, bias=False), ("x",)) for n in "qkv"),
+        ("a", L.Attend(2, relative=(2.0, 8, 4)), ("q", "k", "v")),
+    ]
+    model = kc.to_jax(kc.Network.from_steps(steps))
+    x = jax.random.normal(jax.random.key(0), (5, 1, 6))
+    params = model.init(jax.random.key(1), x)
+    q, k, v = (
+        np.asarray(x @ params[n]["weight"], float).reshape(5, 2, 3).swapaxes(0, 1) for n in "qkv"
+    )
+    table = np.asarray(params["a"]["weight"], float)
+    assert table.shape == (2, 8) and 1 < table.std() < 3
+    # j - i = -4 ... 4; distances 3 and 4 share a bucket on either side
+    place = np.array([3, 3, 2, 1, 0, 5, 6, 7, 7])
+    places = place[np.arange(5) - np.arange(5)[:, None] + 4]
+    powers = np.exp(q @ k.swapaxes(1, 2) / math.sqrt(3) + table[:, places])
+    A = powers / powers.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(
+        np.asarray(model.apply(params, x)).reshape(5, 6),
+        (A @ v).swapaxes(0, 1).reshape(5, 6),
+        atol=2e-5,
+    )
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,24 @@ def test_maps_of_points_are_those_of_node_values() -> None:
     assert R(0.3) == pytest.approx(expected, rel=1e-13)
 
 
-def test_exact_attention_is_what_sampling_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> None:
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("class", L.ClassToken(count=2), ("x",)),
+            *((n, L.Affine(), ("class",)) for n in "qkv"),
+            ("a", L.Attend(), ("q", "k", "v")),
+        ]
+    )
+    values: Any = kc.node_values(net, 0.5, tokens=4)
+    assert values["a"].c_error > 0
+    for call in (kc.c_map(net, tokens=4), kc.q_map(net, tokens=4)):
+        with pytest.raises(kc.KcalcError, match=r"'a' attends behind class tokens.*node_values"):
+            call(0.5)
+
+
+def test_exact_attention_is_what_sampling_finds() -> None:
+    """``sampling=`` is followed where there are exact rules, too."""
     net = vit(2).map_layers(wide, L.Attend)
     given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
     net = kc.Network.from_steps(
@@ -104,11 +121,10 @@ def test_exact_attention_is_what_sampling_finds(monkeypatch: pytest.MonkeyPatch)
         ]
     )
     values, gradients = kc.node_values(net, 0.5, **given), kc.gradients(net, **given)
-    for module in ("sampled.attended", "sampled_backward.sent"):
-        monkeypatch.setattr(f"kcalc.calculi.attention.{module}", lambda *_: None)
     sampling = kc.Sampling(500, 12)
     drawn: Any = kc.node_values(net, 0.5, sampling=sampling, **given)
     back: Any = kc.gradients(net, sampling=sampling, **given)
+    assert drawn["pool"].c_error > 0 and back.errors["nodes"]["positions"] > 0
     for node in net:
         for name in ("q", "token_cosine", "c"):
             exact, mean = getattr(values[node], name), getattr(drawn[node], name)

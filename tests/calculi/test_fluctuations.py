@@ -235,6 +235,14 @@ def test_wide_layers_join_narrow_ones():
     assert ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1] == pytest.approx(expected, rel=3e-4)
 
 
+@pytest.mark.parametrize("n", [1024, 4096])
+def test_very_wide_layers_have_the_leading_order(n: int) -> None:
+    """Orthogonal weights: ``Var log r = (E phi^4 / (E phi^2)^2 - 3) / n + O(1 / n^2)``."""
+    fourth, square = 3 * (1 + 0.3**4) / 2, (1 + 0.3**2) / 2
+    found = ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1]
+    assert found == pytest.approx((fourth / square**2 - 3) / n, rel=4 / n)
+
+
 @pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9])
 def test_channels_that_share_a_part_of_their_weights(rho):
     """relu(a) and relu(rho a + sqrt(1 - rho^2) b), each through weights of its own, added.
@@ -303,7 +311,11 @@ def test_assumptions():
     assert not any(
         note.kind == "heuristic" for note in fluctuations(chain("tanh", 3), 400).assumptions
     )
-    assert any(note.kind == "exact" for note in fluctuations(chain("relu", 3), 40).assumptions)
+    exact = [
+        note for note in fluctuations(chain("relu", 3), 40).assumptions if note.kind == "exact"
+    ]
+    assert exact and {note.node for note in exact} == {"network"}
+    assert "variances of q hold at any width" in exact[0].text
     assert any("sampled" in note.text for note in fluctuations(NETS["resnet"], c=0.2).assumptions)
 
 

@@ -184,7 +184,6 @@ def test_fractions_that_are_read_and_others() -> None:
     assert number(Fraction(1, 10**9 + 1)).is_Float and float(
         number(Fraction(1, 10**9 + 1))
     ) == 1 / (10**9 + 1)
-    assert Symbolic.symbolic and not Numeric.symbolic
     assert is_symbolic(1, n) and not is_symbolic(1, sp.pi)
 
 

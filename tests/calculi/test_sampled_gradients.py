@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import kcalc as kc
-from kcalc.calculi.attention.score_slopes import pulled, response
+from kcalc.calculi.attention.score_slopes import by_biases, pulled, response
+from kcalc.calculi.attention.weights import distance_buckets
 
 A, L = kc.architectures, kc.layers
 WORST = 4.5  # standard errors
@@ -31,6 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scores": {"causal": True, "normaliser": "identity"},
     "scores with ALiBi": {"normaliser": "identity", "alibi": True, "heads": 4},
     "ALiBi": {"causal": True, "alibi": True, "heads": 4},
+    "relative": {"relative": (1.2, 8, 4)},
     "shaped": {"identity": 0.5, "centre": 0.4},
     "linear": {"scale": "linear"},
     "a window": {"causal": True, "window": 3},
@@ -91,6 +93,25 @@ def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bo
             back += m[i, k] * moved
         np.testing.assert_allclose(response(op, a, a, v, w)[n], forward, rtol=1e-12)
         np.testing.assert_allclose(pulled(op, a, v, m)[n], back, rtol=1e-12)
+
+
+def test_derivatives_in_the_biases_of_scores() -> None:
+    """The sum over buckets of what a bias moves, by differences of the weights."""
+    rng, relative, step = np.random.default_rng(2), (1.0, 8, 5), 1e-6
+    op = cast(Any, SimpleNamespace(normaliser="softmax", relative=relative, causal=False))
+    scores, root = rng.standard_normal((2, 4, 4)), rng.standard_normal((4, 4))
+    buckets, v = distance_buckets(op, 4, 4), root @ root.T
+
+    def weights(table: np.ndarray) -> np.ndarray:
+        powers = np.exp(scores + table[buckets])
+        return powers / powers.sum(axis=-1, keepdims=True)
+
+    expected = 0.0
+    for table in step * np.eye(8):
+        moved = (weights(table) - weights(-table)) / (2 * step)
+        expected = expected + moved @ v @ moved[::-1].swapaxes(1, 2)
+    a = weights(np.zeros(8))
+    np.testing.assert_allclose(by_biases(op, a, a[::-1], v), expected, rtol=1e-7, atol=1e-9)
 
 
 def head(op: dict[str, Any], covariances: list[np.ndarray], draws: int, seed: int) -> list[Any]:
@@ -334,3 +355,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_bad_input_is_refused(call: Any, message: str) -> None:
     with pytest.raises(kc.KcalcError, match=message):
         call()
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_the_modes_are_projections_of_the_covariances(count: int) -> None:
+    """The mean mode is ``1^T N 1``, the difference mode ``T tr(P N) / (T - 1)``, P = I - 11^T/T."""
+    found: Any = kc.gradients(blocks(causal=True), tokens=X[:1, :count], sampling=FEW)
+    away = np.eye(count) - 1 / count
+    for node, products in found.covariances.items():
+        assert found.mean[node] == pytest.approx(products[0].sum(), rel=1e-12)
+        assert found.difference[node] == pytest.approx(
+            count / (count - 1) * np.trace(away @ products[0]), rel=1e-9, abs=1e-12
+        )

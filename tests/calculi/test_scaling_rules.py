@@ -18,6 +18,7 @@ from scipy.special import ndtr
 import kcalc as kc
 from kcalc.calculi.scaling import scaling
 from kcalc.calculi.scaling.levels import Level
+from kcalc.network.notes import read_at
 
 L = kc.layers
 RELU, TANH = L.Nonlinear("relu"), L.Nonlinear("tanh")
@@ -349,3 +350,45 @@ def test_sums_of_sums_know_whether_weights_are_shared() -> None:
     assert scaling(whole(False)).tensors["o"].forward == pytest.approx(4)
     with pytest.raises(kc.FreshnessError, match="node 'o'"):
         scaling(whole(True))
+
+
+def test_inputs_added_directly_are_uncorrelated() -> None:
+    """E (2 x + 3 y)^2 = 4 + 9 for symmetric inputs of mean square 1, and is unknown for others."""
+    network = net(
+        ("x", L.Input(3), ()),
+        ("y", L.Input(3), ()),
+        ("sum", L.Sum((2, 3)), ("x", "y")),
+        ("out", L.Affine(2), ("sum",)),
+    )
+    assert scaling(network).tensors["sum"].forward == pytest.approx(13, rel=1e-15)
+    with pytest.raises(kc.FreshnessError, match="correlation is not known"):
+        scaling(network, input_symmetric=False)
+
+
+def test_maps_have_the_shape_of_locations() -> None:
+    def found(width: Any) -> dict[str, Any]:
+        image = kc.chain(L.Input(width, (2, 3)), conv(width), RELU, L.Flatten(), L.Affine(2))
+        return dict(scaling(image).tensors)
+
+    numbers, symbols = found(3), found(n)
+    assert np.shape(numbers["nonlinear_1"].forward_map) == (2, 3)
+    assert np.shape(numbers["nonlinear_1"].backward_map) == (2, 3)
+    assert np.shape(numbers["flatten_1"].forward_map) == (6,)
+    assert float(symbols["nonlinear_1"].forward_map) == pytest.approx(0.98, rel=1e-14)  # 1.4^2 / 2
+    assert sp.simplify(symbols["flatten_1"].backward_map - 2 / (6 * n)) == 0
+
+
+def test_a_table_counts_taps() -> None:
+    found = scaling(kc.chain(L.Input(3, (2, 3)), conv(4), L.Flatten(), L.Affine(2)))
+    rows = {row.split()[0]: row for row in str(found).split("\n")}
+    assert "3 -> 4, 4 taps" in rows["affine_1"]
+    assert "24 -> 2 " in rows["affine_2"] and "taps" not in rows["affine_2"]
+
+
+def test_images_of_another_size_than_the_model_was_read_at_are_refused() -> None:
+    network = kc.chain(L.Input(3), conv(4), L.Flatten(), L.Affine(2)).with_notes(
+        [read_at("input", (7, 7))]
+    )
+    assert scaling(network, image_shape=(7, 7)).weights["affine_2"].inputs == 4 * 49
+    with pytest.raises(kc.KcalcError, match=r"images of \(8, 8\) here, but was read"):
+        scaling(network, image_shape=(8, 8))

@@ -103,6 +103,8 @@ def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
     x = np.linspace(0, 2, 9)
     assert law.density(x) == pytest.approx(np.sqrt(4 - x * x) / math.pi, abs=1e-7)
     assert law.mean() == pytest.approx(8 / (3 * math.pi), abs=1e-6) and law.support == (0, 2)
+    half = residual_spectrum(0.5, 0)  # singular values of half the matrix
+    assert half.density(x / 2) == pytest.approx(2 * law.density(x), abs=1e-7)
     # A = -I/2 is not shifted upwards
     assert np.linalg.svd(np.eye(4) - np.eye(4) / 2, compute_uv=False).max() == 0.5
     assert "not about one matrix" in law.assumptions[0].text

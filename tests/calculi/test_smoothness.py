@@ -492,3 +492,45 @@ def test_weights_of_other_names_are_refused(leaves: dict[str, Any]) -> None:
     net = kc.chain(L.Input(2), L.Affine(1))
     with pytest.raises(kc.KcalcError, match="must be an array or"):
         smoothness(net, weights={"affine_1": dict.fromkeys(leaves, np.eye(2))}, radius=1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "slope", "most"),
+    [({}, 1.0, 1.0), ({"epsilon": 4.0}, 0.5, 1.0), ({"scale": 3.0}, 3.0, 3.0)],
+)
+def test_one_normalised_weight_by_hand(
+    options: dict[str, float], slope: float, most: float
+) -> None:
+    """``P(w) = s w / sqrt(e + w^2)``, e = s = 1 by default: sup P' = s / sqrt(e), sup P = s."""
+    one = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False)), X=[[3.0]], normalisation="weight", **options
+    )
+    assert one.parameter_lipschitz == pytest.approx(3 * slope, rel=1e-12)
+    assert one.input_lipschitz == {"input": pytest.approx(most, rel=1e-12)}
+
+
+@pytest.mark.parametrize(("radius", "least"), [(0.0, 0.5), (0.1, 0.4), (0.6, 0.0)])
+def test_the_least_singular_value_of_later_weights_bounds_regularity(
+    radius: float, least: float
+) -> None:
+    """f = W2 W1 x at x = I: D f has squared singular values >= s_min(W2)^2.
+
+    They are exactly 0.5^2 + 0.3^2 at W1 = 0.3 I and W2 = 0.5 I.
+    """
+    net = kc.chain(L.Input(2), L.Affine(2, bias=False), L.Affine(2, bias=False))
+    given = {"affine_1": 0.3 * np.eye(2), "affine_2": 0.5 * np.eye(2)}
+    found = smoothness(net, X=np.eye(2), weights=given, radius=radius)
+    assert found.regularity == pytest.approx(least**2, abs=1e-12)
+    jacobian = np.hstack(
+        [np.kron(given["affine_2"], np.eye(2)), np.kron(np.eye(2), 0.3 * np.eye(2))]
+    )
+    assert found.regularity <= np.linalg.eigvalsh(jacobian @ jacobian.T)[0]
+
+
+def test_a_kink_that_is_out_of_reach_does_not_bend() -> None:
+    """hard_tanh(w x) = w x for |w x| <= 1: at |w| <= 1 and x = 0.5 its curvature is 0, at 3 not."""
+    net = kc.chain(L.Input(1), L.Affine(1, bias=False), L.Nonlinear("hard_tanh"))
+    near = smoothness(net, X=[[0.5]], radius=1.0)
+    assert near.parameter_curvature < 1e-300 and near.parameter_lipschitz == pytest.approx(0.5)
+    with pytest.raises(kc.KcalcError, match="'hard_tanh' jumps at -1"):
+        assert smoothness(net, X=[[3.0]], radius=1.0).parameter_curvature

@@ -17,9 +17,10 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.activations import activation
+from kcalc.calculi.spatial.geometry import pooling
 from kcalc.calculi.spatial.images import Images
 from kcalc.calculi.spatial.local import LocationMaps
-from kcalc.calculi.spatial.series import has_series
+from kcalc.calculi.spatial.series import has_series, octave
 from kcalc.fields.jets import Jet
 from kcalc.network import layers as L
 
@@ -493,3 +494,29 @@ def test_padding_of_single_taps_warns_of_nothing() -> None:
     np.testing.assert_allclose(tangent, 3 * truth, rtol=CORNER * 5)
     size = np.sqrt(np.diag(truth))
     np.testing.assert_allclose(cosines, truth / np.outer(size, size), rtol=CORNER * 5)
+
+
+@pytest.mark.parametrize(("window", "stride", "padding"), [(2, 2, "valid"), (3, 1, "same")])
+def test_pooled_mean_squares_are_at_most_the_means_of_windows(
+    window: int, stride: int, padding: str
+) -> None:
+    """Means over the positions of a window that are in the image, by loops."""
+    network = kc.chain(L.Input(2, (4, 4)), L.Pool("mean", window, stride, padding))
+    found = pooling(network.operations[1].primitive, "pool", (4, 4))
+    values = np.random.default_rng(0).random((4, 4))
+    first = -(window // 2) if padding == "same" else 0
+    starts = range(0, 4 - window + 1 if padding == "valid" else 4, stride)
+    means = [
+        np.mean(
+            values[max(a + first, 0) : a + first + window, max(b + first, 0) : b + first + window]
+        )
+        for a in starts
+        for b in starts
+    ]
+    np.testing.assert_allclose(found.greatest(values.ravel()), means, rtol=1e-15)
+
+
+def test_an_activation_whose_mean_square_underflows_has_no_series() -> None:
+    with np.errstate(all="raise", under="ignore"):
+        assert octave(activation("tanh"), -1070) is None
+        assert octave(activation("tanh"), -1000) is not None

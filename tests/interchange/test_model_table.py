@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 
-from benchmarks import models  # noqa: E402
+from benchmarks import copies, models  # noqa: E402
 from benchmarks.architectures import ARCHITECTURES, Architecture  # noqa: E402
 
 OWN = {entry.name: entry for entry in ARCHITECTURES if not entry.library}
@@ -41,13 +42,32 @@ def test_a_row_says_what_there_is() -> None:
     row = models.measured(Architecture("stack", "", wide, ((2, 8),)))
     assert [row.cells[column].state for column in models.COLUMNS] == ["exact"] * 6
     assert row.fidelity == "4 exact" and row.texts()[:2] == ("stack", f"{row.seconds:.1f}")
-    ratio, error = map(float, row.copy.split(" ± "))
-    assert abs(ratio - 1) < max(5 * error, 0.1)
-    text = models.page([row], 60.0)
+    assert row.copy is not None and row.copy.close and row.copy.width == 600
+    assert abs(row.copy.ratio - 1) < 5 * row.copy.error < 0.11
+    text = models.page([row])
     assert "1 have q and c at their outputs (100%), 1 a shaped copy" in text
     assert f"| stack | {row.seconds:.1f} | 4 exact |" in text
     other = dataclasses.replace(row, architecture=Architecture("stack", "timm", wide, ((2, 8),)))
     assert other.texts() == ("stack (timm)", *row.texts()[1:])
+
+
+def test_rows_are_kept_and_read_again() -> None:
+    entry = OWN["Highway"]
+    cells = {column: models.Cell("refused", "products", "why") for column in models.COLUMNS}
+    row = models.Row(entry, 2.0, 1.0, "1 exact", cells, copies.Copy(True, 1.2, 0.01, 512, 4), {})
+    assert models.row_from("Highway", json.loads(json.dumps(row.to_dict()))) == row
+    assert row.texts()[-1] == "**1.20 ± 0.01**"
+    missing = models.row_from("Highway", {"failed": "job: not finished after 300 s"})
+    assert missing.texts()[2] == "not finished" and missing.texts()[-1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "error", "close", "off"),
+    [(1.09, 0.01, True, False), (0.8, 0.1, False, False), (1.2, 0.02, False, True)],
+)
+def test_copies_are_close_or_off(ratio: float, error: float, close: bool, off: bool) -> None:
+    copy = copies.Copy(True, ratio, error, 512, 4)
+    assert (copy.close, copy.off) == (close, off)
 
 
 def test_refusals_are_counted_by_reason() -> None:
@@ -64,25 +84,25 @@ def test_refusals_are_counted_by_reason() -> None:
 
     row = models.measured(Architecture("sorted", "", sorted_rows, ((2, 8),)))
     assert row.cells["q, c"] == models.Cell("refused", "a part not read", row.messages["q, c"])
-    assert row.copy == "-" and "sorted" in models.page([row], 0.0)
+    assert row.copy is None and row.texts()[-1] == "-" and "sorted" in models.page([row])
     assert any("a part not read 1" in line for line in models.counted([row]))
 
 
 def test_the_measured_q_is_that_of_the_node() -> None:
     """Against the mean square that a hook of PyTorch sees."""
     entry = Architecture("stack", "", wide, ((2, 8),))
-    model, (x,) = entry.model(), models.alike(entry, 0)
+    model, (x,) = entry.model(), copies.alike(entry, 0)
     assert x.square().mean(1).numpy() == pytest.approx(np.ones(len(x)), rel=1e-6)
     reading = kc.read(model, x)
     new = kc.shape(reading.network, "tanh").apply_to(model)
     name = new.kcalc_nodes[reading.network.outputs[0]]
-    run = models.Watched(new, {name})
+    run = copies.Watched(new, {name})
     outputs = run.run(x)
     assert run.found[name] == pytest.approx(float(outputs.double().square().mean()), rel=1e-6)
 
 
 def test_images_are_alike_at_all_locations() -> None:
-    image, condition = models.alike(OWN["FiLM"], 1)
+    image, condition = copies.alike(OWN["FiLM"], 1)
     assert torch.equal(image, image[:, :, :1, :1].expand_as(image))
     assert image.square().mean(1).flatten().numpy() == pytest.approx(
         np.ones(image[:, 0].numel()), rel=1e-5

@@ -15,7 +15,6 @@ from forward_oracle import images, measured  # noqa: E402
 from forward_oracle import redrawn as with_biases  # noqa: E402
 
 import kcalc as kc  # noqa: E402
-from kcalc.calculi.array_operations import pixel_shuffle, resize  # noqa: E402
 
 L = kc.layers
 nn = torch.nn
@@ -206,26 +205,6 @@ def test_what_resizing_is_not_read() -> None:
         assert r.fidelity.level == "not read" and words in r.notes[-1].text
     r = kc.read(nn.ConvTranspose2d(3, 8, 2, 2, padding=2), (2, 3, 8, 8))
     assert "its padding cuts the image" in r.notes[-1].text
-
-
-def test_arrays_resize_as_pytorch_does() -> None:
-    x = np.random.default_rng(0).normal(size=(2, 4, 6, 8)).astype("float32")
-    image = torch.from_numpy(np.moveaxis(x, -1, 1).copy())
-
-    def last(y: Any) -> Any:
-        return np.moveaxis(y.numpy(), 1, -1)
-
-    for kind, options in (
-        ("nearest", {"mode": "nearest"}),
-        ("linear", {"mode": "bilinear"}),
-        ("corners", {"mode": "bilinear", "align_corners": True}),
-    ):
-        for size in ((8, 12), (5, 9), (2, 3)):
-            factors = (size[0] / 4, size[1] / 6)
-            expected = last(F.interpolate(image, size, **options))
-            np.testing.assert_allclose(resize(x, factors, (0, 0), kind), expected, atol=1e-6)
-    np.testing.assert_array_equal(pixel_shuffle(x, (2, 2), False), last(F.pixel_shuffle(image, 2)))
-    np.testing.assert_array_equal(pixel_shuffle(x, (2, 2), True), last(F.pixel_unshuffle(image, 2)))
 
 
 class Block(nn.Sequential):

@@ -11,18 +11,27 @@ from typing import Any
 import dask.array as da
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 
 import kcalc as kc
 from kcalc.calculi.kernel_matrix import Binding, MatrixKernel
-from kcalc.matrices.gram import levels
+from kcalc.matrices.gram import norms
 from kcalc.matrices.gram.jax_arrays import _lookup
-from kcalc.matrices.gram.plans import LevelPlan, PairPlan
+from kcalc.matrices.gram.norms import NormPlan
+from kcalc.matrices.gram.plans import PairPlan
 from kcalc.matrices.gram.tables import BITS, PARTS
 
 L = kc.layers
 ERF = kc.ntk(kc.chain(L.Input(5), L.Affine(), L.Nonlinear("erf"), L.Affine()))
+RESIDUAL = kc.chain(
+    L.Input(),
+    L.Affine(),
+    kc.repeat(kc.residual(kc.chain(L.Nonlinear("softplus"), L.Affine()), shortcut_weight=0.8), 3),
+    L.Nonlinear("tanh"),
+    L.Affine(),
+)
 # NNGP 1.44e308, NTK twice that
 HUGE = kc.ntk(kc.chain(L.Input(5), L.Affine(sigma_w=1e148), L.Affine(sigma_w=1.2e6)))
 
@@ -58,9 +67,9 @@ X, Y = rows(48, 0), rows(45, 1)
 
 
 @pytest.fixture(scope="module")
-def plan() -> LevelPlan:
+def plan() -> NormPlan:
     found = bound().plan((X**2).mean(axis=1), (Y**2).mean(axis=1), 1e-14)
-    assert isinstance(found, LevelPlan)
+    assert isinstance(found, NormPlan)
     return found
 
 
@@ -72,7 +81,7 @@ def kernel(of: Any) -> MatrixKernel:
     return of._matrix_kernel
 
 
-def test_interpolation_in_the_norms(plan: LevelPlan) -> None:
+def test_interpolation_in_the_norms(plan: NormPlan) -> None:
     assert plan.error_bound < 1e-11
     for x, y in ((X, Y), (X, None)):
         nngp, ntk = ERF.matrix(x, y, kind="nngp"), ERF.matrix(x, y, kind="ntk")
@@ -101,37 +110,81 @@ def test_the_same_from_dask() -> None:
     )
 
 
-def test_too_few_levels_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "_counts", lambda spread: [2])
-    assert levels.levelled(kernel(ERF), (X**2).mean(axis=1), (Y**2).mean(axis=1)) is None
+def test_a_table_that_is_too_short_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_MOST_NORMS", 4)
+    of = MatrixKernel(kernel(ERF).reading, None)
+    low, high = norms.q_range(np.array([0.9, 1.1]))
+    assert norms.tabulate_norms(of.pairs, of.table, low, high) is None
 
 
-def test_weights_are_lagranges_polynomials() -> None:
-    nodes = np.cos((np.arange(4) + 0.5) * np.pi / 4)
-    at = np.array([-0.9, 0.1, nodes[2], 1.0])
-    by_hand = [[np.prod([(x - b) / (a - b) for b in nodes if b != a]) for a in nodes] for x in at]
-    np.testing.assert_allclose(levels._weights(nodes, at), by_hand, rtol=1e-13, atol=1e-15)
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("offset", [16.0, 1e-3])
+def test_coordinates_of_gaps(both: bool, offset: float) -> None:
+    """The gap of a coordinate, near both ends too, against 40 digits."""
+    coordinate = norms.Coordinate(offset, both)
+    for x in (-1.0, -1 + 1e-9, -0.3, 0.4, 1 - 1e-9, 1.0):
+        with mp.workdps(40):
+            a, t = mp.mpf(offset), mp.mpf(x)
+            span = mp.log(1 + 2 / a)
+            e = mp.exp(span * t) if both else mp.exp(span * (1 + t) / 2)
+            true = (e * (2 + a) - a) / (1 + e) if both else a * (e - 1)
+            gap = coordinate.gaps(np.array([x]))
+            assert abs(gap[0] - true) <= 1e-14 * abs(true) + 1e-35
+            assert abs(gap.rest[0] - (2 - true)) <= 1e-14 * abs(2 - true) + 1e-35
+            w, upper = min(true, 2 - true), true > 1
+        found = coordinate(np.array([float(w)]), np.array([bool(upper)]))
+        np.testing.assert_allclose(found, x, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("network", "spread"),
+    [
+        (kc.architectures.vanilla(3, "tanh"), 1.3),
+        (kc.architectures.vanilla(2, "gelu", sigma_w=1.5), 3.0),
+        (RESIDUAL, 1.0),
+        (kc.chain(L.Input(), L.Affine(sigma_b=0.5), L.Nonlinear("sin"), L.Affine()), 2.0),
+    ],
+)
+def test_tables_agree_with_the_recursion_pair_by_pair(network: Any, spread: float) -> None:
+    """Equal rows, opposite rows, close rows of close norms, norms far apart."""
+    theta = kc.ntk(network)
+    x = rows(60, 3, spread)
+    found, few = theta.matrices(x), np.r_[0:6, 57:60]
+    pairs = theta.matrices(x[few], method="pairs")
+    assert any(isinstance(t, norms.NormTable) for t in kernel(theta)._norms.values())
+    for table, truth in zip(found, pairs, strict=True):
+        size = np.sqrt(np.outer(np.diag(truth), np.diag(truth)))
+        np.testing.assert_array_less(np.abs(table[np.ix_(few, few)] - truth), 1e-12 * size)
+
+
+def test_rows_of_one_set_of_norms_serve_any_device() -> None:
+    """JAX uses the table however few the rows are."""
+    with jax.enable_x64(True):
+        found = ERF.matrices(jnp.asarray(X[:7]), jnp.asarray(Y[:5]))
+        for value, expected in zip(found, erf_kernels(X[:7], Y[:5]), strict=True):
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12)
+    on_device = ERF.matrix(X, kind="nngp", backend="jax", block_rows=16)
+    np.testing.assert_allclose(on_device, erf_kernels(X, X)[0], rtol=0, atol=1e-12)
 
 
 def test_too_many_different_norms_go_pair_by_pair() -> None:
-    wide = rows(48, 2, spread=12.0)
+    wide = rows(48, 2, spread=150.0)
     assert isinstance(bound().plan((wide**2).mean(axis=1), (wide**2).mean(axis=1), 1e-14), PairPlan)
     np.testing.assert_allclose(
         ERF.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13
     )
 
 
-def test_a_run_of_many_norms_is_taken_up_again(tmp_path: Path, plan: LevelPlan) -> None:
+def test_a_run_of_many_norms_is_taken_up_again(tmp_path: Path, plan: NormPlan) -> None:
     path = tmp_path / "k.npy"
     first = np.array(ERF.matrix(X, Y, kind="ntk", out=path, block_rows=10))
     np.testing.assert_array_equal(ERF.matrix(X, Y, kind="ntk", out=path, block_rows=10), first)
-    assert plan.fingerprint[: len(plan.table.fingerprint)] == plan.table.fingerprint and len(
-        plan.fingerprint
-    ) > len(plan.table.fingerprint)
+    other = bound().plan((X**2).mean(axis=1), 9 * (Y**2).mean(axis=1), 1e-14)
+    assert not np.allclose(plan.fingerprint, other.fingerprint)
 
 
-def test_tables_are_carried_by_pickle_and_keep_few_multiples(plan: LevelPlan) -> None:
-    table = plan.table
+def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
+    table = kernel(ERF).tabled((1.0, 1.5))
     again = pickle.loads(pickle.dumps(table))
     w, upper = np.array([0.0, 1e-12, 0.3, 0.7]), np.array([False, False, True, False])
     np.testing.assert_array_equal(again.every_bank(w, upper), table.every_bank(w, upper))
