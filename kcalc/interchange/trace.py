@@ -292,7 +292,8 @@ class Attention(Op):
     Reads queries, keys and values, each with whole channels, and joins its heads along ``axis``.
 
     ``scale``: the number by which scores are multiplied; other fields as in
-    :class:`kcalc.network.layers.Attend`. ``texts``: how it differs from the model's.
+    :class:`kcalc.network.layers.Attend`. ``tokens``: the keys of the example; ``texts``: how it
+    differs from the model's.
     """
 
     axis: int
@@ -303,6 +304,8 @@ class Attention(Op):
     mask: Mask = Mask()
     rotary: float | None = None
     alibi: bool = False
+    relative: tuple[float, int, int] | None = None
+    tokens: int = 1
     rate: float = 0.0
     texts: tuple[str, ...] = ()
 
