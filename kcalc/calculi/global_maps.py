@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from ..activations.jax_maps import precision
 from ..fields import NUMPY
 from ..fields.arguments import (
     cosine_array,
@@ -18,6 +19,7 @@ from ..fields.arguments import (
     read_pair,
 )
 from ..fields.gaps import Gap
+from ..fields.jax_field import is_jax, jax_arrays, jax_field, within
 from ..fields.jets import Jet
 from ..fields.tables import TokenTable, tabulate_tokens
 from ..foundation.errors import KcalcError
@@ -318,52 +320,63 @@ class _Reading:
         gap: dict[Node, Any] | None,
     ) -> dict[Node, Any]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
-        local, second = field_maps_of(self.network, field), q1 if q2 is None else q2
+        second = q1 if q2 is None else q2
+        if self._has_class_token(field):
+            self.kernel = PointReader(self.network, self.tokens, self.assume)
+            with np.errstate(all="ignore"):
+                return self.kernel.read(q1, second, gap)
         if self.tokens is None:
-            kernel: Any = kernel_over(field, q2 is None, gap is not None, self.assume, local)
+            kernel: Any = self._plain(field, q2 is None, gap is not None)
             inputs = {
                 n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n])
                 for n in self.network.inputs
             }
         else:
-            if field is not NUMPY:
-                self.refuse_tokens()
-            if has_class_token(self.network, self.tokens):
-                self.kernel = PointReader(self.network, self.tokens, self.assume)
-                with np.errstate(all="ignore"):
-                    return self.kernel.read(q1, second, gap)
-            kernel = self._over_tokens(q2 is None, gap is not None)
+            kernel = self._over_tokens(field, q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
         self.kernel = kernel
         # what overflows is refused by the rules, with the node's name
         with np.errstate(all="ignore"):
             return interpret(self.network, kernel, inputs)
 
-    def refuse_tokens(self) -> None:
-        """Refuse what maps over tokens do not have."""
-        if self.tokens is not None:
-            raise KcalcError(
-                "maps over tokens are numbers in double precision: they have no certified "
-                "enclosures and no formulas"
-            )
-
-    def run_sequence(self, q: dict[Node, Any], gap: dict[Node, Any]) -> dict[Node, Any]:
+    def run_sequence(
+        self, q: dict[Node, Any], gap: dict[Node, Any], field: Any = NUMPY
+    ) -> dict[Node, Any]:
         """The state of every node for one sequence, whose tokens have the given gaps."""
         assert self.tokens is not None
-        if has_class_token(self.network, self.tokens):
+        if self._has_class_token(field):
             self.kernel = PointReader(self.network, self.tokens, self.assume)
             with np.errstate(all="ignore"):
                 return self.kernel.sequence(q, gap)
-        self.kernel = self._over_tokens(True, False)
+        self.kernel = self._over_tokens(field, True, False)
         with np.errstate(all="ignore"):
             return interpret(self.network, self.kernel, self.tokens.sequence(self.kernel, q, gap))
 
-    def _over_tokens(self, uniform: bool, paired: bool) -> Any:
+    def _has_class_token(self, field: Any) -> bool:
+        """Whether tokens are followed behind a class token, which NumPy alone does."""
+        if not has_class_token(self.network, self.tokens):
+            return False
+        if field is not NUMPY:
+            raise KcalcError(
+                f"maps of networks with a class token are numbers in double precision: they have "
+                f"no certified enclosures, no formulas and no functions of JAX"
+            )
+        return True
+
+    def _plain(self, field: Any, uniform: bool = True, follow_c: bool = True) -> Kernel:
+        """The kernel calculus of two inputs, or of two tokens."""
+        if field is NUMPY or field.name != "jax":
+            local = field_maps_of(self.network, field)
+            return kernel_over(field, uniform, follow_c, self.assume, local)
+        from .learnable_tangent import TracedFieldMaps, traced_kernel
+
+        return traced_kernel(TracedFieldMaps(uniform, False), follow_c, self.assume)
+
+    def _over_tokens(self, field: Any, uniform: bool, paired: bool) -> Any:
         assert self.tokens is not None
-        local = field_maps_of(self.network, NUMPY)
 
         def over(uniform: bool = True) -> Kernel:
-            return kernel_over(NUMPY, uniform, True, self.assume, local)
+            return self._plain(field, uniform)
 
         return self.tokens.calculus(over, over, uniform, paired)
 
@@ -446,19 +459,41 @@ class NetworkCMap(_OfNetwork, CMap):
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int
     ) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
-        states = self._reading.run(NUMPY, q1, q2, jets)
+        return self._out(jets, q1, q2, NUMPY)
+
+    def _out(
+        self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Jet]:
+        """1 - C per output in a number system."""
+        states = self._reading.run(field, q1, q2, gap)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
+
+        JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
+        Raises: KcalcError outside -1 <= c <= 1, q > 0.
+        """
+        q1, q2 = q_pair(q1, q2, q)
+        if not (numbers := jax_arrays(c, q1, q2)):
+            return super().__call__(c, q1, q2)
+        field = jax_field()
+        with precision(*numbers):
+            read = per_input(self.inputs)
+            gap = {
+                n: Jet((1 - (within(v, self.least) if is_jax(v) else cosine_array(v)),))
+                for n, v in read(c, field.number, "c").items()
+            }
+            first, second = read_pair(lambda given, what: read(given, field.number, what), q1, q2)
+            out = self._out(gap, first, second, field)
+            return self._given({node: 1 - jet.value for node, jet in out.items()})
 
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Any]:
         with field.working():
-            states = self._reading.run(
-                field, q1, q2, {node: Jet((value,)) for node, value in gap.items()}
-            )
-            return {
-                node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs
-            }
+            jets = {node: Jet((value,)) for node, value in gap.items()}
+            return {node: jet.value for node, jet in self._out(jets, q1, q2, field).items()}
 
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None
@@ -498,8 +533,12 @@ class TokenMap(NetworkCMap):
                 f"the cosine of any two of {count} tokens is at least {self.least:.6g} = -1 / "
                 f"(tokens - 1)"
             )
-        jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
-        states = self._reading.run_sequence(q1, jets)
+        return super().gaps(gap, q1, q2, order)
+
+    def _out(
+        self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Jet]:
+        states = self._reading.run_sequence(q1, gap, field)
         return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
 
     def table(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -522,18 +561,32 @@ class NetworkQMap(_OfNetwork, QMap):
         given = {
             node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()
         }
-        states = self._reading.run(NUMPY, given, None, None)
-        out = {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
+        out = self._out(given, NUMPY)
         zeros = (0.0,) * order
         return {
             node: value if isinstance(value, Jet) else Jet((value, *zeros))
             for node, value in out.items()
         }
 
+    def __call__(self, q: Any) -> Any:
+        """Q(q): NumPy, or JAX where q is a JAX array, which may be traced.
+
+        Domain: q > 0. Raises: KcalcError outside it or for nan.
+        """
+        if not (numbers := jax_arrays(q)):
+            return super().__call__(q)
+        field = jax_field()
+        with precision(*numbers):
+            return self._given(self._out(per_input(self.inputs)(q, field.number, "q"), field))
+
+    def _out(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
+        """Q per output in a number system."""
+        states = self._reading.run(field, q, None, None)
+        return {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
+
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         with field.working():
-            states = self._reading.run(field, q, None, None)
-            return {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
+            return self._out(q, field)
 
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition at a number or SymPy expression q of all inputs.
