@@ -43,7 +43,10 @@ def network(heads: int, wide: bool | None) -> kc.Network:
         sigmas = (math.sqrt(SCORES), math.sqrt(SCORES), 1.0)
         steps += [
             (f"{b} norm", L.RMSNorm(), (below,)),
-            *((r, L.Affine(n, bias=False, sigma_w=s), (f"{b} norm",)) for r, s in zip(reads, sigmas, strict=True)),
+            *(
+                (name, L.Affine(n, bias=False, sigma_w=sigma), (f"{b} norm",))
+                for name, sigma in zip(reads, sigmas, strict=True)
+            ),
             (f"{b} heads", L.Attend(heads=heads, key_width=KEY_WIDTH, wide=wide), tuple(reads)),
             (f"{b} out", L.Affine(n, bias=False), (f"{b} heads",)),
             (f"{b} sum", L.Sum(), (below, f"{b} out")),
@@ -161,12 +164,13 @@ def powers(found: dict[int, Measured], truth: np.ndarray) -> list[Power]:
 
 def page(found: dict[int, Measured], truth: np.ndarray, draws: dict[int, int]) -> str:
     """The whole text."""
-    rows = [
-        (name, f"{truth[k]:.5g}", *(
-            f"{(m.means[k] / truth[k] - 1):+.2%} ({m.errors[k] / truth[k]:.2%})" for m in found.values()
-        ), str(power))
-        for k, (name, power) in enumerate(zip(QUANTITIES, powers(found, truth), strict=True))
-    ]  # fmt: skip
+    rows = []
+    for k, (name, power) in enumerate(zip(QUANTITIES, powers(found, truth), strict=True)):
+        off = (
+            f"{m.means[k] / truth[k] - 1:+.2%} ({m.errors[k] / truth[k]:.2%})"
+            for m in found.values()
+        )
+        rows.append((name, f"{truth[k]:.5g}", *off, str(power)))
     table = Table(
         f"Pre-norm transformers of {BLOCKS} blocks (attention and an MLP of tanh) over {TOKENS} "
         f"tokens of cosine {TOKEN_COSINE}, two inputs of cosine {COSINE}, scores of variance "
@@ -193,8 +197,8 @@ def main() -> None:
     for heads, count in draws.items():
         start = time.process_time()
         found[heads] = measured(heads, count)
-        off = (found[heads].means - truth) / truth
-        say(f"H = {heads}: {off}, errors {found[heads].errors / truth} ({time.process_time() - start:.0f} s)")  # fmt: skip
+        off, error = found[heads].means / truth - 1, found[heads].errors / truth
+        say(f"H = {heads}: {off}, errors {error} ({time.process_time() - start:.0f} s)")
     write(page(found, truth, draws) + "\n", options.output)
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
+import sympy as sp
 from flint import arb
+from sympy.core.function import AppliedUndef
 
 import kcalc as kc
 from kcalc.calculi.attention.overlaps import JaxOverlaps
@@ -152,7 +154,10 @@ def two_tokens(variance: mp.mpf, covariance: mp.mpf) -> mp.mpf:
 def test_balls_of_token_maps_hold_the_value() -> None:
     """Two tokens without biases, in mpmath at 25 digits beside the enclosure."""
     steps: list[Any] = [("x", L.Input(), ())]
-    steps += [(name, L.Affine(bias=False, sigma_w=s), ("x",)) for name, s in zip("qkv", (1, 0.5, 2), strict=True)]  # fmt: skip
+    steps += [
+        (name, L.Affine(bias=False, sigma_w=s), ("x",))
+        for name, s in (("q", 1), ("k", 0.5), ("v", 2))
+    ]
     steps += [("a", L.Attend(), ("q", "k", "v")), ("s", L.Sum(), ("x", "a"))]
     found = kc.token_map(kc.Network.from_steps(steps), 2).ball(0.25, digits=18)
     with mp.workdps(40):
@@ -194,3 +199,74 @@ def test_attention_without_other_number_systems(options: dict[str, Any], message
     ):
         with pytest.raises(kc.KcalcError, match=message):
             call()
+
+
+# -- formulas --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_formulas_have_the_values_of_maps(activation: str | None) -> None:
+    """Token, C and Q maps as compositions of named overlaps, at ten digits."""
+    net = attention(activation)
+    token, cosine = kc.token_map(net, TOKENS), kc.c_map(net, tokens=TOKENS, token_cosine=COSINE)
+    size = kc.q_map(net, tokens=TOKENS, token_cosine=COSINE)
+    cases: list[tuple[Any, dict[str, float], float]] = [
+        (token.expr, {"rho": 0.35}, token(0.35)),
+        (token.symbolic(2), {"rho": 0.6}, token(0.6, 2.0)),
+        (cosine.expr, {"c": 0.5}, cosine(0.5)),
+        (size.expr, {"q": 1.5}, size(1.5)),
+    ]
+    for formula, given, value in cases:
+        assert float(formula.evaluate(given, 10)) == pytest.approx(value, abs=1e-10)
+        names = {str(f.function) for f in formula.functions}
+        assert f"S_{TOKENS}" in names and rf"\mathcal{{S}}_{{{TOKENS}}}" in formula.latex()
+    assert token.closed_form is None and "softmax" in str(token.closed_form_obstacle)
+    assert "overlap of rows of softmax over 12 tokens" in str(token.expr)
+
+
+def test_formulas_of_unequal_inputs_have_overlaps_of_three_numbers() -> None:
+    cosine = kc.c_map(attention(), tokens=TOKENS, token_cosine=COSINE)
+    formula = cosine.symbolic(1, 2)
+    assert max(len(f.arguments) for f in formula.functions) == 3
+    assert float(formula.evaluate({"c": 0.5}, 8)) == pytest.approx(cosine(0.5, 1.0, 2.0), abs=1e-9)
+
+
+def test_derivatives_of_formulas_name_those_of_overlaps() -> None:
+    """dS/dk and dS/dv as functions with names: put in from double precision, they give R'."""
+    from kcalc.gaussian.softmax import Overlap, self_overlap
+
+    token = kc.token_map(attention(), TOKENS)
+    formula = token.derivative(1).symbolic()
+    letters = {(f.letter, len(f.arguments)) for f in formula.functions}
+    assert letters == {("S", 1), ("S", 2), ("DS", 1), ("DS", 2), ("DvS", 2)}
+    assert r"\partial_{v}\mathcal{S}_{12}" in formula.latex()
+    values: dict[Any, float] = {formula.arguments[0]: 0.35}
+
+    def number(name: str, *given: Any) -> float:
+        *k, v = map(float, given)
+        row = Overlap(TOKENS, v, v, *(k or [v]))
+        both = row.by_variance1 + row.by_variance2
+        if name == "S_12":
+            return row.value if k else self_overlap(TOKENS, v)
+        return both if name == "DvS_12" else row.by_covariance + (0 if k else both)
+
+    for symbol, expr in (*formula.definitions, (None, formula.result)):
+        plain = expr.xreplace(values)
+        calls = {c: number(c.func.__name__, *c.args) for c in plain.atoms(AppliedUndef)}
+        values[symbol] = float(plain.xreplace(calls))
+    assert values[None] == pytest.approx(token.derivative(1)(0.35), rel=1e-11)
+    with pytest.raises(kc.KcalcError, match="first derivatives"):
+        token.derivative(2).symbolic()
+
+
+def test_symbols_of_layers_stay_in_formulas() -> None:
+    """A scale of queries as a symbol: the same value where it is put in before or after."""
+    sigma = sp.Symbol("sigma", positive=True)
+    steps: list[Any] = [("x", L.Input(), ()), ("q", L.Affine(bias=False, sigma_w=sigma), ("x",))]
+    steps += [(name, L.Affine(bias=False), ("x",)) for name in "kv"]
+    steps += [("a", L.Attend(), ("q", "k", "v")), ("s", L.Sum(), ("x", "a"))]
+    net = kc.Network.from_steps(steps)
+    formula = kc.token_map(net, 5).expr
+    found = formula.evaluate({"rho": 0.4, "sigma": 1.3}, 10)
+    plain = kc.token_map(net.subs({sigma: 1.3}), 5)(0.4)
+    assert float(found) == pytest.approx(plain, abs=1e-10)

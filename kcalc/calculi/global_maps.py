@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from ..activations.jax_maps import precision
-from ..fields import NUMPY
+from ..fields import NUMPY, SYMPY
 from ..fields.arguments import (
     cosine_array,
     one_number,
@@ -352,14 +352,19 @@ class _Reading:
         with np.errstate(all="ignore"):
             return interpret(self.network, self.kernel, self.tokens.sequence(self.kernel, q, gap))
 
+    def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
+        """The map of the given letter as a named composition."""
+        self._has_class_token(SYMPY)
+        return symbolic_map(self.network, q1, q2, letter, self.assume, self.tokens)
+
     def _has_class_token(self, field: Any) -> bool:
         """Whether tokens are followed behind a class token, which NumPy alone does."""
         if not has_class_token(self.network, self.tokens):
             return False
         if field is not NUMPY:
             raise KcalcError(
-                f"maps of networks with a class token are numbers in double precision: they have "
-                f"no certified enclosures, no formulas and no functions of JAX"
+                "maps of networks with a class token are numbers in double precision: they have "
+                "no certified enclosures, no formulas and no functions of JAX"
             )
         return True
 
@@ -392,7 +397,7 @@ class _Reading:
     def _tried(self) -> tuple[Assumption, ...]:
         """The assumptions made in a trial run, symbolic if the network has symbols."""
         if self.network.free_symbols:
-            notes = symbolic_notes(self.network, self.assume)
+            notes = symbolic_notes(self.network, self.assume, self.tokens)
         else:
             inputs = self.network.inputs
             self.run(NUMPY, dict.fromkeys(inputs, np.asarray(1.0)), None, None)
@@ -447,6 +452,8 @@ class _OfNetwork(KernelMap):
 
 class NetworkCMap(_OfNetwork, CMap):
     """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
+
+    letter = "C"
 
     def __init__(
         self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None
@@ -505,8 +512,7 @@ class NetworkCMap(_OfNetwork, CMap):
         Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and where a
         symbol of a layer has the name of an argument.
         """
-        self._reading.refuse_tokens()
-        return symbolic_map(self.network, *q_pair(q1, q2, q), "C", self._reading.assume)
+        return self._reading.formula(*q_pair(q1, q2, q), self.letter)
 
 
 class TokenMap(NetworkCMap):
@@ -514,6 +520,8 @@ class TokenMap(NetworkCMap):
 
     For its interface see :class:`kcalc.maps.maps.CMap`.
     """
+
+    letter = "R"
 
     @property
     def least(self) -> float:
@@ -594,5 +602,4 @@ class NetworkQMap(_OfNetwork, QMap):
         By default in the symbol ``q``, for several inputs in ``q_<input>``.
         Raises: KcalcError as a C map's ``symbolic``.
         """
-        self._reading.refuse_tokens()
-        return symbolic_map(self.network, q, None, "Q", self._reading.assume)
+        return self._reading.formula(q, None, "Q")
