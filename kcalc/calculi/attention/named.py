@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import sympy as sp
@@ -21,6 +22,7 @@ from ...maps.composition import LocalFunction
 from .overlaps import value
 
 K, V, W = sp.symbols("k v w", real=True)
+KEPT = 64
 PLACES = {1: ("",), 2: ("", "v"), 3: ("", "v", "w")}  # of arguments: who derives by them
 MEANING = (
     r"\mathbb{{E}}\sum_{{j=1}}^{{{0}}}A_jB_j,\; A = \operatorname{{softmax}}(a),\, "
@@ -66,14 +68,14 @@ class OverlapFunction(LocalFunction):
     def numeric(self, digits: int) -> Callable[..., Any]:
         """The function of mpmath numbers, from certified enclosures."""
 
+        @lru_cache(KEPT)  # a formula has the same overlap in several places
         def number(*given: Any) -> Any:
             if self.letter != "S":
                 raise KcalcError(
                     f"{self.function} has no values at many digits; call the derivative of the "
                     f"map with numbers"
                 )
-            field = ball_field(digits + 5)
-            first, *others = map(field.number, given)
+            first, *others = map(ball_field(digits).number, given)
             if not others:
                 return Enclosure.of(certified.self_overlap(self.activation, first, digits)).mid
             pair = (others[0], others[-1])
