@@ -65,7 +65,13 @@ if TYPE_CHECKING:
     )
     from .calculi.tied_readout import TiedReadout, tied_readout
     from .interchange import Reading, load_json, read, save_json
-    from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
+    from .regression import (
+        gaussian_process,
+        kept_kernel,
+        kernel_regression,
+        sklearn_kernel,
+        training_curve,
+    )
     from .shaping import (
         Constants,
         RegionalShaping,
@@ -107,9 +113,10 @@ _ROOMS = {
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
-    "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
-    "residual_blocks shape vanilla_maps with_residual_weights",
+    "regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel training_curve",
+    "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
+    "depth_profile equivalent_parameters phase_diagram residual_blocks shape token_gain "
+    "token_phases vanilla_maps with_residual_weights",
     "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck trained_coordinates "
     "transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
@@ -121,6 +128,8 @@ __all__ = [
     "Activation",
     "Audit",
     "Constants",
+    "DepthLaws",
+    "DepthProfile",
     "Fluctuations",
     "FreshnessError",
     "Gradients",
@@ -157,7 +166,9 @@ __all__ = [
     "compare",
     "coordinate_check",
     "crelu_budget",
+    "depth_laws",
     "depth_limit",
+    "depth_profile",
     "depth_stability",
     "empirical_ntk",
     "equivalent_parameters",
@@ -167,6 +178,7 @@ __all__ = [
     "gaussian_process",
     "gradients",
     "hessian_blocks",
+    "kept_kernel",
     "kernel_regression",
     "large_batch",
     "layers",
@@ -204,8 +216,10 @@ __all__ = [
     "symbols",
     "tied_readout",
     "to_jax",
+    "token_gain",
     "token_map",
     "token_mixing",
+    "token_phases",
     "trained_coordinates",
     "training_curve",
     "transfer",

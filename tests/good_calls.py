@@ -103,6 +103,17 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "phase_diagram": lambda: good("erf", [1.0, 2.0], [0.0, 0.5]),
     "q_map": lambda: good(vanilla()),
     "Sampling": lambda: good(),
+    "depth_laws": lambda: good(kc.architectures.transformer_stack(2, 8, 2), 4),
+    "token_gain": lambda: good(
+        kc.architectures.transformer_stack(2, 8, 2, placement="post"), 4, "values", slope=0.7
+    ),
+    "token_phases": lambda: good(
+        kc.architectures.transformer_stack(2, 8, 2, placement="post"),
+        4,
+        values=np.array([0.5, 1.0]),
+        scores=np.array([0.5, 1.0]),
+    ),
+    "depth_profile": lambda: good(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "tied_readout": lambda: good(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "token_map": lambda: good(vanilla(), 8),
     "q_values": lambda: good(vanilla()),
@@ -185,6 +196,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "architectures.rescaled_resnet": lambda: good(2),
     "architectures.resnet_v2": lambda: good(50),
     "architectures.transformer": lambda: good(1, [np.eye(3)]),
+    "architectures.transformer_stack": lambda: good(1, 8, 2, gains={"queries": 2.0}),
     "architectures.vanilla": lambda: good(3),
     "architectures.wide_resnet": lambda: good(10),
     "token_mixing.covariance": lambda: good(np.eye(2), "it", 0.0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -26,17 +26,16 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
-from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
-from ..network.compose import interpret
+from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap, sole
 from ..network.network import Network, require_network
 from .attention.class_token_maps import PointReader, has_class_token
 from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import sampled_values, several
-from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
+from .token_reading import TokenReading
 
 Node = Hashable
 
@@ -263,7 +262,8 @@ def node_values(
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    asked, cosine = read_sampling(sampling), 0.0 if c is None else c
+    read_sampling(sampling)
+    cosine = 0.0 if c is None else c
     if (
         sampling is not None
         or several(tokens)
@@ -276,7 +276,7 @@ def node_values(
         covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
         assume = truth(assume_independent, "assume_independent")
         found: Any = sampled_values(
-            network, dict.fromkeys(network.inputs, covariance), assume, asked
+            network, dict.fromkeys(network.inputs, covariance), assume, sampling
         )
         return found
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
@@ -297,19 +297,18 @@ def node_values(
                 *found,
                 *(np.asarray(cosine)[()] for cosine in reading.kernel.token_cosines(states[node])),
             )
-    out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
+    out.assumptions = reading.noting(INFINITE_WIDTH, reading.kernel.notes.values())
     return out
 
 
-class _Reading:
+class _Reading(TokenReading):
     """A network with the options of the kernel calculus, which runs in any number system."""
 
     def __init__(
         self, network: Network, assume_independent: bool, tokens: Tokens | None = None
     ) -> None:
         require_network(network)
-        self.network, self.tokens = network, tokens
-        self.assume = truth(assume_independent, "assume_independent")
+        super().__init__(network, assume_independent, tokens)
         self.kernel: Any = kernel_over()  # or one over tokens
 
     def run(
@@ -326,7 +325,7 @@ class _Reading:
             with np.errstate(all="ignore"):
                 return self.kernel.read(q1, second, gap)
         if self.tokens is None:
-            kernel: Any = self._plain(field, q2 is None, gap is not None)
+            kernel: Any = self.plain_kernel(field, q2 is None, gap is not None)
             inputs = {
                 n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n])
                 for n in self.network.inputs
@@ -335,9 +334,7 @@ class _Reading:
             kernel = self._over_tokens(field, q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
         self.kernel = kernel
-        # what overflows is refused by the rules, with the node's name
-        with np.errstate(all="ignore"):
-            return interpret(self.network, kernel, inputs)
+        return self.interpreted(kernel, inputs)
 
     def run_sequence(
         self, q: dict[Node, Any], gap: dict[Node, Any], field: Any = NUMPY
@@ -349,8 +346,7 @@ class _Reading:
             with np.errstate(all="ignore"):
                 return self.kernel.sequence(q, gap)
         self.kernel = self._over_tokens(field, True, False)
-        with np.errstate(all="ignore"):
-            return interpret(self.network, self.kernel, self.tokens.sequence(self.kernel, q, gap))
+        return self.interpreted(self.kernel, self.tokens.sequence(self.kernel, q, gap))
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
         """The map of the given letter as a named composition."""
@@ -368,20 +364,11 @@ class _Reading:
             )
         return True
 
-    def _plain(self, field: Any, uniform: bool = True, follow_c: bool = True) -> Kernel:
-        """The kernel calculus of two inputs, or of two tokens."""
-        if field is NUMPY or field.name != "jax":
-            local = field_maps_of(self.network, field)
-            return kernel_over(field, uniform, follow_c, self.assume, local)
-        from .learnable_tangent import TracedFieldMaps, traced_kernel
-
-        return traced_kernel(TracedFieldMaps(uniform, False), follow_c, self.assume)
-
     def _over_tokens(self, field: Any, uniform: bool, paired: bool) -> Any:
         assert self.tokens is not None
 
         def over(uniform: bool = True) -> Kernel:
-            return self._plain(field, uniform)
+            return self.plain_kernel(field, uniform)
 
         return self.tokens.calculus(over, over, uniform, paired)
 
@@ -406,12 +393,7 @@ class _Reading:
                 one, two = (dict.fromkeys(inputs, np.asarray(q)) for q in (1.0, 2.0))
                 self.run(NUMPY, one, two, None)
                 notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
-        return self.with_network_assumptions(notes)
-
-    def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of a reading after the assumptions of every reading of the network."""
-        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
-        return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
+        return self.noting(INFINITE_WIDTH, notes)
 
 
 def sequence_states(
@@ -431,7 +413,7 @@ def sequence_states(
     return (
         reading.kernel.plain["one"],
         states,
-        reading.with_network_assumptions(reading.kernel.notes.values()),
+        reading.noting(INFINITE_WIDTH, reading.kernel.notes.values()),
     )
 
 
@@ -448,6 +430,10 @@ class _OfNetwork(KernelMap):
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         return self._assumptions
+
+    def _whole(self, states: dict[Node, Any], part: int) -> dict[Node, Any]:
+        """{output: its q value (``part`` 0 or 1) or its gap (2)}."""
+        return {node: self._reading.kernel.whole(states[node])[part] for node in self.outputs}
 
 
 class NetworkCMap(_OfNetwork, CMap):
@@ -472,8 +458,7 @@ class NetworkCMap(_OfNetwork, CMap):
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
         """1 - C per output in a number system."""
-        states = self._reading.run(field, q1, q2, gap)
-        return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+        return self._whole(self._reading.run(field, q1, q2, gap), 2)
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
@@ -493,7 +478,7 @@ class NetworkCMap(_OfNetwork, CMap):
             }
             first, second = read_pair(lambda given, what: read(given, field.number, what), q1, q2)
             out = self._out(gap, first, second, field)
-            return self._given({node: 1 - jet.value for node, jet in out.items()})
+            return sole({node: 1 - jet.value for node, jet in out.items()})
 
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
@@ -546,8 +531,7 @@ class TokenMap(NetworkCMap):
     def _out(
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
-        states = self._reading.run_sequence(q1, gap, field)
-        return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+        return self._whole(self._reading.run_sequence(q1, gap, field), 2)
 
     def table(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
@@ -569,11 +553,10 @@ class NetworkQMap(_OfNetwork, QMap):
         given = {
             node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()
         }
-        out = self._out(given, NUMPY)
         zeros = (0.0,) * order
         return {
             node: value if isinstance(value, Jet) else Jet((value, *zeros))
-            for node, value in out.items()
+            for node, value in self._out(given, NUMPY).items()
         }
 
     def __call__(self, q: Any) -> Any:
@@ -585,12 +568,11 @@ class NetworkQMap(_OfNetwork, QMap):
             return super().__call__(q)
         field = jax_field()
         with precision(*numbers):
-            return self._given(self._out(per_input(self.inputs)(q, field.number, "q"), field))
+            return sole(self._out(per_input(self.inputs)(q, field.number, "q"), field))
 
     def _out(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         """Q per output in a number system."""
-        states = self._reading.run(field, q, None, None)
-        return {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
+        return self._whole(self._reading.run(field, q, None, None), 0)
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         with field.working():

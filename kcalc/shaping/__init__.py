@@ -14,6 +14,7 @@ from .advice import OPTION, Record, record
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
+from .depth_laws import DepthLaws, depth_laws, repeated_block
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
@@ -22,6 +23,7 @@ from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
+from .profiles import DepthProfile, depth_profile
 from .regional import RegionalShaping, shape_reading
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
@@ -30,6 +32,7 @@ from .self_normalising import SelfNormalising, self_normalising
 from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
+from .token_phases import TokenPhases, token_gain, token_phases
 
 METHODS: dict[str, Callable[..., Shaping]] = {
     "dks": dks,
@@ -52,7 +55,9 @@ __all__ = [
     "Consequences",
     "Constants",
     "ConstantsTable",
+    "DepthLaws",
     "DepthLimit",
+    "DepthProfile",
     "Edge",
     "EdgeShaping",
     "EquivalentParameters",
@@ -67,8 +72,11 @@ __all__ = [
     "SelfNormalising",
     "Shaping",
     "Solutions",
+    "TokenPhases",
     "VanillaMaps",
+    "depth_laws",
     "depth_limit",
+    "depth_profile",
     "dks",
     "edge",
     "edge_curve",
@@ -85,11 +93,14 @@ __all__ = [
     "normaliser_free",
     "phase_diagram",
     "record",
+    "repeated_block",
     "residual_blocks",
     "residual_weights",
     "self_normalising",
     "shape",
     "tat",
+    "token_gain",
+    "token_phases",
     "vanilla_maps",
     "with_residual_weights",
 ]

@@ -146,9 +146,8 @@ def _refuse_attention(network: Network) -> None:
     if attending:
         raise NoRule(
             f"node {attending[0]!r} attends over tokens, and shaping methods are for networks "
-            f"without attention; "
-            "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its "
-            "initialisation does"
+            "without attention; kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) "
+            "tell what its initialisation does"
         )
 
 
