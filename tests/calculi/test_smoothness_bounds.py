@@ -251,3 +251,28 @@ def test_a_largest_entry_may_be_read_twice() -> None:
     network = kc.chain(L.Input(1, (4, 4)), L.Pool("max", 3, 1))
     norm, least, _ = pool_norms(network.operations[1].primitive, "pool", (4, 4))
     assert least == 0 and norm == 2
+
+
+@pytest.mark.parametrize("reach", [0.4, 1.7])
+def test_bounds_of_a_transformed_activation_within_reach_are_those_of_its_values(
+    reach: float,
+) -> None:
+    act = kc.activation("tanh").transformed(2.0, 0.3, 1.5, -0.2)
+    x = np.linspace(-reach, reach, 100_001)
+    slopes = 3 / np.cosh(2 * x + 0.3) ** 2
+    found = kc.activation_bounds(act, reach)
+    assert found.value >= np.abs(act(x)).max() * (1 - 1e-12)
+    assert found.value == pytest.approx(np.abs(act(x)).max(), rel=1e-9)
+    assert found.slope == pytest.approx(slopes.max(), rel=1e-8)
+    assert found.least_slope == pytest.approx(slopes.min(), rel=1e-9)
+
+
+def test_biases_move_within_the_radius() -> None:
+    """|d out / d W2| is |W1 x + b|, which is 5.5 at W1 = 0 and b = 1.1 (3, 4)."""
+    net = kc.chain(L.Input(2), L.Affine(2), L.Affine(1, bias=False))
+    given = {
+        "affine_1": {"weight": np.zeros((2, 2)), "bias": np.array([3.0, 4.0])},
+        "affine_2": np.zeros((2, 1)),
+    }
+    found = smoothness(net, X=[[0.1, 0.0]], weights=given, radius=0.5)
+    assert 5.5 <= found.parameter_lipschitz <= 5.7
