@@ -32,10 +32,9 @@ from .attention.class_token_maps import PointReader, has_class_token
 from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import sampled_values, several
-from .kernel import Kernel, kernel_over
+from .kernel import Kernel, TokenReading, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
-from .token_reading import TokenReading
 
 Node = Hashable
 

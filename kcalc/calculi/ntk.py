@@ -44,7 +44,6 @@ from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
 from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied
 from .tangent_symbolic import symbolic_kernels
-from .token_reading import TokenReading
 from .widths import filled
 
 if TYPE_CHECKING:
