@@ -30,7 +30,7 @@ ACCURATE = 4e-11
 
 _STEP = 0.25  # ranges of log q are rounded outwards to its multiples, to serve further data
 _OFFSETS = tuple(4.0**k for k in range(2, -14, -1))
-_MOST_ANGLES, _MOST_NORMS = 384, 64
+_MOST_ANGLES, _MOST_NORMS = 384, 72
 _CUT = 1e-14  # of the largest coefficient: smaller ones are left out
 _SAFETY, _ROUNDING = 4.0, 1e-14
 _PROBES = 48
@@ -179,7 +179,7 @@ def tabulate_norms(
         if found.error_bound <= ACCURATE:
             return found
         more = [
-            math.ceil(0.7 * n) * 2 if want >= n else n
+            math.ceil(0.6 * n) * 2 if want >= n else n
             for n, want in zip((angles, norms), wants, strict=True)
         ]
         if more == [angles, norms]:
@@ -208,7 +208,7 @@ def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
 def _norm_count(pairs: PairFunction, low: float, high: float) -> int:
     """The number of q values needed, from kernels with the largest q."""
     spread = high - low
-    count = min(_MOST_NORMS, 16 + math.ceil(10 * spread))
+    count = min(_MOST_NORMS, 16 + math.ceil(16 * spread))
     q = np.exp((low + high) / 2 + spread / 2 * nodes(count))
     gap = np.array([1e-12, 0.01, 0.3, 1.0, 1.9])
     one, other = np.repeat(q, gap.size), np.full(count * gap.size, math.exp(high))
