@@ -3,7 +3,7 @@
 Kernel maps of attention hold for many heads. Pre-norm transformers of H heads with a fixed key
 width are drawn anew many times, written out in PyTorch, and their mean q, token cosine, cosine of
 two inputs and gradients are compared with kcalc's maps at that key width. Deviations are expected
-to be of the order 1/H: the power is fitted. Twenty minutes of one core.
+to be of the order 1/H: the power is fitted. Six minutes of one core.
 """
 
 from __future__ import annotations
