@@ -30,6 +30,8 @@ from .self_normalising import SelfNormalising, self_normalising
 from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
+from .transformer_edge import TransformerShaping
+from .transformer_edge import edge as transformer_edge
 
 METHODS: dict[str, Callable[..., Shaping]] = {
     "dks": dks,
@@ -41,6 +43,7 @@ METHODS: dict[str, Callable[..., Shaping]] = {
     "looks_linear": looks_linear,
     "normalisation": normalisation,
     "geometric": geometric,
+    "edge": transformer_edge,
     **WEIGHTS,
 }
 
@@ -67,6 +70,7 @@ __all__ = [
     "SelfNormalising",
     "Shaping",
     "Solutions",
+    "TransformerShaping",
     "VanillaMaps",
     "depth_limit",
     "dks",
@@ -90,6 +94,7 @@ __all__ = [
     "self_normalising",
     "shape",
     "tat",
+    "transformer_edge",
     "vanilla_maps",
     "with_residual_weights",
 ]
@@ -270,6 +275,8 @@ def shape(
                     f"{own}"
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
+    if isinstance(network, Reading) and getattr(METHODS[method], "attention", False):
+        network = network.network
     if isinstance(network, Reading):
         return shape_reading(
             network, partial(METHODS[method], activation=activation), method, given
