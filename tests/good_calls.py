@@ -185,6 +185,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "architectures.rescaled_resnet": lambda: good(2),
     "architectures.resnet_v2": lambda: good(50),
     "architectures.transformer": lambda: good(1, [np.eye(3)]),
+    "architectures.transformer_stack": lambda: good(1, 8, 2, gains={"queries": 2.0}),
     "architectures.vanilla": lambda: good(3),
     "architectures.wide_resnet": lambda: good(10),
     "token_mixing.covariance": lambda: good(np.eye(2), "it", 0.0),

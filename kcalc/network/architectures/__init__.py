@@ -21,7 +21,7 @@ from .papers import (
     vanilla,
     wide_resnet,
 )
-from .transformers import bert, gpt2, llama, t5, vit
+from .transformers import bert, gpt2, llama, t5, transformer_stack, vit
 
 __all__ = [
     "HALF",
@@ -41,6 +41,7 @@ __all__ = [
     "resnet_v2",
     "t5",
     "transformer",
+    "transformer_stack",
     "vanilla",
     "vit",
     "wide_resnet",

@@ -9,19 +9,23 @@ what they are, ``block_3.queries``. The input are token ids, or the patches of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...fields.arguments import as_number
 from ...foundation.errors import KcalcError, glimpse
-from ...foundation.plain_arguments import choice, extents, truth, whole
+from ...foundation.plain_arguments import choice, extents, mapping, truth, whole
 from .. import layers as L
-from ..combinators import DEEPEST
+from ..combinators import DEEPEST, residual_weights
 from ..network import Network, Step
 from .titles import titled
 
-PLACEMENTS = ("pre", "post")
+PLACEMENTS = ("pre", "post", "sandwich", "peri", "deepnorm", "none")
+WRITERS = ("output", "down")  # roles of the maps that write into the residual stream
+ROLES = ("queries", "keys", "values", "gate", "up", *WRITERS)
+NORMS = {"layer": L.LayerNorm, "rms": L.RMSNorm}
+OPTIONS = tuple(f.name for f in fields(L.Attend))
 
 
 @dataclass
@@ -35,6 +39,8 @@ class _Stack:
     placement: str = "pre"
     bias: bool = True
     attention: dict[str, Any] = field(default_factory=dict)
+    weights: tuple[Any, Any] | None = None  # of shortcut and branch; None: plain sums
+    gains: Mapping[str, Any] = field(default_factory=dict)  # of weights, by role
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -45,7 +51,8 @@ class _Stack:
         for name in ("key_heads", "key_width"):
             if self.attention.get(name) is not None:
                 self.attention[name] = whole(self.attention[name], name, 1)
-        self.std = None if self.std is None else as_number(self.std, "std")
+        if self.std not in (None, "xavier"):
+            self.std = as_number(self.std, "std")
         choice(self.placement, "placement of norms", PLACEMENTS)
 
     def add(self, name: str, layer: L.Layer, *reads: str) -> str:
@@ -55,17 +62,29 @@ class _Stack:
 
     def sigma(self, scale: Any = 1) -> Any:
         """The standard deviation of the entries of an embedding."""
-        return scale if self.std is None else self.std * scale
+        return scale if self.std in (None, "xavier") else self.std * scale
 
-    def affine(self, name: str, below: str, reads: int, features: int, scale: Any = 1) -> str:
-        """New weights of standard deviation ``std``, times ``scale``.
+    def affine(self, name: str, below: str, reads: int, features: int) -> str:
+        """New weights of standard deviation ``std``, times the gain of their role.
 
         ``reads`` is how many channels they read.
         """
-        sigma_w = scale if self.std is None else self.std * math.sqrt(reads) * scale
-        return self.add(name, L.Affine(features, bias=self.bias, sigma_w=sigma_w), below)
+        gain = self.gains.get(name.rpartition(".")[2], 1)
+        if self.std == "xavier":
+            gain = math.sqrt(2 * reads / (reads + features)) * gain
+        elif self.std is not None:
+            gain = self.std * math.sqrt(reads) * gain
+        return self.add(name, L.Affine(features, bias=self.bias, sigma_w=gain), below)
 
-    def attend(self, name: str, below: str, scale: Any = 1, causal: bool = False) -> str:
+    def embedded(self, vocabulary: int | None, length: int | None = None) -> str:
+        """Token ids, their embedding, and learned positions where a length is given."""
+        below = self.add("ids", L.Input())
+        below = self.add("embedding", L.Embedding(self.features, vocabulary, self.sigma()), below)
+        if length is None:
+            return below
+        return self.add("positions", L.Positions("learned", self.sigma(), length), below)
+
+    def attend(self, name: str, below: str) -> str:
         """Queries, keys, values, attention over them, and the map that reads its heads."""
         width = self.attention.get("key_width") or self.features // self.heads
         shared = (self.attention.get("key_heads") or self.heads) * width
@@ -75,14 +94,10 @@ class _Stack:
             for what in ("keys", "values")
         )
         given = {"heads": self.heads, "key_width": width, **self.attention}
-        read = self.add(
-            f"{name}.attention", L.Attend(causal=causal, **given), queries, keys, values
-        )
-        return self.affine(f"{name}.output", read, self.heads * width, self.features, scale)
+        read = self.add(f"{name}.attention", L.Attend(**given), queries, keys, values)
+        return self.affine(f"{name}.output", read, self.heads * width, self.features)
 
-    def mlp(
-        self, name: str, below: str, hidden: int, activation: Any, gated: bool, scale: Any = 1
-    ) -> str:
+    def mlp(self, name: str, below: str, hidden: int, activation: Any, gated: bool) -> str:
         """Two maps with an activation between them.
 
         ``gated``: that of a third map multiplies it.
@@ -94,17 +109,27 @@ class _Stack:
         if gated:
             up = self.affine(f"{name}.up", below, self.features, hidden)
             inside = self.add(f"{name}.product", L.Product(), inside, up)
-        return self.affine(f"{name}.down", inside, hidden, self.features, scale)
+        return self.affine(f"{name}.down", inside, hidden, self.features)
 
-    def branch(self, name: str, below: str, make: Callable[[str], str]) -> str:
-        """A residual branch, its norm in front of it or behind the sum."""
-        if self.placement == "pre":
-            return self.add(
-                f"{name}.sum", L.Sum(), below, make(self.add(f"{name}.norm", self.norm(), below))
-            )
-        return self.add(
-            f"{name}.norm", self.norm(), self.add(f"{name}.sum", L.Sum(), below, make(below))
-        )
+    def branch(self, name: str, below: str, *makes: Callable[[str], str]) -> str:
+        """Residual branches that read the same stream, and norms where ``placement`` has them."""
+        reads, ends = below, []
+        if self.placement in ("pre", "sandwich", "peri"):
+            reads = self.add(f"{name}.norm", self.norm(), below)
+        for number, make in enumerate(makes, start=1):
+            end = make(reads)
+            if self.placement in ("sandwich", "peri"):
+                end = self.add(f"{name}.norm_behind_{number}", self.norm(), end)
+            ends.append(end)
+        shortcut, residual = self.weights or (1, 1)
+        if shortcut != 0:
+            ends.insert(0, below)
+        if shortcut != 0 or residual != 1 or len(ends) > 1:
+            weights = (*((shortcut,) if shortcut != 0 else ()), *[residual] * len(makes))
+            end = self.add(f"{name}.sum", L.Sum(weights if self.weights else None), *ends)
+        if self.placement in ("post", "deepnorm"):
+            end = self.add(f"{name}.norm", self.norm(), end)
+        return end
 
     def blocks(
         self,
@@ -112,26 +137,104 @@ class _Stack:
         count: int,
         hidden: int,
         activation: Any,
-        gated: bool,
-        scale: Any,
-        causal: bool,
+        *,
+        gated: bool = False,
+        parallel: bool = False,
     ) -> str:
-        """``count`` blocks of attention and an MLP."""
+        """``count`` blocks of attention and an MLP, one behind the other or side by side."""
         for number in range(1, whole(count, "blocks", 1, DEEPEST) + 1):
             name = f"block_{number}"
-            below = self.branch(
-                f"{name}.attend", below, lambda x, n=name: self.attend(n, x, scale, causal)
-            )
-            below = self.branch(
-                f"{name}.mlp",
-                below,
-                lambda x, n=name: self.mlp(n, x, hidden, activation, gated, scale),
-            )
+
+            def mlp(x: str, n: str = name) -> str:
+                return self.mlp(n, x, hidden, activation, gated)
+
+            def attend(x: str, n: str = name) -> str:
+                return self.attend(n, x)
+
+            if parallel:
+                below = self.branch(name, below, attend, mlp)
+            else:
+                below = self.branch(f"{name}.attend", below, attend)
+                below = self.branch(f"{name}.mlp", below, mlp)
         return below
 
     def network(self, title: str, *sizes: Any) -> Network:
         """The finished network."""
         return titled(title, Network.from_steps(self.steps), *sizes)
+
+
+def transformer_stack(
+    blocks: int = 12,
+    features: int = 768,
+    heads: int = 12,
+    activation: Any = "gelu",
+    placement: str = "pre",
+    norm: Any = "layer",
+    *,
+    shortcut_weight: Any = None,
+    residual_weight: Any = None,
+    gains: Mapping[str, Any] | None = None,
+    attention: Mapping[str, Any] | None = None,
+    parallel: bool = False,
+    gated: bool = False,
+    hidden: int | None = None,
+    vocabulary: int | None = None,
+    length: int | None = None,
+    std: Any = None,
+) -> Network:
+    """Blocks of attention and an MLP, in any of the variants in use.
+
+    With stream ``x``, branch ``f``, norm ``N`` and the residual weights a and b, a block is
+
+        pre        a x + b f(N(x))            post   N(a x + b f(x))
+        sandwich   a x + b N(f(N(x)))         none   a x + b f(x)
+
+    and ends in a norm of its own behind the last block (pre, sandwich, peri). ``placement="peri"``:
+    sandwich with a norm in front of the first block; ``"deepnorm"``: post with the constants of
+    Wang et al. for as many blocks N, ``a = (2 N)^(1/4)``, and gains ``(8 N)^(-1/4)`` of values,
+    outputs and MLPs. ``norm``: "layer", "rms", or an activation in place of the norm, such as
+    ``kc.activation("tanh").transformed(input_scale=0.5)`` (DyT). ``shortcut_weight``,
+    ``residual_weight``: a and b as in :func:`kcalc.residual`, None plain sums; a shortcut weight
+    of 0 is skipless. LayerScale is ``shortcut_weight=1, residual_weight=1e-4``.
+    ``gains``: {role: factor} of the standard deviations of weights; roles are queries, keys,
+    values, output, gate, up, down. ``attention``: arguments of :class:`kcalc.layers.Attend`, as
+    ``identity=`` and ``centre=`` of shaped attention. ``parallel``: attention and MLP read the
+    same stream and are summed with it at once. ``gated``, ``hidden``: of the MLP, ``4 features``
+    wide by default. ``vocabulary``: an embedding in front; None: the input has the tokens'
+    features; ``length``: learned positions behind it. ``std``: as in :func:`gpt2`, or "xavier".
+
+    Returns: a Network. Raises: KcalcError for other placements, norms, roles, and heads that do not
+    divide the features. [Wang et al. 2022 (DeepNorm); Kim et al. 2025 (peri); Ding et al. 2021
+    (sandwich); Zhu et al. 2025 (DyT); Touvron et al. 2021 (LayerScale); Noci et al. 2023 (shaped)]
+    """
+    count = whole(blocks, "blocks", 1, DEEPEST)
+    weights = residual_weights(shortcut_weight, residual_weight)
+    factors = {n: as_number(g, n) for n, g in _named(gains, "gains", ROLES).items()}
+    if placement == "deepnorm":
+        weights = weights or ((2 * count) ** 0.25, 1)
+        beta = (8 * count) ** -0.25
+        factors = dict.fromkeys(("values", *WRITERS, "up", "gate"), beta) | factors
+    stack = _Stack(
+        features, heads, std, _norm(norm), placement,
+        attention=_named(attention, "attention", OPTIONS), weights=weights, gains=factors,
+    )  # fmt: skip
+    if vocabulary is not None or length is not None:
+        below = stack.embedded(vocabulary, length)
+    else:
+        below = stack.add("tokens", L.Input(stack.features))
+    if placement == "peri":
+        below = stack.add("embedding_norm", stack.norm(), below)
+    below = stack.blocks(
+        below,
+        count,
+        _hidden(hidden, stack.features),
+        activation,
+        gated=truth(gated, "gated"),
+        parallel=truth(parallel, "parallel"),
+    )
+    if placement in ("pre", "sandwich", "peri"):
+        stack.add("norm", stack.norm(), below)
+    return stack.network("transformer_stack", count)
 
 
 def gpt2(
@@ -155,17 +258,16 @@ def gpt2(
     ``causal``: False lets every token see all others, which keeps tokens alike, so that kernel maps
     are exact. ``hidden``: the width of the MLPs, by default ``4 features``. [Radford et al. 2019]
     """
-    stack = _Stack(features, heads, std)
-    scale = (
-        1 / math.sqrt(2 * whole(blocks, "blocks", 1, DEEPEST))
-        if truth(depth_scaled, "depth_scaled")
-        else 1
+    scale = 1 / math.sqrt(2 * whole(blocks, "blocks", 1, DEEPEST))
+    stack = _Stack(
+        features,
+        heads,
+        std,
+        attention={"causal": truth(causal, "causal")},
+        gains=dict.fromkeys(WRITERS, scale) if truth(depth_scaled, "depth_scaled") else {},
     )
-    below = stack.add("ids", L.Input())
-    below = stack.add("embedding", L.Embedding(features, vocabulary, stack.sigma()), below)
-    below = stack.add("positions", L.Positions("learned", stack.sigma(), length), below)
     below = stack.blocks(
-        below, blocks, _hidden(hidden, features), activation, False, scale, truth(causal, "causal")
+        stack.embedded(vocabulary, length), blocks, _hidden(hidden, features), activation
     )
     stack.add("norm", L.LayerNorm(), below)
     return stack.network("gpt2", blocks)
@@ -201,13 +303,15 @@ def llama(
         std,
         L.RMSNorm,
         bias=False,
-        attention={"key_heads": key_heads, "rotary": rotary, "window": window},
+        attention={
+            "key_heads": key_heads,
+            "rotary": rotary,
+            "window": window,
+            "causal": truth(causal, "causal"),
+        },
     )
-    below = stack.add("ids", L.Input())
-    below = stack.add("embedding", L.Embedding(features, vocabulary, stack.sigma()), below)
-    below = stack.blocks(
-        below, blocks, whole(hidden, "hidden", 1), activation, True, 1, truth(causal, "causal")
-    )
+    below = stack.embedded(vocabulary)
+    below = stack.blocks(below, blocks, whole(hidden, "hidden", 1), activation, gated=True)
     stack.add("norm", L.RMSNorm(), below)
     return stack.network("llama", blocks)
 
@@ -215,8 +319,8 @@ def llama(
 class _NormedQueries(_Stack):
     """A transformer that normalises queries and keys."""
 
-    def affine(self, name: str, below: str, reads: int, features: int, scale: Any = 1) -> str:
-        made = super().affine(name, below, reads, features, scale)
+    def affine(self, name: str, below: str, reads: int, features: int) -> str:
+        made = super().affine(name, below, reads, features)
         return (
             self.add(f"{name}_norm", L.RMSNorm(), made)
             if name.endswith((".queries", ".keys"))
@@ -241,12 +345,10 @@ def bert(
     Arguments as in :func:`gpt2`. [Devlin et al. 2019]
     """
     stack = _Stack(features, heads, std, placement="post")
-    below = stack.add("ids", L.Input())
-    below = stack.add("embedding", L.Embedding(features, vocabulary, stack.sigma()), below)
-    below = stack.add("positions", L.Positions("learned", stack.sigma(), length), below)
+    below = stack.embedded(vocabulary, length)
     below = stack.add("token_type", L.Positions("constant", stack.sigma(), 1), below)
     below = stack.add("embedding_norm", L.LayerNorm(), below)
-    stack.blocks(below, blocks, _hidden(hidden, features), activation, False, 1, False)
+    stack.blocks(below, blocks, _hidden(hidden, features), activation)
     return stack.network("bert", blocks)
 
 
@@ -285,7 +387,7 @@ def vit(
         below = stack.add("class_token", L.ClassToken(stack.sigma()), below)
         tokens += 1
     below = stack.add("positions", L.Positions("learned", stack.sigma(), tokens), below)
-    below = stack.blocks(below, blocks, _hidden(hidden, features), activation, False, 1, False)
+    below = stack.blocks(below, blocks, _hidden(hidden, features), activation)
     first = L.TokenMix([[1.0] + [0.0] * (tokens - 1)]) if class_token else L.Pool("mean")
     below = stack.add("pool", first, stack.add("norm", L.LayerNorm(), below))
     if classes is not None:
@@ -321,7 +423,7 @@ def t5(
     below = stack.add("ids", L.Input())
     below = stack.add("embedding", L.Embedding(features, vocabulary, scale), below)
     below = stack.blocks(
-        below, blocks, whole(hidden, "hidden", 1), activation, truth(gated, "gated"), scale, False
+        below, blocks, whole(hidden, "hidden", 1), activation, gated=truth(gated, "gated")
     )
     stack.add("norm", L.RMSNorm(), below)
     return stack.network("t5", blocks)
@@ -332,7 +434,7 @@ class _T5(_Stack):
 
     factor: Any = 1
 
-    def affine(self, name: str, below: str, reads: int, features: int, scale: Any = 1) -> str:
+    def affine(self, name: str, below: str, reads: int, features: int) -> str:
         size = (
             self.factor / math.sqrt(self.attention["key_width"])
             if name.endswith(".queries")
@@ -343,3 +445,24 @@ class _T5(_Stack):
 
 def _hidden(hidden: int | None, features: int) -> int:
     return 4 * features if hidden is None else whole(hidden, "hidden", 1)
+
+
+def _norm(norm: Any) -> Callable[[], L.Layer]:
+    """A norm by its name, or an activation in its place."""
+    if isinstance(norm, str) and norm in NORMS:
+        return NORMS[norm]
+    try:
+        layer = L.Nonlinear(norm)
+    except KcalcError:
+        raise KcalcError(
+            f"norm is one of {', '.join(NORMS)}, or an activation in its place, got {glimpse(norm)}"
+        ) from None
+    return lambda: layer
+
+
+def _named(given: Any, what: str, known: Collection[str]) -> dict[str, Any]:
+    """A mapping from known names; empty where none is given. Raises: KcalcError for others."""
+    table = {} if given is None else dict(mapping(given, what))
+    for name in table:
+        choice(name, what, known)
+    return table
