@@ -147,6 +147,14 @@ def shape(
     input_scaling: bool = ...,
     output_std: float | None = ...,
     balance: Literal["gamma", "nu"] = ...,
+    growth: float | None = ...,
+    token_slope: float | None = ...,
+    gradient_mean: float | None = ...,
+    gradient_difference: float | None = ...,
+    score_variance: float | None = ...,
+    centre: float | None = ...,
+    mlp: str | None = ...,
+    token_cosine: float = ...,
     assume_independent: bool = ...,
     **others: Any,
 ) -> Shaping: ...
@@ -194,6 +202,14 @@ def shape(
     input_scaling: bool = OF_METHOD,
     output_std: float | None = OF_METHOD,
     balance: Literal["gamma", "nu"] = OF_METHOD,
+    growth: float | None = OF_METHOD,
+    token_slope: float | None = OF_METHOD,
+    gradient_mean: float | None = OF_METHOD,
+    gradient_difference: float | None = OF_METHOD,
+    score_variance: float | None = OF_METHOD,
+    centre: float | None = OF_METHOD,
+    mlp: str | None = OF_METHOD,
+    token_cosine: float = OF_METHOD,
     assume_independent: bool = OF_METHOD,
     **others: Any,
 ) -> Shaping | RegionalShaping:
@@ -234,10 +250,14 @@ def shape(
       at the same relative rate; needs widths.
       ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
       ``output_std``, ``balance``. See :func:`geometric`.
-    - all methods but ``"geometric"``: ``assume_independent=True`` goes on where a hypothesis of the
-      kernel calculus fails: activations behind depthwise convolutions, products and sums of feature
-      maps that share weights. What is correlated is taken as independent, a heuristic that
-      ``assumptions`` names node by node.
+    - ``"edge"``: transformers, ``L.Attend``. Residual weights, value gains, query-key scale and
+      shaped attention from ``growth``, ``token_slope``, ``gradient_mean``, ``gradient_difference``
+      and ``score_variance``; ``centre``, ``mlp``, ``zeta``; ``tokens=128`` is the number of tokens,
+      ``token_cosine=0`` that of two of them. See :func:`kcalc.shaping.transformer_edge`.
+    - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` goes on where a
+      hypothesis of the kernel calculus fails: activations behind depthwise convolutions, products
+      and sums of feature maps that share weights. What is correlated is taken as independent, a
+      heuristic that ``assumptions`` names node by node.
     - ``others``: targets of a method of your own in ``METHODS``.
 
     A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are

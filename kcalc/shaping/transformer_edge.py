@@ -29,7 +29,15 @@ from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .dks import constants_for, dks
 from .tat import tat
-from .transformer_parts import Parts, is_alike, parts_of, stream, tokens_alone, with_sigmas
+from .transformer_parts import (
+    Parts,
+    parts_of,
+    stream,
+    tells_apart,
+    tokens_alone,
+    two_by_two,
+    with_sigmas,
+)
 from .transformer_stream import (
     DIFFERENCE,
     GROWTH,
@@ -54,9 +62,9 @@ NAMES = {
 MLPS = ("keep", "dks", "tat")
 TOKENS = 128
 LEVEL_KEPT = 1e-6
-CAUSAL = (
-    "constants are those of the network whose tokens all read one another; its masks and positions "
-    "of scores, which tell tokens apart, are taken to leave them as they are"
+APART = (
+    "constants are those of tokens that are alike and all read one another; {}, which tells them "
+    "apart, is taken to leave the constants as they are"
 )
 AT_TOKENS = (
     "conditions hold for {} tokens whose cosine is {:.4g} where the stream begins, of q = {:.4g}"
@@ -194,7 +202,7 @@ def edge(
     With shortcuts, the constants are the branch weights of all attentions, those of all other
     residual blocks, and the query-key scale, a factor of the ``sigma_w`` of all queries: as many
     targets may be given. The default is ``growth=2`` (where every norm stands in a branch, so that
-    the stream can grow; ``gradient_mean=1.5`` elsewhere) and ``token_slope=1``. Sums whose squared
+    the stream can grow; ``gradient_mean=1.1`` elsewhere) and ``token_slope=1``. Sums whose squared
     weights add up to 1 keep that, others keep their shortcut weight. Other weights are left alone.
 
     Without shortcuts attention becomes ``a I + A - c 1 1^T / T``: ``sigma_w = 1`` and
@@ -220,10 +228,12 @@ def edge(
     targets = {NAMES[k]: _positive(v, k) for k, v in given.items() if v is not None}
     count = whole(tokens, "tokens", 2)
     cosine = one_number(token_cosine, "token_cosine")
+    network = two_by_two(network)
     parts = parts_of(network)
     if mlp is not None and (not isinstance(mlp, str) or mlp not in MLPS):
         raise unknown("treatment of activations", mlp, MLPS)
-    notes = [] if is_alike(network) else [Assumption("network", CAUSAL, "heuristic")]
+    apart = tells_apart(network, count)
+    notes = [Assumption("network", APART.format(apart), "heuristic")] if apart else []
     options = {k: v for k, v in given.items() if v is not None} | {"tokens": count}
     options |= {"token_cosine": cosine} if cosine else {}
     if parts.blocks:

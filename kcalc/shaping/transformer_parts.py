@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..calculi.attention.exchangeable import unlike
 from ..foundation.errors import KcalcError
 from ..network.layers import (
     Affine,
@@ -17,7 +18,7 @@ from ..network.layers import (
     Pool,
     Sum,
 )
-from ..network.network import Network
+from ..network.network import Network, sum_weights
 from .residual_blocks import ResidualBlock, needed, residual_blocks
 
 Node = Hashable
@@ -88,7 +89,7 @@ def parts_of(network: Network) -> Parts:
         if sums:
             raise KcalcError(
                 f"the Sum at node {sums[0]!r} is no residual block of two addends, so that its "
-                f"weights have no rule; write a parallel block as two sums, (x + attention) + mlp"
+                f"weights have no rule; write it as sums of a stream and a branch of it"
             )
         end = network.outputs[0]
         return Parts(attentions[0].source, _with_tokens(network, end), attentions, (), ())
@@ -200,9 +201,43 @@ def _alike(layer: Attend) -> Attend:
     )
 
 
-def is_alike(network: Network) -> bool:
-    """Whether no attention tells tokens apart."""
-    return all(network.layer(n) == _alike(network.layer(n)) for n in network.nodes_of(Attend))
+def tells_apart(network: Network, tokens: int) -> str:
+    """What in a network tells as many tokens apart, in words; empty where nothing does."""
+    found = (unlike(op, tokens) for _, op, _ in network.operations)
+    return next((words for words in found if words), "")
+
+
+def two_by_two(network: Network) -> Network:
+    """The network with sums of a stream and several branches of it written as sums of two.
+
+    ``x + f + g`` is ``(x + f) + g``; the last sum has the node of all.
+    """
+    steps: list[Any] = []
+    for node, layer, parents in network.steps():
+        rest = list(parents)
+        ways = [_above(network, parent) for parent in parents] if isinstance(layer, Sum) else []
+        whole = [p for p in parents if ways and all(p in way for way in ways)]
+        if len(parents) < 3 or not whole:
+            steps.append((node, layer, parents))
+            continue
+        weights = dict(zip(parents, sum_weights(layer, len(parents)), strict=True))
+        below, weight = whole[0], weights[whole[0]]
+        rest.remove(below)
+        for k, branch in enumerate(rest, 1):
+            name = node if k == len(rest) else (node, k)
+            steps.append((name, Sum((weight, weights[branch])), (below, branch)))
+            below, weight = name, 1
+    return Network.from_steps(steps, network.outputs)
+
+
+def _above(network: Network, node: Node) -> set[Node]:
+    """The node and all nodes before it."""
+    inside, waiting = set(), [node]
+    while waiting:
+        if (one := waiting.pop()) not in inside:
+            inside.add(one)
+            waiting.extend(network.parents(one))
+    return inside
 
 
 def tokens_alone(network: Network) -> Network:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..foundation.errors import KcalcError, UnreachableTarget
-from ..network.layers import Attend
+from ..network.layers import Attend, Normalisation
 from ..network.network import Network, is_normalised
 from .advice import advised
 from .residual_blocks import with_residual_weights
@@ -30,8 +30,11 @@ from .transformer_stream import (
 Node = Hashable
 ORDER = (GROWTH, MEAN, SLOPE, DIFFERENCE, VARIANCE)
 SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # of where to start
-SOLVED, GROWS = 1e-9, 1e-6
-FARTHEST, FAR = 30.0, 1e3
+SOLVED = 1e-9
+FARTHEST, FAR, NEAR = 30.0, 1e3, 10.0
+EVALUATIONS = 60
+TIGHT = 1e-6
+ZETAS = (1.2, 1.5, 2.0)
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ class System(ABC):
         for shift in SHIFTS if len(start) else ():
             moved = start + np.array([*shift, 0.0, 0.0])[: len(start)]
             with np.errstate(all="ignore"):
-                x = root(self.misses, moved, tol=1e-13).x
-            if np.abs(self.misses(x)).max() < SOLVED:
+                x = root(self.misses, moved, tol=1e-13, options={"maxfev": EVALUATIONS}).x
+            if np.abs(self.misses(x)).max() < SOLVED and np.abs(x - start).max() < NEAR:
                 return x
         return self.refuse() if len(start) else start
 
@@ -114,13 +117,14 @@ class Ratios(System):
         self.request = request
         parts = request.parts
         self.groups = [blocks for blocks in (parts.attending, parts.others) if blocks]
-        levels = [self.at([x] * len(self.groups))[GROWTH] for x in (0.0, 1.0)]
-        self.grows = abs(levels[1] / levels[0] - 1) > GROWS
-        if GROWTH in request.targets and not self.grows:
-            raise UnreachableTarget(
-                f"the stream growth is {levels[0]:.6g} whatever the weights, since norms or "
-                f"normalised sums keep q; give gradient_mean instead of growth"
+        between = [b.entry for b in parts.blocks if b.entry != parts.entry]
+        normed = [n for n in between if isinstance(request.network.layer(n), Normalisation)]
+        if GROWTH in request.targets and normed:
+            raise KcalcError(
+                f"the stream passes the norm at node {normed[0]!r}, so that it cannot grow; give "
+                f"gradient_mean instead of growth"
             )
+        self.grows = not normed and not all(is_normalised(tuple(b.weights)) for b in parts.blocks)
         self.targets = self._completed(dict(request.targets))
 
     def built(self, x: Any) -> Network:
@@ -142,7 +146,7 @@ class Ratios(System):
 
     def _completed(self, targets: dict[str, float]) -> dict[str, float]:
         own = [name for name in targets if name != VARIANCE]
-        first = {GROWTH: 2.0} if self.grows else {MEAN: 1.5}
+        first = {GROWTH: 2.0} if self.grows else {MEAN: 1.1}
         for default, names in ((first, (GROWTH, MEAN)), ({SLOPE: 1.0}, (SLOPE, DIFFERENCE))):
             if len(own) < len(self.groups) and not any(name in targets for name in names):
                 targets |= default
@@ -160,12 +164,12 @@ class Ratios(System):
 
     def begin(self) -> list[float]:
         """Ratios with which all branches together add the growth wanted, or the stream itself."""
-        values = Stream.of(self.request.network, self.request.start).values
         blocks = self.request.parts.blocks
-        shares = [float(values[b.branch].q1) / float(values[b.shortcut].q1) for b in blocks[:1]]
+        values = self.at([-FARTHEST] * len(self.groups)).values
+        share = max(float(values[b.branch].q1) / float(values[b.shortcut].q1) for b in blocks)
         wanted = self.targets.get(GROWTH, 2.0)
         total = wanted - 1 if wanted > 1 else 1.0
-        level = 0.5 * math.log(total / (len(blocks) * max(shares[0], 1e-300)))
+        level = 0.5 * math.log(total / (len(blocks) * max(share, 1e-300)))
         return [*[level] * len(self.groups), 0.0][: len(self.targets)]
 
     def refuse(self) -> NoReturn:
@@ -182,18 +186,22 @@ class Ratios(System):
         if len(self.groups) == 2 and len(names) > 1 and names[1] in (SLOPE, DIFFERENCE):
             found = [self._emphasised(group, names) for group in (0, 1)]
             reach = [value for value in found if value is not None]
-            if len(reach) == 2 and not min(reach) < self.targets[names[1]] < max(reach):
-                steeper = advised(
-                    "; mlp='dks' with zeta=1.2 reaches it", "edge", mlp="dks", zeta=1.2
+            wanted = self.targets[names[1]]
+            if len(reach) == 2 and not min(reach) < wanted * (1 - TIGHT) < max(reach) - 2 * TIGHT:
+                steeper = (
+                    advised(f"; mlp='dks' with zeta={z:g} reaches it", "edge", mlp="dks", zeta=z)
+                    for z in ZETAS
                 )
                 raise UnreachableTarget(
-                    f"{names[1]} = {self.targets[names[1]]:g} is out of reach where {first} = "
+                    f"{names[1]} = {wanted:g} is out of reach where {first} = "
                     f"{self.targets[first]:g}: it is {found[0]:.6g} with branches of attention "
-                    f"alone and {found[1]:.6g} with those of MLPs alone{steeper}"
+                    f"alone and {found[1]:.6g} with those of MLPs alone"
+                    f"{next((words for words in steeper if words), '')}"
                 )
+        asked = ", ".join(f"{name} = {value:g}" for name, value in self.targets.items())
         raise UnreachableTarget(
-            f"no constants were found with {', '.join(f'{n} = {t:g}' for n, t in self.targets.items())}"
-            f"; give fewer targets, and read the others from the values of the result"
+            f"no constants were found with {asked}; give fewer targets, and read the others from "
+            f"the values of the result"
         )
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
