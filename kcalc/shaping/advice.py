@@ -151,8 +151,8 @@ def _refuse_attention(network: Network) -> None:
     attending = network.nodes_of(Attend)
     if attending:
         raise NoRule(
-            f"node {attending[0]!r} attends over tokens, and shaping methods are for networks "
-            f"without attention; "
+            f"node {attending[0]!r} attends over tokens: method='edge' shapes networks with "
+            "attention, other shaping methods those without; "
             "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its "
             "initialisation does"
         )

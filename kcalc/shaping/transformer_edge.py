@@ -22,7 +22,7 @@ from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import whole
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
-from ..network.layers import Nonlinear
+from ..network.layers import Affine, Nonlinear
 from ..network.network import Network
 from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
@@ -137,12 +137,56 @@ class TransformerShaping(Shaping):
             "value_gains": {str(node): gain for node, gain in self.value_gains.items()},
         }
 
+    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
+        """A copy of a PyTorch model with the constants in its initial weights.
+
+        The layer that ends a residual branch is multiplied by the branch's weight over that which
+        it had, and queries by the query-key scale, so that the copy computes what ``network`` does
+        at initialisation. ``model``: the one that :func:`kcalc.read` read, at initialisation;
+        ``example_inputs`` may be left out if this very object was read before. No ``options``.
+
+        Raises: KcalcError for shapings that change more than such weights (activations, attention
+        without shortcuts, shortcut weights), and for branches that end in a norm.
+        """
+        from ..interchange.read import last_reading, read
+        from ..interchange.torch_model.scaled import scaled_copy
+
+        if options:
+            raise unknown("option of apply_to", next(iter(options)), ())
+        factors = self._factors()
+        reading = None if example_inputs else last_reading(model)
+        return scaled_copy(model, reading or read(model, *example_inputs), factors)
+
+    def _factors(self) -> dict[Node, float]:
+        """{Affine node: what its weights are multiplied by}."""
+        parts = parts_of(self.original)
+        if not parts.blocks or self.original.activations != self.network.activations:
+            raise KcalcError(
+                "apply_to multiplies initial weights, and this shaping changes activations or "
+                "attention; build the model from .network, or write it with .export('json')"
+            )
+        factors = {a.queries: self.query_key_scale for a in parts.attentions}
+        for block in parts.blocks:
+            along, through = self.weights[block.node]
+            last = block.branch
+            while self.original.layer(last).passes:
+                (last,) = self.original.parents(last)
+            if not isinstance(self.original.layer(last), Affine) or along != block.weights[0]:
+                raise KcalcError(
+                    f"node {block.node!r}: its shortcut weight changes or its branch does not end "
+                    f"in an Affine layer, so that no weights of the model can be multiplied; "
+                    f"build the model from .network"
+                )
+            factors[last] = through / float(block.weights[1])
+        return {node: factor for node, factor in factors.items() if factor != 1}
+
     def plot(self, ax: Any = None) -> Any:
         """Draw q and the token cosine along the stream, before and after."""
         from .token_plots import stream_figure
 
-        before = Stream.of(self.original, self.start)
-        return stream_figure(before.profile(), Stream.of(self.network, self.start).profile(), ax)
+        before = self._before(lambda net: Stream.of(net, self.start).profile())
+        profiles = {"before": before, "after": Stream.of(self.network, self.start).profile()}
+        return stream_figure({k: v for k, v in profiles.items() if v is not None}, ax)
 
 
 # -- the method ------------------------------------------------------------------------------------
@@ -266,13 +310,13 @@ def _with_shortcuts(
     notes: list[Assumption],
 ) -> TransformerShaping:
     network, by_node, edits = _activated(request, activation, mlp, zeta)
-    request = replace(request, network=network)
+    given, request = request.network, replace(request, network=network)
     system = Ratios(request)
     found = system.solved()
     shaped, scale = system.built(found), system.scale(found)
     parts = request.parts
     new = {b.node: b.weights for b in parts_of(shaped).blocks}
-    weights = {node: (float(a), float(b)) for node, (a, b) in new.items()}
+    weights = {n: (float(new[n][0]), float(new[n][1])) for n in shaped if n in new}
     edits += [
         f"{b.node}: weights {b.weights[0]}, {b.weights[1]} -> shortcut {weights[b.node][0]:.10g}, "
         f"branch {weights[b.node][1]:.10g}"
@@ -282,7 +326,7 @@ def _with_shortcuts(
     return TransformerShaping(
         "edge",
         options | ({} if mlp == "keep" else {"mlp": mlp} | _zeta(mlp, zeta)),
-        request.network,
+        given,
         shaped,
         ConstantsTable(by_node),
         {},
