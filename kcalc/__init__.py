@@ -108,8 +108,9 @@ _ROOMS = {
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
-    "residual_blocks shape vanilla_maps with_residual_weights",
+    "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
+    "depth_profile equivalent_parameters phase_diagram residual_blocks shape vanilla_maps "
+    "with_residual_weights",
     "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck trained_coordinates "
     "transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
@@ -121,6 +122,8 @@ __all__ = [
     "Activation",
     "Audit",
     "Constants",
+    "DepthLaws",
+    "DepthProfile",
     "Fluctuations",
     "FreshnessError",
     "Gradients",
@@ -157,7 +160,9 @@ __all__ = [
     "compare",
     "coordinate_check",
     "crelu_budget",
+    "depth_laws",
     "depth_limit",
+    "depth_profile",
     "depth_stability",
     "empirical_ntk",
     "equivalent_parameters",

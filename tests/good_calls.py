@@ -103,6 +103,8 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "phase_diagram": lambda: good("erf", [1.0, 2.0], [0.0, 0.5]),
     "q_map": lambda: good(vanilla()),
     "Sampling": lambda: good(),
+    "depth_laws": lambda: good(kc.architectures.transformer_stack(2, 8, 2), 4),
+    "depth_profile": lambda: good(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "tied_readout": lambda: good(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "token_map": lambda: good(vanilla(), 8),
     "q_values": lambda: good(vanilla()),

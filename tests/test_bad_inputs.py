@@ -100,6 +100,7 @@ DEAR = (
 )
 TRUE_OR_FALSE = {
     "assume_independent",
+    "backward",
     "batch_norm",
     "bias",
     "biases",

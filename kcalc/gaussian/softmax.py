@@ -140,6 +140,23 @@ def self_overlap(tokens: int, variance: float) -> float:
     )
 
 
+def row_entropy(tokens: int, variance: float) -> float:
+    """``-E sum_j A_j ln A_j`` of one row, in nats; ``ln T`` where all weights are equal.
+
+    It is ``E ln Z - E sum_j A_j a_j`` with ``Z = sum_j e^(a_j)``; the second part is
+    ``v (1 - S_self)`` by Stein's lemma, the first
+    ``ln T + int [exp(-T e^u) - (E f(u + a))^T] du``.
+    """
+    if tokens == 1:
+        return 0.0
+    width = math.sqrt(variance)
+    side = _Side.over(tokens, width, STEP)
+    missing = np.minimum(side.averaged(0.0, width)[0], ALMOST_ONE)
+    level = tokens * np.exp(np.minimum(side.start + side.step * np.arange(side.count), 40.0))
+    excess = side.step * float((np.exp(-level) - np.exp(tokens * np.log1p(-missing))).sum())
+    return math.log(tokens) + excess - variance * (1 - self_overlap(tokens, variance))
+
+
 def overlap_gap(tokens: int, variance: float, below: float) -> float:
     """The difference ``S_self - S`` at the covariance ``variance - below``.
 

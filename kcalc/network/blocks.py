@@ -72,7 +72,7 @@ def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, 
 
     See :meth:`kcalc.Network.blocks`.
     """
-    pieces = _pieces(steps, outputs)
+    pieces = trunk_pieces(steps, outputs)
     codes: dict[Any, int] = {}
     numbers = [codes.setdefault(code, len(codes)) for _, _, code in pieces]
     blocks: list[Block] = []
@@ -86,7 +86,7 @@ def find_blocks(steps: Sequence[Step], outputs: Sequence[Node]) -> tuple[Block, 
     return tuple(blocks)
 
 
-def _pieces(
+def trunk_pieces(
     steps: Sequence[Step], outputs: Sequence[Node]
 ) -> list[tuple[Node | None, tuple[Node, ...], Any]]:
     """(entry, nodes, code) between consecutive cuts; equal codes mean isomorphic pieces."""

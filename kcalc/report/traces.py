@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.global_maps import c_map, node_values
+from ..calculi.global_maps import c_map
 from ..calculi.regime import kind
 from ..foundation.errors import KcalcError
 from ..network.network import Network
@@ -102,20 +102,16 @@ def _from_program(program: Program) -> Trace:
 
 def _from_network(network: Network, tokens: Mapping[str, Any]) -> Trace:
     rows = depth_trace(network, **tokens)
-    values = node_values(network, np.array(STARTS), 1.0, **tokens)
     out = Trace()
     for row in rows.trunk:
         node = rows.nodes[row]
         out.depth.append(int(rows.depth[row]))
         out.names.append(str(node))
-        out.q.append(float(np.ravel(values[node][0])[0]))
+        out.q.append(float(rows.q[row]))
         out.c.append([float(x) for x in rows.values[row]])
     middle = STARTS.index(0.0)
-    for node, value in values.items():
-        out.nodes[node] = (
-            float(np.ravel(value.q1)[0]),
-            float(np.broadcast_to(value.c, (len(STARTS),))[middle]),
-        )
+    for node, q, c in zip(rows.nodes, rows.q, rows.values, strict=True):
+        out.nodes[node] = (float(q), float(c[middle]))
     slopes = c_map(network, **tokens).derivative(1)(1.0)
     out.slope = float(slopes[network.outputs[-1]] if isinstance(slopes, dict) else slopes)
     out.level = out.nodes[network.outputs[-1]][1]

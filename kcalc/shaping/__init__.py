@@ -14,6 +14,7 @@ from .advice import OPTION, Record, record
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
+from .depth_laws import DepthLaws, depth_laws, repeated_block
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
@@ -22,6 +23,7 @@ from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
+from .profiles import DepthProfile, depth_profile
 from .regional import RegionalShaping, shape_reading
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
@@ -55,7 +57,9 @@ __all__ = [
     "Consequences",
     "Constants",
     "ConstantsTable",
+    "DepthLaws",
     "DepthLimit",
+    "DepthProfile",
     "Edge",
     "EdgeShaping",
     "EquivalentParameters",
@@ -72,7 +76,9 @@ __all__ = [
     "Solutions",
     "TransformerShaping",
     "VanillaMaps",
+    "depth_laws",
     "depth_limit",
+    "depth_profile",
     "dks",
     "edge",
     "edge_curve",
@@ -89,6 +95,7 @@ __all__ = [
     "normaliser_free",
     "phase_diagram",
     "record",
+    "repeated_block",
     "residual_blocks",
     "residual_weights",
     "self_normalising",

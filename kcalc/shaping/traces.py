@@ -1,14 +1,20 @@
-"""The depth trace of a network: the c value of every layer, from several c values of the input."""
+"""The depth trace of a network: q, c and token cosine of every layer, and where its blocks end."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from ..activations import activation
+from ..calculi.attention.structure import tells_tokens_apart
+from ..calculi.attention.values import SampledValues, several
 from ..calculi.global_maps import node_values
+from ..maps.maps import Assumption
+from ..network import layers as L
+from ..network.blocks import trunk_pieces
 from ..network.layers import Affine, Nonlinear
 from ..network.network import Network
 
@@ -19,38 +25,53 @@ STARTS = (-0.9, -0.5, 0.0, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class DepthTrace:
-    """c values of nodes in the order of the network.
+    """q, c and token cosines of nodes in the order of the network.
 
-    The inputs have q = 1 and the c values ``cosines``.
+    The inputs have the c values ``cosines``, and q = 1 unless said otherwise.
 
     ``depth``: the nonlinear layers on the longest way from an input to the node, itself included,
-    and a half more after an Affine that follows them, shape (nodes,). ``values``: shape (nodes,
-    cosines). ``layers``: the rows that are Affine or Nonlinear. ``trunk``: the rows of the nodes
-    through which all ways from inputs to outputs pass; where there are hardly any, those on a
-    longest way.
+    and a half more after an Affine that follows them, shape (nodes,). ``values``: c values, shape
+    (nodes, cosines). ``q``, ``token_cosine``: shape (nodes,), the latter None without tokens and
+    nan where they are pooled. ``errors``: {"q", "c", "token_cosine": standard errors, (nodes,)}
+    where attention is sampled. ``layers``: the rows that are Affine or Nonlinear. ``trunk``: the
+    rows of the nodes through which all ways from inputs to outputs pass; where there are hardly
+    any, those on a longest way. ``blocks``: the rows of the nodes between which the blocks lie.
+    ``found``: the result of :func:`kcalc.node_values`.
     """
 
     cosines: tuple[float, ...]
     nodes: tuple[Node, ...]
     depth: Array
     values: Array
+    q: Array
+    token_cosine: Array | None
+    errors: dict[str, Array]
     layers: Array
     trunk: Array
+    blocks: Array
+    found: Any = field(repr=False)
+    assumptions: tuple[Assumption, ...] = ()
 
 
-def depth_trace(network: Network, cosines: Sequence[float] = STARTS, **tokens: Any) -> DepthTrace:
-    """The c value of every node for inputs of q = 1.
+def depth_trace(
+    network: Network, cosines: Iterable[float] = STARTS, q: float = 1.0, **options: Any
+) -> DepthTrace:
+    """The values of every node for inputs of the given q and c values.
 
-    ``tokens``: the arguments of :func:`kcalc.node_values` over tokens.
+    ``options``: the arguments of :func:`kcalc.node_values` about tokens and sampling. Sampled
+    values are those of two inputs of the first c value alone.
 
     Raises: KcalcError where the kernel calculus does not apply or overflows.
     """
     starts = tuple(float(c) for c in cosines)
-    found = node_values(network, np.array(starts), 1.0, **tokens)
+    tokens = options.get("tokens")
+    own = several(tokens)  # an array says its own q and cosines
+    sampled = own or options.get("sampling") is not None
+    sampled = sampled or (tokens is not None and tells_tokens_apart(network, tokens))
+    given = {} if own else {"c": starts[0] if sampled else np.array(starts), "q": q}
+    found: Any = node_values(network, **given, **options)
     nodes = tuple(node for node, _, _ in network.steps())
-    values = np.array(
-        [np.broadcast_to(found[node][2], (len(starts),)) for node in nodes], dtype=float
-    )
+    columns, errors = _columns(found, nodes, len(starts))
     layers = [
         i
         for i, (_, layer, _) in enumerate(network.steps())
@@ -62,10 +83,91 @@ def depth_trace(network: Network, cosines: Sequence[float] = STARTS, **tokens: A
         starts,
         nodes,
         depth,
-        values,
+        columns["c"],
+        columns["q"],
+        columns.get("token_cosine"),
+        errors,
         np.array(layers),
         np.array(trunk if len(trunk) > 3 else longest),
+        np.array(block_ends(network)),
+        found,
+        tuple(found.assumptions),
     )
+
+
+def _columns(
+    found: Any, nodes: Sequence[Node], count: int
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """({"q", "c", "token_cosine": values}, {name: standard errors}), a row per node."""
+    values = [found[node] for node in nodes]
+
+    def column(name: str) -> Array:
+        read = (getattr(value, name) for value in values)
+        return np.array([np.nan if x is None else float(np.ravel(x)[0]) for x in read])
+
+    if isinstance(found, SampledValues):
+        names = ("q", "c", "token_cosine")
+        columns = {name: column(name) for name in names}
+        columns["c"] = np.repeat(columns["c"][:, None], count, axis=1)
+        return columns, {name: column(f"{name}_error") for name in names}
+    columns = {
+        "q": column("q1"),
+        "c": np.array([np.broadcast_to(value.c, (count,)) for value in values], dtype=float),
+    }
+    if hasattr(values[0], "token_cosine1"):
+        columns["token_cosine"] = column("token_cosine1")
+    return columns, {}
+
+
+def block_ends(network: Network) -> list[int]:
+    """Rows of the nodes between which the blocks of a network lie.
+
+    Blocks are the repeated pieces of the trunk, and pieces with a residual sum. They are compared
+    without widths, standard deviations, weights of sums and activations, so that blocks with
+    constants of their own count as repeated. Of a network without blocks, all rows through which
+    every way passes.
+    """
+    tanh = activation("tanh")
+
+    def bare(node: Node, layer: Any) -> Any:
+        if isinstance(layer, Affine):
+            return replace(layer, features=None, sigma_w=1, sigma_b=0, groups=1)
+        if isinstance(layer, Nonlinear):
+            return L.Nonlinear(tanh)
+        return L.Sum() if isinstance(layer, L.Sum) else layer
+
+    plain = network.map_layers(bare, Affine, Nonlinear, L.Sum)
+    row = {node: i for i, node in enumerate(network)}
+    ends: set[int] = set()
+    pieces = trunk_pieces(tuple(plain.steps()), plain.outputs)
+    sums, mixes = (
+        [any(isinstance(plain.layer(n), kinds) for n in nodes) for _, nodes, _ in pieces]
+        for kinds in ((L.Sum,), (L.Attend, L.TokenMix))
+    )
+    codes, start = [code for _, _, code in pieces], 0
+    while start < len(codes):
+        size = next((k for k, code in enumerate(codes[start:]) if k and code == codes[start]), 1)
+        inside = [k for k in range(start, start + size) if sums[k]]
+        mixed = any(mixes[start : start + size])
+        if len(inside) > 1 and not (mixed and len({codes[k] for k in inside}) == len(inside)):
+            size = 1  # residual branches are blocks by themselves, but for attention and its MLP
+        count = 1
+        while _same(codes, start, start + count * size, size):
+            count += 1
+        size = 1 if count == 1 else size
+        stop = start + count * size
+        entry = pieces[start][0]
+        if entry is not None and (count > 1 or sums[start]):
+            lasts = (
+                max(row[n] for n in nodes) for _, nodes, _ in pieces[start:stop][size - 1 :: size]
+            )
+            ends |= {row[entry], *lasts}
+        start = stop
+    return sorted(ends) or [row[node] for node in network.cut_nodes()]
+
+
+def _same(codes: Sequence[Any], one: int, two: int, size: int) -> bool:
+    return two + size <= len(codes) and codes[one : one + size] == codes[two : two + size]
 
 
 def _depths(network: Network) -> tuple[Array, list[int]]:

@@ -510,6 +510,31 @@ class _Scores:
         ), grams
 
 
+def drawn_rows(
+    op: P.Attend, queries: Array, keys: Array, draws: int, seed: int
+) -> tuple[Array, Array]:
+    """(variance of the scores of a row about their mean, entropy of its weights), per draw.
+
+    Means over the rows that see several tokens; ``queries``, ``keys``: covariances over tokens.
+    """
+    rng = np.random.default_rng((seed, len(queries)))
+    made = _Scores(op, queries, keys, 1, len(queries), len(keys))
+    parts = []
+    for _ in range(draws):
+        scores = made.drawn(rng, 1)[0][0, 0]
+        sees = np.isfinite(scores)
+        scores = scores[sees.sum(axis=1) > 1]
+        sees = np.isfinite(scores)
+        counts = sees.sum(axis=1, keepdims=True)
+        seen = np.where(sees, scores, 0.0)
+        apart = np.where(sees, seen - seen.sum(axis=1, keepdims=True) / counts, 0.0)
+        weights = weights_of(op, scores, np)
+        bits = weights * np.log(np.where(weights > 0, weights, 1.0))
+        parts.append(((apart**2 / (counts - 1)).sum(axis=1).mean(), -bits.sum(axis=1).mean()))
+    variances, entropies = np.array(parts).T
+    return variances, entropies
+
+
 def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:
     """Matrices with those of two independent groups of places in them, and 0 elsewhere."""
     total = sum(map(len, places))

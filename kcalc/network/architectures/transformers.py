@@ -51,8 +51,10 @@ class _Stack:
         for name in ("key_heads", "key_width"):
             if self.attention.get(name) is not None:
                 self.attention[name] = whole(self.attention[name], name, 1)
-        if self.std not in (None, "xavier"):
+        if self.std is not None and not isinstance(self.std, str):
             self.std = as_number(self.std, "std")
+        elif self.std is not None:
+            choice(self.std, "std", ("xavier",))
         choice(self.placement, "placement of norms", PLACEMENTS)
 
     def add(self, name: str, layer: L.Layer, *reads: str) -> str:
@@ -62,7 +64,7 @@ class _Stack:
 
     def sigma(self, scale: Any = 1) -> Any:
         """The standard deviation of the entries of an embedding."""
-        return scale if self.std in (None, "xavier") else self.std * scale
+        return scale if self.std is None or isinstance(self.std, str) else self.std * scale
 
     def affine(self, name: str, below: str, reads: int, features: int) -> str:
         """New weights of standard deviation ``std``, times the gain of their role.
@@ -208,6 +210,7 @@ def transformer_stack(
     (sandwich); Zhu et al. 2025 (DyT); Touvron et al. 2021 (LayerScale); Noci et al. 2023 (shaped)]
     """
     count = whole(blocks, "blocks", 1, DEEPEST)
+    choice(placement, "placement of norms", PLACEMENTS)
     weights = residual_weights(shortcut_weight, residual_weight)
     factors = {n: as_number(g, n) for n, g in _named(gains, "gains", ROLES).items()}
     if placement == "deepnorm":

@@ -1,0 +1,72 @@
+"""Plots of depth profiles: sizes, cosines, scores and gradients over the blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import axis_names
+from .frame import PALETTE, STYLES, finish, panels, plain_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray
+# label of the axis: whether it is logarithmic, and the columns with their labels
+PANELS: dict[str, tuple[bool, dict[str, str]]] = {
+    "mean square": (True, {"q": "stream", "branch": "added by the block"}),
+    "cosine": (False, {"token_cosine": "of two tokens", "c": "of two inputs"}),
+    "scores": (False, {"score_variance": "variance", "entropy": "entropy of a row (nats)"}),
+    axis_names.GRADIENT: (
+        True,
+        {"gradient_mean": "mean mode", "gradient_difference": "difference mode"},
+    ),
+}
+
+
+def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Array:
+    """Draw the quantities of a depth profile over its blocks, a panel per kind of quantity.
+
+    Panels of quantities that the network does not have are left out. Lines with standard errors
+    have bars. ``ax``: as many Axes as panels; None: those of a new figure. Returns: the Axes.
+    """
+    columns = profile.columns
+    drawn = {
+        label: (log, {name: text for name, text in lines.items() if name in columns})
+        for label, (log, lines) in PANELS.items()
+    }
+    drawn = {label: part for label, part in drawn.items() if part[1]}
+    places = panels(ax, len(drawn), 3.1 * len(drawn), 2.9)
+    for place, (label, (log, lines)) in zip(np.ravel(places), drawn.items(), strict=True):
+        alone = label == axis_names.GRADIENT and "gradient_difference" not in columns
+        for k, (name, text) in enumerate(lines.items()):
+            _line(place, profile, name, None if alone else text, k)
+        if log:
+            place.set_yscale("log")
+            _widen(place)
+        place.set(xlabel=axis_names.BLOCKS, ylabel=label)
+        finish(place, [], ax is None, legend=not alone)
+    return places
+
+
+def _line(ax: Axes, profile: Any, name: str, label: str | None, number: int) -> None:
+    values, errors = getattr(profile, name), profile.errors.get(name)
+    wide = values if values.ndim == 2 else values[:, None]
+    blocks = np.arange(len(values))
+    look: dict[str, Any] = {"color": PALETTE[number], "linestyle": STYLES[number], "linewidth": 1.3}
+    for k in range(wide.shape[1]):
+        shown = label if k == 0 else None
+        if errors is None:
+            ax.plot(blocks, wide[:, k], label=shown, **look)
+        else:
+            ax.errorbar(blocks, wide[:, k], yerr=errors, elinewidth=0.8, label=shown, **look)
+
+
+def _widen(ax: Axes) -> None:
+    """At least a factor of two on a logarithmic axis, so that constants are seen as constant."""
+    low, high = ax.get_ylim()
+    if high < 2 * low:
+        ax.set_ylim(low / 2, high * 2)
+    plain_ticks(ax.yaxis, *ax.get_ylim())

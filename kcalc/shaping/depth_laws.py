@@ -1,0 +1,449 @@
+"""Laws of depth of a repeated block: growth of the stream, and where cosines and gradients end.
+
+The state of the stream is (q, x): its mean square, and the cosine x of two tokens of one input, or
+of two inputs where there are no tokens. Streams with plain shortcuts, ``x + f(x)``, add
+
+    q' = q + b(q, x),    b -> k q^a    as q grows,    and    x'  moves towards  B(x) = d / b,
+
+where b and d are the mean square and the covariance that branches add. So x tends to a fixed point
+of B, ``B(x*) = x*`` with slope s there, and over many blocks L
+
+    a = 0    q ~ k L                       |x - x*| ~ L^(s - 1)          gradients ~ L^(m / k)
+    a < 1    q ~ (k L / e)^e               |x - x*| ~ L^(e (s - 1))      gradients ~ L^(e m / k)
+    a = 1    q is multiplied by a factor per block, and so are distances and gradients
+
+where e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
+gradients. Other blocks are followed until q and x settle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..calculi.attention.structure import read_tokens, tells_tokens_apart
+from ..calculi.global_maps import c_map, node_values, token_map
+from ..calculi.gradients import gradients
+from ..fields.arguments import cosine_array, one_q
+from ..foundation.errors import KcalcError
+from ..foundation.printing import Shown
+from ..foundation.process_state import cached_property
+from ..maps.maps import Approximable, Assumption
+from ..network.combinators import chain
+from ..network.compose import require_network
+from ..network.layers import Affine, Input
+from ..network.network import Network
+from .profiles import trunk_sums
+from .q_limits import length_scale
+
+Node = Hashable
+LARGE = 1e10  # q at which limits are read
+APART = 1e3  # between two of them, which tell the power of q
+SAME = 1e-6
+WHOLE = 1e-4  # powers this near to 0 and 1 are these
+SETTLED = 1e-13
+ROUNDED = 1e-15
+BLOCKS = 300  # that are followed one by one
+FARTHEST = 1e8  # q values, or 1 over them, at which a stream counts as growing or vanishing
+NEAREST = 1e-6  # 1 - x at which the search for fixed points of B ends
+
+
+@dataclass(frozen=True)
+class DepthLaws(Shown, Approximable):
+    """Laws of many copies of a block.
+
+    ``law``: the stream "settles", or grows in a "linear" way, as a "power" of depth, or is
+    multiplied per block ("exponential"). ``q``: the mean square that it settles at, else nan.
+    ``growth``: per block and in the limit, what a linear stream gains, the factor of an exponential
+    one (below 1 it vanishes), the amplitude A of a power ``A L^exponent``; where q settles, the
+    factor of distances from it. ``exponent``: of depth, 1 for linear growth, else nan.
+
+    ``cosine``: the limit x* of token cosines, or without tokens of the c of two inputs. Distances
+    from it are multiplied by ``cosine_rate`` per block, and shrink by a factor e over
+    ``correlation_depth`` blocks; of linear and power laws they fall as a power of depth,
+    ``cosine_exponent`` (nan for others; the rate is then 1).
+
+    ``gradient_mean``, ``gradient_difference``: the factors by which a block multiplies the two
+    modes of squared gradients on the way back; of linear and growing power laws, the power of
+    ``L / l`` by which they grow from depth L back to depth l, infinite where they grow faster than
+    any power. Without tokens there is one mode.
+    """
+
+    law: str
+    q: float
+    growth: float
+    exponent: float
+    cosine: float
+    cosine_rate: float
+    cosine_exponent: float
+    gradient_mean: float
+    gradient_difference: float
+    assumptions: tuple[Assumption, ...] = field(default=(), repr=False, compare=False)
+    listed = ("correlation_depth",)
+
+    @property
+    def correlation_depth(self) -> float:
+        """Blocks over which distances from the limit of cosines shrink by a factor e."""
+        return float(length_scale(np.asarray(self.cosine_rate)))
+
+
+def depth_laws(
+    block: Network, tokens: int | None = None, token_cosine: float = 0.0, q: float = 1.0
+) -> DepthLaws:
+    """The laws of infinitely many copies of a block.
+
+    ``block``: a network of one input and one output, or one that repeats a block, which is then
+    taken. ``tokens``: how many an input has, for blocks with attention, in which tokens are alike;
+    ``token_cosine``: the cosine of two of them (without tokens, that of two inputs) and ``q`` their
+    mean square at the start, which decide where there are several limits.
+
+    Returns: a :class:`DepthLaws`. Raises: KcalcError for networks that repeat nothing and have
+    several inputs or outputs, attention that tells tokens apart, streams that neither settle nor
+    grow by one of the laws, and as :func:`kcalc.node_values` does.
+    """
+    found = _Block(repeated_block(block), tokens)
+    given = read_tokens(tokens, token_cosine if tokens is not None else None)
+    if given is not None and tells_tokens_apart(found.network, tokens):
+        raise KcalcError(
+            "depth_laws needs attention that keeps tokens alike: causal masks, rotary embeddings "
+            "and class tokens do not; build the network with causal=False"
+        )
+    start, size = float(cosine_array(token_cosine)), float(one_q(q))
+    found.check(size, start)
+    if found.additive:
+        return _additive(found, start)
+    return _followed(found, size, start)
+
+
+def repeated_block(network: Network) -> Network:
+    """The block that a network repeats most, or the network itself where it repeats none.
+
+    Raises: KcalcError for other than one input and one output.
+    """
+    require_network(network)
+    blocks = [b for b in network.blocks() if b.count > 1 and b.entry is not None]
+    if blocks:
+        best = max(blocks, key=lambda b: len(b.nodes))
+        inside = set(best.pieces[0])
+        entry, steps = best.entry, [step for step in network.steps() if step[0] in inside]
+    elif len(network.inputs) == len(network.outputs) == 1:
+        entry, steps = network.inputs[0], [step for step in network.steps() if step[2]]
+    else:
+        raise KcalcError(
+            "depth_laws needs a block with one input and one output, or a network that repeats one"
+        )
+    return Network.from_steps([(entry, Input(), ()), *steps])
+
+
+class _Block:
+    """A block as a map of (q, x), and its branches.
+
+    An Affine of standard deviation 1 makes its input, a fresh stream as between blocks.
+    """
+
+    def __init__(self, block: Network, tokens: int | None) -> None:
+        self.block, self.tokens = block, tokens
+        self.entry, self.output = block.inputs[0], block.outputs[0]
+        below = (self.entry, "input")
+        steps = list(block.steps())[1:]
+        self.network = Network.from_steps(
+            [(below, Input(), ()), (self.entry, Affine(bias=False), (below,)), *steps]
+        )
+        self.given: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
+        self.assumptions: tuple[Assumption, ...] = ()
+
+    def check(self, q: float, x: float) -> None:
+        """Refuse blocks whose output is more than (q, x), as where channels have means."""
+        three = _Block(chain(self.block, self.block, self.block), self.tokens).step(q, x)
+        for _ in range(3):
+            q, x = self.step(q, x)
+        if not np.allclose(three, (q, x), rtol=SAME):
+            raise KcalcError(
+                f"three of these blocks have q = {three[0]:.6g}, and each by itself makes "
+                f"{q:.6g} of the same stream: what a block hands on is not fresh (activations "
+                f"without an Affine behind them are added); end its branches in an Affine"
+            )
+
+    def values(self, q: float, x: float) -> Any:
+        """The values of all nodes."""
+        if self.tokens is None:
+            found = node_values(self.network, x, q=q)
+        else:
+            found = node_values(self.network, q=q, token_cosine=x, tokens=self.tokens)
+        self.assumptions = found.assumptions
+        return found
+
+    def size(self, values: Any, node: Node) -> tuple[float, float]:
+        """(q, x) of a node."""
+        value = values[node]
+        cosine = value.c if self.tokens is None else value.token_cosine1
+        return float(value.q1), float(cosine)
+
+    def step(self, q: float, x: float) -> tuple[float, float]:
+        """The stream behind the block."""
+        return self.size(self.values(q, x), self.output)
+
+    def map(self, node: Node) -> Any:
+        """The map of x from the input of the block to a node."""
+        network = self.upto(node)
+        if self.tokens is None:
+            return c_map(network)
+        return token_map(network, self.tokens)
+
+    def upto(self, node: Node) -> Network:
+        """The part of the block that makes a node."""
+        needed = {node}
+        for name, _, parents in reversed(tuple(self.network.steps())):
+            if name in needed:
+                needed |= set(parents)
+        return Network.from_steps([s for s in self.network.steps() if s[0] in needed], [node])
+
+    def gradient(self, node: Node, q: float, x: float) -> tuple[float, float]:
+        """Both modes of the squared gradient from a node back to the input of the block."""
+        own = None if self.tokens is None else x
+        found = gradients(self.upto(node), q, tokens=self.tokens, token_cosine=own)
+        if found.mean is None:
+            return found.nodes[self.entry], math.nan
+        difference = (found.difference or {}).get(self.entry, math.nan)
+        return found.mean[self.entry], difference if difference > ROUNDED else 0.0 * difference
+
+    @cached_property
+    def branches(self) -> list[tuple[Node, float]]:
+        """The branches of all sums of the trunk, with their squared weights."""
+        sums = trunk_sums(self.network)
+        return [(node, float(w) ** 2) for _, parts in sums.values() for node, w in parts]
+
+    @cached_property
+    def additive(self) -> bool:
+        """Whether the stream is the input of the block plus branches, and nothing else."""
+        stream = self.entry
+        for node, (shortcut, _) in trunk_sums(self.network).items():
+            if shortcut[0] != stream or float(shortcut[1]) != 1:
+                return False
+            stream = node
+        return stream == self.output and self.output != self.entry
+
+    def added(self, q: float, x: float) -> tuple[float, float]:
+        """(b, u): the mean square that branches add, and 1 - B(x)."""
+        values = self.values(q, x)
+        parts = [(weight, *self.size(values, node)) for node, weight in self.branches]
+        b = sum(weight * size for weight, size, _ in parts)
+        return b, sum(weight * size * (1 - cosine) for weight, size, cosine in parts) / b
+
+    def pushed(self, q: float, x: float, power: float) -> list[float]:
+        """``q^(1 - power)`` times what branches add to the two modes of squared gradients."""
+        parts = [(weight, self.gradient(node, q, x)) for node, weight in self.branches]
+        return [sum(w * part[i] for w, part in parts) * q ** (1 - power) for i in (0, 1)]
+
+    def pull(self, q: float, x: float) -> float:
+        """The slope of B at x."""
+        if x == 1:
+            values = self.values(q, x)
+            sizes = [(w * self.size(values, n)[0], n) for n, w in self.branches]
+            slopes = (size * float(self.map(n).derivative(1)(1.0, q)) for size, n in sizes)
+            return sum(slopes) / sum(size for size, _ in sizes)
+        h = 1e-4 * (1 - x)
+        return (self.added(q, x - h)[1] - self.added(q, x + h)[1]) / (2 * h)
+
+
+# -- streams that grow -----------------------------------------------------------------------------
+
+
+def _additive(block: _Block, start: float) -> DepthLaws:
+    try:
+        low, high = (block.added(q, start)[0] for q in (LARGE, LARGE * APART))
+    except KcalcError as error:
+        raise KcalcError(
+            f"the stream of this block grows without end, and at large q: {error}"
+        ) from None
+    power = math.log(high / low) / math.log(APART)
+    if power > 1 + WHOLE:
+        raise KcalcError(
+            f"the branches of this block add about q^{power:.4g} to the stream, which grows "
+            f"faster than any exponential; put a norm in front of them"
+        )
+    if power > 1 - WHOLE:
+        return _multiplied(block, LARGE, start)
+    power = 0.0 if abs(power) < WHOLE else power
+    x = _attractor(block, start)
+    k, drift = (block.added(q, x)[0] / q**power for q in (LARGE, LARGE * APART))
+    notes = list(block.assumptions)
+    if abs(drift / k - 1) > SAME:
+        text = f"limits are read at q = {LARGE:g}, where they still move: the law is approximate"
+        notes.append(Assumption("network", text, "heuristic"))
+    exponent = 1 / (1 - power)
+    modes, later = (block.pushed(q, x, power) for q in (LARGE, LARGE * APART))
+    mean, difference = (
+        math.inf if two > 2 * one > 0 else one / k * exponent
+        for one, two in zip(modes, later, strict=True)
+    )
+    return DepthLaws(
+        "linear" if power == 0 else "power",
+        math.nan,
+        k if power == 0 else ((1 - power) * k) ** exponent,
+        exponent,
+        x,
+        1.0,
+        (block.pull(LARGE, x) - 1) * exponent,
+        mean,
+        difference,
+        tuple(notes),
+    )
+
+
+def _attractor(block: _Block, start: float) -> float:
+    """The fixed point of B that cosines from ``start`` on tend to."""
+    from scipy.optimize import brentq
+
+    def excess(u: float) -> float:
+        return block.added(LARGE, 1 - u)[1] - u
+
+    first = 1 - start
+    if first < NEAREST:
+        return 1.0
+    here = excess(first)
+    if abs(here) < SETTLED:
+        return start
+    # towards equal tokens, or away from them
+    grid = np.geomspace(first, NEAREST, 33) if here < 0 else np.linspace(first, 2.0, 17)
+    before = first
+    for u in grid[1:]:
+        try:
+            there = excess(float(u))
+        except KcalcError:  # as many tokens cannot have so small a cosine
+            break
+        if there * here <= 0:
+            return 1 - float(brentq(excess, before, float(u), xtol=1e-14))  # pyright: ignore[reportArgumentType]
+        before = float(u)
+    if here < 0:
+        return 1.0
+    raise KcalcError(
+        "cosines fall below those that were searched; start from a larger token_cosine"
+    )
+
+
+# -- streams that settle, or are multiplied --------------------------------------------------------
+
+
+def _followed(block: _Block, q: float, x: float) -> DepthLaws:
+    """By following blocks until q and x settle, or q leaves every bound."""
+    for _ in range(BLOCKS):
+        size, cosine = block.step(q, x)
+        if not 1 / FARTHEST < size < FARTHEST:
+            return _multiplied(block, size, cosine)
+        still = abs(math.log(size / q)) < SETTLED
+        q, x = size, cosine
+        if still:
+            return _settled(block, q, _fixed(block.map(block.output), q, x))
+    found = _newton(block, q, x)
+    return _crawling(block, q, x) if found is None else _settled(block, *found)
+
+
+def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
+    """The fixed point near (q, x); None where there is none."""
+    log = math.log(q)
+    for _ in range(30):
+        size, cosine = block.step(math.exp(log), x)
+        off = np.array([math.log(size) - log, cosine - x])
+        if np.abs(off).max() < SETTLED:
+            return math.exp(log), x
+        by_q, by_x = _slopes(block, math.exp(log), x)
+        matrix = np.array([[by_q[0] - 1, by_x[0]], [by_q[1], by_x[1] - 1]])
+        change = np.linalg.lstsq(matrix, -off, rcond=None)[0]
+        log, x = log + change[0], min(1.0, x + change[1])
+        if abs(log - math.log(q)) > 1:  # so far away it is another one
+            return None
+    return None
+
+
+def _crawling(block: _Block, q: float, x: float) -> DepthLaws:
+    """Streams whose change slows down as a power of q: ``q' = q + k q^p``, k of either sign.
+
+    p and k are read at two small or two large q.
+    """
+    grows = block.step(q, x)[0] > q
+    places = (1e5, 1e6) if grows else (1e-5, 1e-6)
+    rho = block.map(block.output)
+    x = _fixed(rho, places[1], x)
+    near, far = (block.step(place, x)[0] - place for place in places)
+    if near * far <= 0 or (far > 0) != grows:
+        raise KcalcError(
+            f"the stream does not settle within {BLOCKS} blocks, where q is {q:.6g}; follow "
+            f"kc.depth_profile of as many blocks as you need"
+        )
+    power = math.log(far / near) / math.log(places[1] / places[0])
+    rounded = round(2 * power) / 2  # powers of smooth and of kinked maps
+    power = rounded if abs(power - rounded) < 1e-3 else power
+    if (power - 1) * (1 if grows else -1) > -1e-3:
+        return _multiplied(block, places[1], x)
+    k = far / places[1] ** power
+    text = f"the power of the stream is read at q = {places[0]:g} and {places[1]:g}"
+    mean, difference = block.gradient(block.output, places[1], x)
+    return DepthLaws(
+        "power", math.nan, ((1 - power) * k) ** (1 / (1 - power)), 1 / (1 - power), x,
+        float(rho.derivative(1)(x, places[1])), math.nan, mean, difference,
+        (*block.assumptions, Assumption("network", text, "heuristic")),
+    )  # fmt: skip
+
+
+def _fixed(rho: Any, q: float, x: float) -> float:
+    """The fixed point of an increasing map that iterates from x tend to."""
+    away = float(rho(x, q)) - x
+    if abs(away) < SETTLED:
+        return x
+    points = [p.value for p in rho.fixed_points(q) if (p.value - x) * away > 0]
+    if not points:
+        raise KcalcError(
+            "cosines have no limit: the map of the block has no fixed point on the way"
+        )
+    return min(points, key=lambda value: abs(value - x))
+
+
+def _settled(block: _Block, q: float, x: float) -> DepthLaws:
+    by_q, by_x = _slopes(block, q, x)
+    rates = np.linalg.eigvals(np.array([[by_q[0], by_x[0]], [by_q[1], by_x[1]]]))
+    # without coupling, q has its own rate
+    coupled = abs(by_x[0] * by_q[1]) > 1e-12
+    own, rate = (min(rates, key=abs), max(rates, key=abs)) if coupled else (by_q[0], by_x[1])
+    notes = list(block.assumptions)
+    if coupled:
+        text = "q and the cosine settle together: cosine_rate is the slower rate of both"
+        notes.append(Assumption("network", text, "convention"))
+    mean, difference = block.gradient(block.output, q, x)
+    return DepthLaws(
+        "settles", q, float(np.real(own)), math.nan, x, float(np.real(rate)), math.nan, mean,
+        difference, tuple(notes),
+    )  # fmt: skip
+
+
+def _slopes(
+    block: _Block, q: float, x: float, h: float = 1e-5
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The derivatives of (log q, x) behind the block by log q and by x in front of it."""
+    up, down = block.step(q * math.exp(h), x), block.step(q * math.exp(-h), x)
+    by_q = (math.log(up[0] / down[0]) / (2 * h), (up[1] - down[1]) / (2 * h))
+    slope = float(block.map(block.output).derivative(1)(x, q))
+    one, other = (x, x - h) if x + h > 1 else (x + h, x - h)
+    sizes = [math.log(block.step(q, value)[0]) for value in (one, other)]
+    return by_q, ((sizes[0] - sizes[1]) / (one - other), slope)
+
+
+def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
+    """q is multiplied by a factor; cosines have the map at the last q."""
+    rho = block.map(block.output)
+    cosine = _fixed(rho, q, x)
+    factors = [block.step(size, cosine)[0] / size for size in (q, q * block.step(q, cosine)[0] / q)]
+    notes = list(block.assumptions)
+    if abs(factors[1] / factors[0] - 1) > SAME:
+        text = f"the factor of q is read at q = {q:.3g}, where it still moves: approximate"
+        notes.append(Assumption("network", text, "heuristic"))
+    slope = float(rho.derivative(1)(cosine, q))
+    mean, difference = block.gradient(block.output, q, cosine)
+    return DepthLaws(
+        "exponential", math.nan, factors[1], math.nan, cosine, slope, math.nan, mean, difference,
+        tuple(notes),
+    )  # fmt: skip

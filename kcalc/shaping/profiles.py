@@ -1,0 +1,328 @@
+"""Profiles over depth: the stream, its branches, tokens, scores and gradients, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..calculi.attention.rows import chi_squared, factor
+from ..calculi.attention.sampled import Sampling, drawn_rows, read_sampling
+from ..calculi.attention.values import SampledValues, several, with_error
+from ..calculi.gradients import SampledGradients, gradients
+from ..fields.arguments import cosine_array, one_q
+from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import truth
+from ..foundation.printing import Tabled, html_table, marked, plain, shown, text_table
+from ..gaussian.softmax import row_entropy
+from ..maps.maps import Approximable, Assumption
+from ..network import primitives as P
+from ..network.compose import require_network
+from ..network.layers import Attend, Sum
+from ..network.network import Network, chosen_output, sum_weights
+from .traces import DepthTrace, depth_trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Array = np.ndarray
+SCORES = ("score_variance", "entropy")
+COLUMNS = (
+    "q",
+    "branch",
+    "token_cosine",
+    "c",
+    *SCORES,
+    "gradient_mean",
+    "gradient_difference",
+)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class DepthProfile(Tabled, Approximable):
+    """Quantities of a network behind each of its blocks, arrays of shape (blocks + 1,).
+
+    Row 0 is the stream in front of the first block, where what belongs to a block is nan. A
+    quantity that the network does not have is None.
+
+    ``nodes``: the nodes of the rows. ``q``: the mean square of the stream; ``branch``: the mean
+    square that the branches of the block add to it, with their weights in the sums of the trunk;
+    ``token_cosine``: of two tokens of one input; ``c``: of two inputs at one place, (blocks + 1,
+    cosines) where several were given; ``score_variance``: the variance of the attention scores of a
+    row about their mean, ``G_s (H_s - H_d)`` for tokens that are alike; ``entropy``: the expected
+    entropy of a row of softmax weights, in nats, at most ``ln T`` (of several attention layers in
+    a block, means); ``gradient_mean``, ``gradient_difference``: the two modes of
+    ``E|d out / d node|^2`` as in :func:`kcalc.gradients`, which of a network without tokens are
+    its squared gradient, and None.
+
+    ``errors``: {name: standard errors} where attention is sampled; ``q_error`` and its like read
+    it. ``assumptions``: what the values take for granted.
+    """
+
+    nodes: tuple[Node, ...]
+    q: Array
+    branch: Array
+    token_cosine: Array | None
+    c: Array
+    score_variance: Array | None
+    entropy: Array | None
+    gradient_mean: Array | None
+    gradient_difference: Array | None
+    errors: Mapping[str, Array]
+    assumptions: tuple[Assumption, ...]
+
+    def __getattr__(self, name: str) -> Any:
+        """``q_error`` and its like: standard errors; None where the values are exact."""
+        if name.endswith("_error") and name.removesuffix("_error") in COLUMNS:
+            return self.errors.get(name.removesuffix("_error"))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """The quantities that the network has, by name."""
+        found = {name: getattr(self, name) for name in COLUMNS}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def plot(self, ax: Sequence[Axes] | None = None) -> Array:
+        """Draw sizes, cosines, scores and gradients over the blocks, in two to four panels.
+
+        ``ax``: as many Axes; None: those of a new figure. Returns: the array of Axes.
+        """
+        from ..plotting.profiles import profile_figure
+
+        return profile_figure(self, ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data; None where a value is not finite."""
+        errors = {f"{name}_error": array for name, array in self.errors.items()}
+        return plain(
+            {"nodes": self.nodes, **self.columns, **errors, "assumptions": self.assumptions}
+        )
+
+    def _frame(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"node": [str(node) for node in self.nodes]}
+        for name, array in self.columns.items():
+            wide = array if array.ndim == 2 else array[:, None]
+            for k in range(wide.shape[1]):
+                out[name if wide.shape[1] == 1 else f"{name}_{k + 1}"] = wide[:, k]
+        return out | {f"{name}_error": array for name, array in self.errors.items()}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        texts = [[str(node) for node in self.nodes]]
+        for name, array in self.columns.items():
+            errors = self.errors.get(name, np.zeros(len(self.nodes)))
+            texts.append(
+                [
+                    shown(value)
+                    if np.ndim(value)
+                    else ""
+                    if np.isnan(value)
+                    else with_error(float(value), float(error))
+                    for value, error in zip(array, errors, strict=True)
+                ]
+            )
+        head = ("node", *(name.replace("_", " ") for name in self.columns))
+        return [head, *zip(*texts, strict=True)]
+
+    def __repr__(self) -> str:
+        return f"DepthProfile({marked(f'{len(self.nodes) - 1} blocks', self)})"
+
+    def __str__(self) -> str:
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), repr(self))
+
+
+def depth_profile(
+    network: Network,
+    c: Any = 0.0,
+    *,
+    q: float = 1.0,
+    tokens: Any = None,
+    token_cosine: float | None = None,
+    sampling: Sampling | None = None,
+    output: Node | None = None,
+    backward: bool = True,
+) -> DepthProfile:
+    """Sizes, cosines, scores and gradients of a network, block by block.
+
+    Blocks are the repeated pieces of the trunk, and pieces that end in a residual sum; attention
+    and its MLP are one block. Of a network without blocks, the nodes through which all ways pass.
+
+    ``c``: cosines of two inputs, a number or an array; ``q``: their mean square. ``tokens``,
+    ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`; where attention is sampled,
+    values have standard errors, and ``c`` is one number. ``output``: which output gradients are of,
+    needed where there are several; ``backward=False``: no gradients.
+
+    Returns: a :class:`DepthProfile`. Raises: KcalcError as :func:`kcalc.node_values` does.
+    """
+    require_network(network)
+    cosines = np.asarray(cosine_array(c))
+    if cosines.size == 0 or cosines.ndim > 1:
+        raise KcalcError(f"c is a cosine or a list of some, got an array of shape {cosines.shape}")
+    sampling = None if sampling is None else read_sampling(sampling)
+    options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
+    trace = depth_trace(network, np.atleast_1d(cosines).ravel(), float(one_q(q)), **options)
+    rows = trace.blocks
+    count = None if tokens is None or several(tokens) else int(tokens)
+    scores, score_errors = _scores(network, trace, count, sampling)
+    modes, mode_errors, notes = (
+        _modes(network, trace, chosen_output(network, output), q, options)
+        if truth(backward, "backward")
+        else ({}, {}, ())
+    )
+    token_cosines = None if trace.token_cosine is None else trace.token_cosine[rows]
+    errors = {name: array[rows] for name, array in trace.errors.items()}
+    if errors:  # those of branches are taken to be fully correlated
+        errors["branch"] = _branches(network, trace, trace.errors["q"])
+    return DepthProfile(
+        tuple(trace.nodes[i] for i in rows),
+        trace.q[rows],
+        _branches(network, trace, trace.q),
+        token_cosines,
+        trace.values[rows, 0] if cosines.ndim == 0 else trace.values[rows],
+        scores.get("score_variance"),
+        scores.get("entropy"),
+        modes.get("mean"),
+        modes.get("difference"),
+        errors | score_errors | mode_errors,
+        (*trace.assumptions, *notes),
+    )
+
+
+def trunk_sums(network: Network) -> dict[Node, tuple[tuple[Node, Any], list[tuple[Node, Any]]]]:
+    """{sum on the trunk: ((shortcut, its weight), [(branch, its weight), ...])}.
+
+    The shortcut is the addend with the fewest nodes on its longest way from an input.
+    """
+    level: dict[Node, int] = {}
+    for node, _, parents in network.steps():
+        level[node] = 1 + max((level[parent] for parent in parents), default=0)
+    out = {}
+    for node in network.cut_nodes():
+        layer = network.layer(node)
+        if isinstance(layer, Sum) and len(network.parents(node)) > 1:
+            addends = list(
+                zip(
+                    network.parents(node),
+                    sum_weights(layer, len(network.parents(node))),
+                    strict=True,
+                )
+            )
+            shortcut = min(addends, key=lambda addend: level[addend[0]])
+            out[node] = (shortcut, [addend for addend in addends if addend is not shortcut])
+    return out
+
+
+def _of_blocks(trace: DepthTrace, values: Mapping[Node, float], mean: bool) -> Array:
+    """Sums or means of the values at nodes over the blocks that hold them; nan without any."""
+    row = {node: i for i, node in enumerate(trace.nodes)}
+    held: list[list[float]] = [[] for _ in trace.blocks]
+    for node, value in values.items():
+        place = int(np.searchsorted(trace.blocks, row[node]))
+        if 0 < place < len(held):
+            held[place].append(value)
+    combined = np.mean if mean else np.sum
+    return np.array([float(combined(part)) if part else np.nan for part in held])
+
+
+def _branches(network: Network, trace: DepthTrace, sizes: Array) -> Array:
+    """What the branches of a block add, of ``sizes`` of the nodes."""
+    size = dict(zip(trace.nodes, sizes, strict=True))
+    added = {
+        node: sum(float(weight) ** 2 * size[branch] for branch, weight in branches)
+        for node, (_, branches) in trunk_sums(network).items()
+    }
+    return _of_blocks(trace, added, mean=False)
+
+
+def _scores(
+    network: Network, trace: DepthTrace, count: int | None, sampling: Sampling | None
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """({"score_variance", "entropy": by block}, their standard errors)."""
+    found: dict[Node, tuple[float, ...]] = {}
+    for node in network.nodes_of(Attend):
+        op: Any = network.operations_of(node)[-1].primitive
+        reads = network.parents(node)[:2]
+        if isinstance(trace.found, SampledValues):
+            numbers = _drawn(op, trace.found, reads, sampling or Sampling())
+        else:
+            numbers = _exact(op, trace.found, reads, count)
+        if numbers is not None:
+            found[node] = numbers
+    if not found:
+        return {}, {}
+    columns = [
+        _of_blocks(trace, {node: row[k] for node, row in found.items()}, mean=True)
+        for k in range(4)
+    ]
+    names = [name for name, part in zip(SCORES, columns, strict=False) if np.isfinite(part).any()]
+    values = {name: columns[SCORES.index(name)] for name in names}
+    if not isinstance(trace.found, SampledValues):
+        return values, {}
+    return values, {name: columns[2 + SCORES.index(name)] for name in names}
+
+
+def _exact(
+    op: P.Attend, values: Any, reads: Sequence[Node], count: int | None
+) -> tuple[float, ...] | None:
+    """(score variance, entropy, 0, 0) over tokens that are alike."""
+    queries, keys = (values[node] for node in reads)
+    if count is None:
+        return None
+    gap = float(np.ravel(1 - keys.token_cosine1)[0])
+    size = float(np.ravel(queries.q1 * keys.q1)[0])
+    variance = float(factor(op)) * size * gap
+    if op.normaliser != "softmax" or op.sink:
+        return variance, np.nan, 0.0, 0.0
+    if op.wide is False:
+        shares, weights = chi_squared(op.key_width or 1)
+        entropy = float(weights @ [row_entropy(count, variance * share) for share in shares])
+    else:
+        entropy = row_entropy(count, variance)
+    return variance, entropy, 0.0, 0.0
+
+
+def _drawn(
+    op: P.Attend, values: SampledValues, reads: Sequence[Node], sampling: Sampling
+) -> tuple[float, ...] | None:
+    """(score variance, entropy, their standard errors) of drawn rows.
+
+    Means over the rows of the first sequence that see several tokens; None where the covariances of
+    queries and keys were too large to be kept.
+    """
+    if any(node not in values.covariances for node in reads):
+        return None
+    queries, keys = (values.covariances[node][0][0, :, 0] for node in reads)
+    draws = sampling.draws * sampling.chains
+    columns = drawn_rows(op, queries, keys, draws, sampling.seed)
+    means = [float(column.mean()) for column in columns]
+    return (*means, *(float(column.std(ddof=1) / draws**0.5) for column in columns))
+
+
+def _modes(
+    network: Network, trace: DepthTrace, output: Node, q: float, options: Mapping[str, Any]
+) -> tuple[dict[str, Array], dict[str, Array], tuple[Assumption, ...]]:
+    """({mode: squared gradients at the rows}, their errors, assumptions)."""
+    try:
+        found = gradients(network, float(one_q(q)), output=output, **options)
+    except KcalcError as error:
+        return {}, {}, (Assumption("network", f"no gradients: {error}", "convention"),)
+    nodes = [trace.nodes[i] for i in trace.blocks]
+
+    def rows(table: Mapping[Node, float]) -> Array:
+        return np.array([table.get(node, np.nan) for node in nodes])
+
+    tables = {"mean": found.nodes if found.mean is None else found.mean}
+    tables |= {} if found.difference is None else {"difference": found.difference}
+    errors = found.errors if isinstance(found, SampledGradients) else {}
+    notes = tuple(note for note in found.assumptions if note not in trace.assumptions)
+    return (
+        {name: rows(table) for name, table in tables.items()},
+        {f"gradient_{name}": rows(errors[name]) for name in tables if name in errors},
+        notes,
+    )

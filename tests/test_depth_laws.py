@@ -1,0 +1,181 @@
+"""Laws of depth against closed forms, and against recursions of many blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+A, L = kc.architectures, kc.layers
+T = 32
+
+
+def stack(**options: Any) -> kc.Network:
+    return A.transformer_stack(2, 64, 4, **options)
+
+
+def average(f: Any) -> float:
+    return float(mp.quad(lambda z: f(z) * mp.npdf(z), [-mp.inf, 0, mp.inf]))
+
+
+# E gelu^2, and E gelu'^2, the slope of the map of covariances at equal tokens
+SIZE = average(lambda z: (z * mp.ncdf(z)) ** 2)
+SLOPE = average(lambda z: (mp.ncdf(z) + z * mp.npdf(z)) ** 2)
+
+
+@pytest.mark.parametrize("v", [1.0, 2.25])
+def test_pre_norm_streams_grow_linearly_with_constants_in_closed_form(v: float) -> None:
+    """``k = v + E f^2``; the slope of B is ``E f'^2 / k``: attention has none at equal tokens."""
+    found = kc.depth_laws(stack(gains={"values": v**0.5}), T)
+    k = v + SIZE
+    assert found.law == "linear" and found.exponent == 1 and found.cosine == 1
+    assert found.growth == pytest.approx(k, rel=1e-8)
+    assert found.cosine_exponent == pytest.approx(SLOPE / k - 1, rel=1e-6)
+    # the mean mode passes values and the MLP, the difference mode the MLP alone
+    assert found.gradient_mean == pytest.approx((v + SLOPE) / k, rel=1e-6)
+    assert found.gradient_difference == pytest.approx(SLOPE / k, rel=1e-6)
+    assert math.isnan(found.q) and math.isinf(found.correlation_depth)
+
+
+@pytest.mark.parametrize("queries", [0.5, 4.0])
+def test_post_norm_settles_at_a_rate_whatever_the_scores(queries: float) -> None:
+    found = kc.depth_laws(stack(placement="post", gains={"queries": queries}), T)
+    rate = 0.5 * (1 + SLOPE) / (1 + SIZE)
+    assert (found.law, found.q, found.cosine) == ("settles", pytest.approx(1), 1)
+    assert found.cosine_rate == pytest.approx(rate, rel=1e-9)
+    assert found.gradient_difference == pytest.approx(rate, rel=1e-9)
+    assert found.gradient_mean == pytest.approx((1 + SLOPE) / (1 + SIZE), rel=1e-9)
+    assert found.correlation_depth == pytest.approx(-1 / math.log(rate), rel=1e-8)
+
+
+def test_deepnorm_is_nearly_critical() -> None:
+    """Of ReLU MLPs the mean mode is kept, and attention alone draws tokens together."""
+    blocks = 24
+    net = A.transformer_stack(blocks, 64, 4, "relu", "deepnorm", std="xavier")
+    found = kc.depth_laws(net, T)
+    a, b = (2 * blocks) ** 0.5, (8 * blocks) ** -1.0  # alpha^2, beta^4
+    assert found.cosine_rate == pytest.approx(a / (a + b), rel=1e-9)
+    assert found.gradient_mean == pytest.approx(1, rel=1e-9)
+
+
+@pytest.mark.parametrize("placement", ["peri", "sandwich"])
+def test_norms_behind_branches_make_them_add_one_each(placement: str) -> None:
+    found = kc.depth_laws(stack(placement=placement), T)
+    assert found.growth == pytest.approx(2, rel=1e-9)
+    assert found.cosine_exponent == pytest.approx(SLOPE / SIZE / 2 - 1, rel=1e-6)
+
+
+def erf_recursion(blocks: int, x: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """q, x of ``h + erf(N(h))`` with shortcuts, and the product of gradients, by closed forms."""
+    size, log = (2 / math.pi) * math.asin(2 / 3), 0.0
+    slope = 4 / (math.pi * math.sqrt(5))
+    q, p = np.empty(blocks + 1), np.empty(blocks + 1)
+    q[0], p[0] = 1.0, x
+    for i in range(blocks):
+        rho = p[i] / q[i]
+        q[i + 1] = q[i] + size
+        p[i + 1] = p[i] + (2 / math.pi) * math.asin(2 * rho / 3)
+        log += math.log1p(slope / q[i]) if i >= blocks // 2 else 0.0
+    return q, p / q, log
+
+
+def test_exponents_are_those_of_a_long_recursion() -> None:
+    branch = kc.chain(L.RMSNorm(), L.Affine(), L.Nonlinear("erf"), L.Affine())
+    found = kc.depth_laws(kc.repeat(kc.residual(branch), 3), token_cosine=0.5)
+    q, x, log = erf_recursion(200_000, 1e-3)
+    half = len(q) // 2
+    assert found.law == "linear" and found.growth == pytest.approx(q[-1] - q[-2], rel=1e-8)
+    measured = math.log(abs(x[-1] - found.cosine) / abs(x[half] - found.cosine)) / math.log(2)
+    assert found.cosine == pytest.approx(0, abs=1e-9)
+    assert found.cosine_exponent == pytest.approx(measured, abs=2e-4)
+    assert found.gradient_mean == pytest.approx(log / math.log(2), abs=2e-4)
+
+
+def test_a_pre_norm_profile_tends_to_its_law() -> None:
+    net = A.transformer_stack(160, 64, 4, gains={"values": 2.0})
+    found = kc.depth_laws(net, 8, token_cosine=0.9)
+    profile = kc.depth_profile(net, tokens=8, token_cosine=0.9)
+    added = np.diff(profile.q)
+    assert added[-1] == pytest.approx(found.growth, rel=2e-3)
+    local = np.diff(np.log(1 - profile.token_cosine)) / np.diff(np.log(np.arange(1, 162)))
+    assert local[-1] == pytest.approx(found.cosine_exponent, rel=0.02)
+    for mode in ("gradient_mean", "gradient_difference"):
+        g = getattr(profile, mode)
+        power = math.log(g[79] / g[159]) / math.log(profile.q[159] / profile.q[79])
+        assert power == pytest.approx(getattr(found, mode), rel=0.03), mode
+
+
+def test_a_strong_mlp_keeps_tokens_apart() -> None:
+    """x* solves ``d(x) = x b(x)``; long recursions end there."""
+    net = stack(activation="tanh", gains={"up": 10.0, "values": 0.3})
+    found = kc.depth_laws(net, T)
+    assert 0 < found.cosine < 1 and found.cosine_exponent < 0
+    above = kc.depth_laws(net, T, token_cosine=0.8)
+    assert above.cosine == pytest.approx(found.cosine, abs=1e-9)
+    post = stack(placement="post", activation="tanh", gains={"up": 10.0, "values": 0.3})
+    limit = kc.depth_laws(post, T)
+    deep = kc.token_map(kc.repeat(kc.shaping.repeated_block(post), 400), T)(0.0)
+    assert limit.cosine == pytest.approx(float(deep), abs=1e-10) and limit.cosine_rate < 1
+
+
+@pytest.mark.parametrize(
+    ("block", "law", "growth"),
+    [
+        (kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine())), "exponential", 1.5),
+        (kc.chain(L.Affine(sigma_w=0.5), L.Nonlinear("relu")), "exponential", 0.125),
+        (kc.chain(L.Affine(sigma_w=2**0.5), L.Nonlinear("relu")), "settles", 1.0),
+        (kc.residual(kc.chain(L.LayerNorm(), L.Affine(), L.Nonlinear("relu"), L.Affine())),
+         "linear", 0.5),
+    ],
+)  # fmt: skip
+def test_laws_of_blocks_without_tokens(block: kc.Network, law: str, growth: float) -> None:
+    found = kc.depth_laws(kc.repeat(block, 2), token_cosine=0.3)
+    assert found.law == law and found.growth == pytest.approx(growth, rel=1e-7)
+    assert math.isnan(found.gradient_difference)
+
+
+def test_a_stream_that_vanishes_as_a_power_of_depth() -> None:
+    """``q' = q - 2 q^2 (1 - a^2) + ...`` for tanh: q ~ 1 / (2 (1 - a^2) L)."""
+    block = kc.residual(kc.chain(L.Affine(), L.Nonlinear("tanh"), L.Affine()), 0.8)
+    found = kc.depth_laws(block)
+    assert found.law == "power" and found.exponent == pytest.approx(-1)
+    assert found.growth == pytest.approx(1 / (2 * 0.36), rel=1e-3) and found.heuristic
+
+
+def test_a_vanilla_network_has_the_limits_of_depth_limit() -> None:
+    block = kc.chain(L.Affine(sigma_w=1.5, sigma_b=0.3), L.Nonlinear("tanh"))
+    found, known = kc.depth_laws(block, token_cosine=0.3), kc.depth_limit(block)
+    assert found.cosine == pytest.approx(known.c, abs=1e-10)
+    assert found.cosine_rate == pytest.approx(known.rate, rel=1e-9)
+    assert found.q == pytest.approx(known.q, rel=1e-10)
+
+
+def test_gradients_of_saturating_norms_grow_faster_than_any_power() -> None:
+    dyt = kc.activation("tanh").transformed(input_scale=0.5)
+    found = kc.depth_laws(stack(norm=dyt), T)
+    assert found.law == "linear" and math.isinf(found.gradient_mean)
+    # a sign in front of values: 1, and E gelu^2 behind it
+    assert found.cosine < 1 and found.heuristic
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "words"),
+    [
+        (stack(placement="none"), {"tokens": T}, "scores have variance"),
+        (A.gpt2(2), {"tokens": T}, "keeps tokens alike"),
+        (stack(), {}, "tokens"),
+        (stack(), {"tokens": T, "token_cosine": 2}, "token_cosine"),
+        (kc.repeat(kc.residual(kc.chain(L.Affine(), L.Nonlinear("relu"))), 2), {}, "Affine"),
+        (kc.residual(kc.chain(L.Affine(), L.Nonlinear(kc.activations.rectified_power(2)),
+                              L.Affine())), {}, "faster than any exponential"),
+        ("vanilla", {}, "Network"),
+    ],
+)  # fmt: skip
+def test_what_has_no_law_is_refused(net: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(kc.KcalcError, match=words):
+        kc.depth_laws(net, **options)
