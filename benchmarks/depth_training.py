@@ -233,7 +233,7 @@ def loss_of(model: Transformer, rows: torch.Tensor) -> torch.Tensor:
 
 
 def train(name: str, rate: float, seed: int, steps: int, file: Path) -> None:
-    """One run, written to its file at every evaluation, and gone on with where it ended."""
+    """One run, kept at every evaluation and gone on with where it was kept last."""
     build, law, _ = VARIANTS[name]
     train_data, held = characters()
     model = Transformer(build(), law, seed)
@@ -242,8 +242,9 @@ def train(name: str, rate: float, seed: int, steps: int, file: Path) -> None:
     optimiser = torch.optim.AdamW(model.parameters(), rate, (0.9, 0.99), weight_decay=0.01)
     run: dict[str, Any] = {"name": name, "rate": rate, "seed": seed, "steps": [], "loss": []}
     state, first = file.with_suffix(".pt"), 0
-    if file.exists() and state.exists():
-        run, kept = json.loads(file.read_text()), torch.load(state)
+    if state.exists():
+        kept = torch.load(state)
+        run = kept["run"]
         model.load_state_dict(kept["model"])
         optimiser.load_state_dict(kept["optimiser"])
         random.set_state(kept["random"])
@@ -264,10 +265,10 @@ def train(name: str, rate: float, seed: int, steps: int, file: Path) -> None:
         run["seconds"] = round(time.process_time() - began)
         file.write_text(json.dumps(run) + "\n")
         print(f"{name}, rate {rate:g}, step {step}: {run['loss'][-1]:.4f}", flush=True)
+        kept = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
+        torch.save(kept | {"random": random.get_state(), "run": run}, state)
         if not math.isfinite(run["loss"][-1]):
             return
-    kept = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
-    torch.save(kept | {"random": random.get_state()}, state)
 
 
 def is_done(file: Path, steps: int) -> bool:

@@ -162,10 +162,10 @@ def test_the_token_slope_is_that_of_nearly_equal_tokens() -> None:
 
 def test_closed_forms_of_one_block() -> None:
     """With equal tokens, ``a^2 / (a^2 + v)`` beside a shortcut, ``a^2 / (a + 1)^2`` without."""
-    net = stack(1, 64, 2, "relu", norm="rms", placement="post")
-    s = kc.shape(net, method="edge", tokens=8, token_slope=0.5, gradient_mean=1.0)
+    net = stack(1, 64, 2, "relu", norm="rms")
+    s = kc.shape(net, method="edge", tokens=8, growth=3, token_slope=0.5)
     (_, through), _ = s.weights.values()
-    assert 1 / (1 + through**2) == pytest.approx(0.5, abs=1e-9)
+    assert through == pytest.approx(1, rel=1e-9)
     bare = stack(1, 64, 2, placement="none", shortcut_weight=0)
     s = kc.shape(bare, method="edge", tokens=8, token_cosine=1.0, token_slope=0.75, zeta=1.5)
     assert s.identity is not None
