@@ -202,9 +202,9 @@ class TransformerShaping(Shaping):
             "growth": "q of the stream at its end over q at its beginning; default 2 where sums "
             "are plain and norms stand in branches",
             "token_slope": "slope of the token map at equal tokens; default 1",
-            "gradient_mean": "mean squared gradient at the beginning of the stream over that at "
-            "its end, relative to q, of a gradient that is the same for all tokens",
-            "gradient_difference": "the same of a gradient whose sum over tokens is 0",
+            "gradient_mean": "squared gradient of one token at the end of the stream, summed over "
+            "the tokens at its beginning, relative to q",
+            "gradient_difference": "the same of its differences between tokens",
             "score_variance": "variance of attention scores, mean over layers; default: as it is",
             "centre": "networks without shortcuts: what is taken off softmax, as a multiple of "
             "the mean over tokens, 0 or 1; default the network's own",
@@ -239,8 +239,9 @@ def edge(
 
     - ``growth``: q at the last residual sum over q at the entry;
     - ``token_slope``: R'(1), the slope of the token map at equal tokens;
-    - ``gradient_mean``, ``gradient_difference``: the two modes of mean squared gradients at the
-      entry for gradients of size 1 at the end, times q at the entry over q at the end;
+    - ``gradient_mean``, ``gradient_difference``: the two modes of the squared gradient of a token
+      at the end, ``mean`` and ``difference`` of :func:`kcalc.gradients` at the entry, times q at
+      the entry over q at the end;
     - ``score_variance``: the variance of a score within its row, mean over attentions.
 
     With shortcuts, the constants are the branch weights of all attentions, those of all other

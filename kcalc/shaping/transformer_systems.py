@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +77,8 @@ class System(ABC):
         """Unknowns to start from, as many as targets."""
 
     @abstractmethod
-    def refuse(self) -> NoReturn:
-        """Say what is in reach. Raises: UnreachableTarget."""
+    def check_reach(self) -> None:
+        """Raise UnreachableTarget, saying what is in reach, where targets are not."""
 
     def at(self, x: Any) -> Stream:
         """The stream of the unknowns."""
@@ -96,13 +96,21 @@ class System(ABC):
         from scipy.optimize import root
 
         start = np.array(self.begin(), dtype=float)
-        for shift in SHIFTS if len(start) else ():
+        for number, shift in enumerate(SHIFTS if len(start) else ()):
             moved = start + np.array([*shift, 0.0, 0.0])[: len(start)]
             with np.errstate(all="ignore"):
                 x = root(self.misses, moved, tol=1e-13, options={"maxfev": EVALUATIONS}).x
             if np.abs(self.misses(x)).max() < SOLVED and np.abs(x - start).max() < NEAR:
                 return x
-        return self.refuse() if len(start) else start
+            if number == 0:
+                self.check_reach()
+        if not len(start):
+            return start
+        asked = ", ".join(f"{name} = {value:g}" for name, value in self.targets.items())
+        raise UnreachableTarget(
+            f"no constants were found with {asked}; give fewer targets, and read the others from "
+            f"the values of the result"
+        )
 
 
 class Ratios(System):
@@ -172,8 +180,8 @@ class Ratios(System):
         level = 0.5 * math.log(total / (len(blocks) * max(share, 1e-300)))
         return [*[level] * len(self.groups), 0.0][: len(self.targets)]
 
-    def refuse(self) -> NoReturn:
-        """Say which values of the first target, or of the second at the first, are in reach."""
+    def check_reach(self) -> None:
+        """Raise UnreachableTarget for the first target, or for the second at the first."""
         names = list(self.targets)
         first = names[0]
         ends = [self.at([x] * len(self.groups))[first] for x in (-12.0, *np.arange(-6.0, 5.0))]
@@ -198,11 +206,6 @@ class Ratios(System):
                     f"alone and {found[1]:.6g} with those of MLPs alone"
                     f"{next((words for words in steeper if words), '')}"
                 )
-        asked = ", ".join(f"{name} = {value:g}" for name, value in self.targets.items())
-        raise UnreachableTarget(
-            f"no constants were found with {asked}; give fewer targets, and read the others from "
-            f"the values of the result"
-        )
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
         """The second target where the first is met by one kind of branches alone."""
@@ -304,12 +307,15 @@ class Skipless(System):
             found.append(0.5 * math.log(self.targets[VARIANCE] / ends[VARIANCE]))
         return found
 
-    def refuse(self) -> NoReturn:
-        """Say which slopes identities from 0.05 to 10^6 have."""
+    def check_reach(self) -> None:
+        """Raise UnreachableTarget, saying which slopes identities from 0.05 to 10^6 have."""
         name = next(iter(self.targets))
+        if self.centre == 1:
+            return
         rest = [0.0] * (len(self.targets) - 1)
         low, high = (self.at([x, *rest])[name] for x in (-3.0, 14.0))
-        raise UnreachableTarget(
-            f"{name} = {self.targets[name]:g} is out of reach: it is {low:.4g} to {high:.6g} for "
-            f"identities from 0.05 to 10^6; another zeta moves the upper end"
-        )
+        if not low < self.targets[name] < high:
+            raise UnreachableTarget(
+                f"{name} = {self.targets[name]:g} is out of reach: it is {low:.4g} to {high:.6g} "
+                f"for identities from 0.05 to 10^6; another zeta moves the upper end"
+            )

@@ -62,7 +62,8 @@ def _check_alone(op: Linear, others: list[Linear]) -> None:
 def _scale(parameter: Any, known: Any, op: Linear, factor: float) -> None:
     """Multiply the part of a parameter that is a layer's weight, (out, in) or (in, out)."""
     rows = slice(None) if op.rows is None else list(op.rows)
-    for view in () if parameter is None else (parameter, parameter.T):
+    turned = () if parameter is None or parameter.ndim != 2 else (parameter.T,)
+    for view in () if parameter is None else (parameter, *turned):
         part = view[rows]
         numbers = np.asarray(known, dtype=float).reshape(len(known), -1)
         own = part.detach().double().cpu().numpy().reshape(len(part), -1)
