@@ -88,9 +88,8 @@ left.legend();
 
 # %%
 for name, network in (("no shortcuts", bare), ("pre-norm", pre)):
-    body = kc.Network.from_steps(
-        [("tokens", L.Input(), ()), *(s for s in network.steps() if s[0] not in ("ids", "table", "places", "tokens"))]
-    )
+    blocks = [s for s in network.steps() if s[0] not in ("ids", "table", "places", "tokens")]
+    body = kc.Network.from_steps([("tokens", L.Input(), ()), *blocks])
     print(f"{name}: token slope {kc.token_map(body, TOKENS).derivative(1)(1.0):.2g}")
 
 # %% [markdown]
@@ -108,7 +107,7 @@ fig, ax = plt.subplots(figsize=(4, 2.8), layout="constrained")
 for (name, profile), colour in zip([*profiles.items(), ("shaped", after)], COLOURS):
     ax.plot(profile.token_cosine, color=colour, marker=".", label=name)
 ax.set(xlabel="block", ylabel="cosine of two tokens", title="Shaped attention keeps tokens apart")
-ax.legend();
+ax.legend(loc="lower right", bbox_to_anchor=(1, 0.06));
 
 # %% [markdown]
 # ## What training makes of them
@@ -130,7 +129,8 @@ def causal(network):
 
 
 text = "\n".join(topics.topics.values())
-codes = np.array([95 if c == "\n" else ord(c) - 32 for c in text if c == "\n" or 32 <= ord(c) < 127])
+known = {chr(code): code - 32 for code in range(32, 127)} | {"\n": 95}
+codes = np.array([known[c] for c in text if c in known])
 
 
 def train(network, rate, steps=150, batch=8):
@@ -138,7 +138,8 @@ def train(network, rate, steps=150, batch=8):
     model = kc.to_jax(network)
     draw = np.random.default_rng(0)
     params = model.init(0, np.zeros((batch, TOKENS), int))
-    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(optax.linear_schedule(0, rate, 30)))
+    rates = optax.linear_schedule(0, rate, 30)
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rates))
     state = optimiser.init(params)
 
     @jax.jit
@@ -170,7 +171,8 @@ fig, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for (name, losses), colour in zip(curves.items(), COLOURS):
     smooth = np.convolve(losses, np.ones(15) / 15, "valid")
     ax.plot(np.arange(len(smooth)) + 8, smooth, color=colour, label=name)
-ax.set(xlabel="step", ylabel="loss (nats per character)", title="Without constants the network learns frequencies alone")
+ax.set(xlabel="step", ylabel="loss (nats per character)")
+ax.set_title("Without constants the network learns frequencies alone")
 ax.legend()
 for name, losses in curves.items():
     print(f"{name}: {losses[-30:].mean():.2f} over the last 30 steps")
