@@ -109,8 +109,8 @@ _ROOMS = {
     "interchange": "Reading load_json read save_json",
     "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
     "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
-    "depth_profile equivalent_parameters phase_diagram residual_blocks shape vanilla_maps "
-    "with_residual_weights",
+    "depth_profile equivalent_parameters phase_diagram residual_blocks shape token_gain "
+    "token_phases vanilla_maps with_residual_weights",
     "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck trained_coordinates "
     "transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
@@ -209,8 +209,10 @@ __all__ = [
     "symbols",
     "tied_readout",
     "to_jax",
+    "token_gain",
     "token_map",
     "token_mixing",
+    "token_phases",
     "trained_coordinates",
     "training_curve",
     "transfer",

@@ -104,6 +104,15 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "q_map": lambda: good(vanilla()),
     "Sampling": lambda: good(),
     "depth_laws": lambda: good(kc.architectures.transformer_stack(2, 8, 2), 4),
+    "token_gain": lambda: good(
+        kc.architectures.transformer_stack(2, 8, 2, placement="post"), 4, "values", slope=0.7
+    ),
+    "token_phases": lambda: good(
+        kc.architectures.transformer_stack(2, 8, 2, placement="post"),
+        4,
+        values=np.array([0.5, 1.0]),
+        scores=np.array([0.5, 1.0]),
+    ),
     "depth_profile": lambda: good(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "tied_readout": lambda: good(kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4),
     "token_map": lambda: good(vanilla(), 8),

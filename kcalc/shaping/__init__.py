@@ -32,6 +32,7 @@ from .self_normalising import SelfNormalising, self_normalising
 from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
+from .token_phases import TokenPhases, token_gain, token_phases
 from .transformer_edge import TransformerShaping
 from .transformer_edge import edge as transformer_edge
 
@@ -74,6 +75,7 @@ __all__ = [
     "SelfNormalising",
     "Shaping",
     "Solutions",
+    "TokenPhases",
     "TransformerShaping",
     "VanillaMaps",
     "depth_laws",
@@ -101,6 +103,8 @@ __all__ = [
     "self_normalising",
     "shape",
     "tat",
+    "token_gain",
+    "token_phases",
     "transformer_edge",
     "vanilla_maps",
     "with_residual_weights",

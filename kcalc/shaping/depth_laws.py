@@ -19,7 +19,7 @@ gradients. Other blocks are followed until q and x settle.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ SETTLED = 1e-13
 ROUNDED = 1e-15
 BLOCKS = 300  # that are followed one by one
 FARTHEST = 1e8  # q values, or 1 over them, at which a stream counts as growing or vanishing
-NEAREST = 1e-6  # 1 - x at which the search for fixed points of B ends
+NEAREST = 1e-8  # 1 - x at which the search for fixed points of B ends
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ class DepthLaws(Shown, Approximable):
     modes of squared gradients on the way back; of linear and growing power laws, the power of
     ``L / l`` by which they grow from depth L back to depth l, infinite where they grow faster than
     any power. Without tokens there is one mode.
+
+    ``slope``: that of the map of cosines at 1, of linear and power laws that of B. Above 1, equal
+    tokens part, and x* lies below 1.
     """
 
     law: str
@@ -82,6 +85,7 @@ class DepthLaws(Shown, Approximable):
     cosine_exponent: float
     gradient_mean: float
     gradient_difference: float
+    slope: float
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False, compare=False)
     listed = ("correlation_depth",)
 
@@ -202,6 +206,14 @@ class _Block:
                 needed |= set(parents)
         return Network.from_steps([s for s in self.network.steps() if s[0] in needed], [node])
 
+    def attractor(self, q: float, x: float) -> float:
+        """The cosine that many blocks lead to from x on, at a fixed q."""
+        return _attractor(lambda u: 1 - self.step(q, 1 - u)[1] - u, x)
+
+    def slope(self, q: float) -> float:
+        """The slope at 1 of the map of x through the block."""
+        return float(self.map(self.output).derivative(1)(1.0, q))
+
     def gradient(self, node: Node, q: float, x: float) -> tuple[float, float]:
         """Both modes of the squared gradient from a node back to the input of the block."""
         own = None if self.tokens is None else x
@@ -269,7 +281,7 @@ def _additive(block: _Block, start: float) -> DepthLaws:
     if power > 1 - WHOLE:
         return _multiplied(block, LARGE, start)
     power = 0.0 if abs(power) < WHOLE else power
-    x = _attractor(block, start)
+    x = _attractor(lambda u: block.added(LARGE, 1 - u)[1] - u, start)
     k, drift = (block.added(q, x)[0] / q**power for q in (LARGE, LARGE * APART))
     notes = list(block.assumptions)
     if abs(drift / k - 1) > SAME:
@@ -291,39 +303,36 @@ def _additive(block: _Block, start: float) -> DepthLaws:
         (block.pull(LARGE, x) - 1) * exponent,
         mean,
         difference,
+        block.pull(LARGE, 1.0),
         tuple(notes),
     )
 
 
-def _attractor(block: _Block, start: float) -> float:
-    """The fixed point of B that cosines from ``start`` on tend to."""
+def _attractor(excess: Callable[[float], float], start: float) -> float:
+    """The cosine that iterates of an increasing map tend to from ``start`` on.
+
+    ``excess``: ``1 - map(1 - u) - u``, negative where the map leads towards 1.
+    """
     from scipy.optimize import brentq
 
-    def excess(u: float) -> float:
-        return block.added(LARGE, 1 - u)[1] - u
-
     first = 1 - start
-    if first < NEAREST:
-        return 1.0
-    here = excess(first)
+    here = excess(first) if first > NEAREST else 0.0
     if abs(here) < SETTLED:
-        return start
+        return start if first > NEAREST else 1.0
     # towards equal tokens, or away from them
-    grid = np.geomspace(first, NEAREST, 33) if here < 0 else np.linspace(first, 2.0, 17)
+    grid = np.geomspace(first, NEAREST, 28) if here < 0 else np.linspace(first, 2.0, 17)
     before = first
-    for u in grid[1:]:
+    for u in map(float, grid[1:]):
         try:
-            there = excess(float(u))
+            there = excess(u)
         except KcalcError:  # as many tokens cannot have so small a cosine
             break
         if there * here <= 0:
-            return 1 - float(brentq(excess, before, float(u), xtol=1e-14))  # pyright: ignore[reportArgumentType]
-        before = float(u)
+            return 1 - float(brentq(excess, before, u, xtol=1e-14))  # pyright: ignore[reportArgumentType]
+        before = u
     if here < 0:
         return 1.0
-    raise KcalcError(
-        "cosines fall below those that were searched; start from a larger token_cosine"
-    )
+    raise KcalcError("cosines fall to the least that there is; start from a larger token_cosine")
 
 
 # -- streams that settle, or are multiplied --------------------------------------------------------
@@ -338,7 +347,7 @@ def _followed(block: _Block, q: float, x: float) -> DepthLaws:
         still = abs(math.log(size / q)) < SETTLED
         q, x = size, cosine
         if still:
-            return _settled(block, q, _fixed(block.map(block.output), q, x))
+            return _settled(block, q, block.attractor(q, x))
     found = _newton(block, q, x)
     return _crawling(block, q, x) if found is None else _settled(block, *found)
 
@@ -368,7 +377,7 @@ def _crawling(block: _Block, q: float, x: float) -> DepthLaws:
     grows = block.step(q, x)[0] > q
     places = (1e5, 1e6) if grows else (1e-5, 1e-6)
     rho = block.map(block.output)
-    x = _fixed(rho, places[1], x)
+    x = block.attractor(places[1], x)
     near, far = (block.step(place, x)[0] - place for place in places)
     if near * far <= 0 or (far > 0) != grows:
         raise KcalcError(
@@ -385,22 +394,9 @@ def _crawling(block: _Block, q: float, x: float) -> DepthLaws:
     mean, difference = block.gradient(block.output, places[1], x)
     return DepthLaws(
         "power", math.nan, ((1 - power) * k) ** (1 / (1 - power)), 1 / (1 - power), x,
-        float(rho.derivative(1)(x, places[1])), math.nan, mean, difference,
+        float(rho.derivative(1)(x, places[1])), math.nan, mean, difference, block.slope(places[1]),
         (*block.assumptions, Assumption("network", text, "heuristic")),
     )  # fmt: skip
-
-
-def _fixed(rho: Any, q: float, x: float) -> float:
-    """The fixed point of an increasing map that iterates from x tend to."""
-    away = float(rho(x, q)) - x
-    if abs(away) < SETTLED:
-        return x
-    points = [p.value for p in rho.fixed_points(q) if (p.value - x) * away > 0]
-    if not points:
-        raise KcalcError(
-            "cosines have no limit: the map of the block has no fixed point on the way"
-        )
-    return min(points, key=lambda value: abs(value - x))
 
 
 def _settled(block: _Block, q: float, x: float) -> DepthLaws:
@@ -416,7 +412,7 @@ def _settled(block: _Block, q: float, x: float) -> DepthLaws:
     mean, difference = block.gradient(block.output, q, x)
     return DepthLaws(
         "settles", q, float(np.real(own)), math.nan, x, float(np.real(rate)), math.nan, mean,
-        difference, tuple(notes),
+        difference, block.slope(q), tuple(notes),
     )  # fmt: skip
 
 
@@ -435,7 +431,7 @@ def _slopes(
 def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
     """q is multiplied by a factor; cosines have the map at the last q."""
     rho = block.map(block.output)
-    cosine = _fixed(rho, q, x)
+    cosine = block.attractor(q, x)
     factors = [block.step(size, cosine)[0] / size for size in (q, q * block.step(q, cosine)[0] / q)]
     notes = list(block.assumptions)
     if abs(factors[1] / factors[0] - 1) > SAME:
@@ -445,5 +441,5 @@ def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
     mean, difference = block.gradient(block.output, q, cosine)
     return DepthLaws(
         "exponential", math.nan, factors[1], math.nan, cosine, slope, math.nan, mean, difference,
-        tuple(notes),
+        block.slope(q), tuple(notes),
     )  # fmt: skip

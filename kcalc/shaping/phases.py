@@ -126,26 +126,32 @@ class PhaseDiagram(Shown):
         level = np.log10(np.clip(self.depth, 0.1, 1e4))
         # single cells next to the edge would take the scale
         top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
-        mesh = ax.pcolormesh(
-            self.sigma_w,
-            self.sigma_b,
-            level,
-            shading="gouraud",
-            cmap="viridis",
-            vmax=top,
-            rasterized=True,
-        )
-        bar = ax.figure.colorbar(mesh, ax=ax, extend="max")
-        bar.set_label(r"$\log_{10}$ of the depth scale (layers)")
         finite = np.where(np.isfinite(self.chi), self.chi, 1.0)
-        if finite.min() < 1 < finite.max():
-            ax.contour(self.sigma_w, self.sigma_b, self.chi, levels=[1.0], colors="white")
+        label = r"$\log_{10}$ of the depth scale (layers)"
+        mesh(ax, (self.sigma_w, self.sigma_b), level, label, finite, top)
         sides = "ordered left, chaotic right" if finite.max() > 1 else "ordered where coloured"
         if np.isnan(level).any():
             sides += "; white: q has no fixed point"
         ax.set(xlabel=axis_names.SIGMA_W, ylabel=axis_names.SIGMA_B)
         ax.set_title(f"{self.activation.name}: {sides}", fontsize=10)
         return ax
+
+
+def mesh(
+    ax: Axes,
+    grid: tuple[Array, Array],
+    level: Array,
+    label: str,
+    slope: Array,
+    top: float | None = None,
+) -> None:
+    """Draw a quantity over a grid in colour, and a white line where a slope is 1."""
+    look: dict[str, Any] = {"shading": "gouraud", "cmap": "viridis", "rasterized": True}
+    drawn = ax.pcolormesh(*grid, level, vmax=top, **look)
+    bar = ax.figure.colorbar(drawn, ax=ax, extend="neither" if top is None else "max")
+    bar.set_label(label)
+    if np.nanmin(slope) < 1 < np.nanmax(slope):
+        ax.contour(*grid, slope, levels=[1.0], colors="white")
 
 
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:
@@ -160,8 +166,8 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     """
     phi = resolve(activation)
     check_shapeable(phi)
-    weights = _axis(np.linspace(0.5, 3, 51) if sigma_w is None else sigma_w, "sigma_w")
-    biases = _axis(np.linspace(0, 1, 41) if sigma_b is None else sigma_b, "sigma_b")
+    weights = axis(np.linspace(0.5, 3, 51) if sigma_w is None else sigma_w, "sigma_w")
+    biases = axis(np.linspace(0, 1, 41) if sigma_b is None else sigma_b, "sigma_b")
     table = QTable(lambda q: np.asarray(phi.second_moment(q)), 1.0)
     w, b = (part.ravel() for part in np.meshgrid(weights**2, biases**2))
     found = q_limits(table, w, b)
@@ -171,7 +177,8 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     )
 
 
-def _axis(values: Any, name: str) -> Array:
+def axis(values: Any, name: str) -> Array:
+    """An axis of a diagram: increasing numbers >= 0. Raises: KcalcError otherwise."""
     array = real_array(values, name)
     if array.ndim != 1 or array.size < 2 or np.any(np.diff(array) <= 0) or array[0] < 0:
         raise KcalcError(f"{name} must be an increasing array of at least two numbers >= 0")

@@ -1,0 +1,240 @@
+"""Phases of a transformer over its gains: where tokens stay apart, and where they become equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..fields.arguments import one_number
+from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.plain_arguments import choice
+from ..foundation.printing import Shown, plain, shown, spread
+from ..maps.maps import Approximable, Assumption
+from ..network.compose import require_network
+from ..network.layers import Affine, Attend, Sum
+from ..network.network import Network
+from .depth_laws import DepthLaws, depth_laws, repeated_block
+from .phases import axis, mesh
+from .profiles import trunk_sums
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node = Hashable
+Array = np.ndarray
+GAINS = {
+    "scores": r"factor of $\sigma_Q\sigma_K$",
+    "values": r"factor of $\sigma_V\sigma_O$",
+    "residual": "factor of residual weights",
+    "shortcut": "factor of shortcut weights",
+}
+QUANTITIES = {
+    "cosine": r"token cosine $\rho^*$",
+    "slope": r"slope at $\rho = 1$",
+    "rate": "rate at the limit",
+    "gradient_mean": "mean mode of gradients",
+    "gradient_difference": "difference mode of gradients",
+    "growth": "growth of the stream",
+}
+RANGE = (0.02, 50.0)  # of gains, in which a target is looked for
+POINTS = 15
+
+
+def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
+    """The network with weights multiplied by factors.
+
+    ``scores``: the standard deviation of the weights that make queries, so that scores have the
+    factor; ``values``: that of those that make values; ``residual``, ``shortcut``: the weights of
+    the branches and of the shortcut in every sum of the trunk.
+    Raises: KcalcError for other names, and where the network has no such weights.
+    """
+    for name in gains:
+        choice(name, "gain", GAINS)
+    made: dict[Node, Any] = {}
+    for slot, name in ((0, "scores"), (2, "values")):
+        for node in network.nodes_of(Attend) if name in gains else ():
+            below = network.parents(node)[slot]
+            layer = network.layer(below)
+            if not isinstance(layer, Affine):
+                raise KcalcError(
+                    f"node {node!r} reads its {('queries', '', 'values')[slot]} from {below!r}, "
+                    f"which is no Affine layer: the gain {name!r} would change nothing"
+                )
+            made[below] = replace(layer, sigma_w=layer.sigma_w * gains[name])
+    if {"residual", "shortcut"} & set(gains):
+        for node, (shortcut, branches) in trunk_sums(network).items():
+            factor = {shortcut[0]: shortcut[1] * gains.get("shortcut", 1)}
+            factor |= {name: w * gains.get("residual", 1) for name, w in branches}
+            made[node] = Sum(tuple(factor[parent] for parent in network.parents(node)))
+    if gains and not made:
+        raise KcalcError(f"the network has no weights of the gains {', '.join(gains)}")
+    return network.map_layers(lambda node, layer: made.get(node, layer), Affine, Sum)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TokenPhases(Shown, Approximable):
+    """Laws of depth of a transformer over two gains; arrays of shape (len(y), len(x)).
+
+    ``names``: of the gains along x and along y. ``cosine``: the limit of token cosines, 1 where
+    tokens become equal; ``slope``: of the token map at 1, above 1 where equal tokens part;
+    ``rate``: the factor of distances from the limit, per block (1 where they fall as a power of depth);
+    ``gradient_mean``, ``gradient_difference``, ``growth``: as of :class:`DepthLaws`. nan where a
+    block has no law.
+    """
+
+    names: tuple[str, str]
+    x: Array
+    y: Array
+    cosine: Array
+    slope: Array
+    rate: Array
+    gradient_mean: Array
+    gradient_difference: Array
+    growth: Array
+    assumptions: tuple[Assumption, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The grid and the arrays as nested lists; None where a value is not finite."""
+        return {
+            "gains": list(self.names),
+            **{name: plain(getattr(self, name)) for name in ("x", "y", *QUANTITIES)},
+            "assumptions": plain(self.assumptions),
+        }
+
+    def _frame(self) -> dict[str, Array]:
+        grid = {self.names[0]: self.x[None, :], self.names[1]: self.y[:, None]}
+        return spread(grid | {name: getattr(self, name) for name in QUANTITIES})
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            *(
+                (n, f"{g[0]:g} ... {g[-1]:g}")
+                for n, g in zip(self.names, (self.x, self.y), strict=True)
+            ),
+            ("points", str(self.cosine.size)),
+            ("tokens become equal", str(int(np.sum(self.cosine == 1)))),
+            ("no law", str(int(np.isnan(self.cosine).sum()))),
+            ("smallest token cosine", shown(float(np.nanmin(self.cosine)))),
+        ]
+        return [("", "value"), *rows]
+
+    def __repr__(self) -> str:
+        grid = f"{len(self.y)} x {len(self.x)}"
+        return f"TokenPhases({self.names[1]} x {self.names[0]}, {grid} points)"
+
+    def plot(self, ax: Axes | None = None, quantity: str = "cosine") -> Axes:
+        """Draw a quantity in colour, and the line where the slope at 1 is 1.
+
+        ``quantity``: cosine, slope, rate, growth, gradient_mean or gradient_difference.
+        Returns: the Axes.
+        """
+        from ..plotting.frame import axes
+
+        choice(quantity, "quantity", QUANTITIES)
+        ax = axes(ax, 4.6, 3.6)
+        grid = (self.x, self.y)
+        mesh(ax, grid, getattr(self, quantity), QUANTITIES[quantity], self.slope)
+        ax.set(xlabel=GAINS[self.names[0]], ylabel=GAINS[self.names[1]])
+        ax.set_title("beyond the white line equal tokens part", fontsize=10)
+        return ax
+
+
+def token_phases(
+    network: Network, tokens: int, token_cosine: float = 0.0, **gains: Any
+) -> TokenPhases:
+    """The laws of depth of a transformer over two of its gains.
+
+    ``network``: a block, or a network that repeats one. ``gains``: two of ``scores``, ``values``,
+    ``residual``, ``shortcut``, each an increasing array of factors > 0, the first along x.
+    ``tokens``, ``token_cosine``: as in :func:`kcalc.depth_laws`, which is taken at every point.
+
+    The slope at 1 does not depend on the scores, but the limit x* < 1 does.
+    Returns: a :class:`TokenPhases`. Raises: KcalcError for other gains or arrays.
+    """
+    require_network(network)
+    if len(gains) != 2:
+        raise KcalcError(f"token_phases needs two gains of {', '.join(GAINS)}, got {len(gains)}")
+    first, second = gains
+    x, y = (axis(gains[name], name) for name in (first, second))
+    block = repeated_block(network)
+    found: list[DepthLaws | None] = []
+    for b in y:
+        found.extend(_laws(block, {first: a, second: b}, tokens, token_cosine) for a in x)
+    known = [one for one in found if one is not None]
+    if not known:
+        depth_laws(with_gains(block, {first: x[0], second: y[0]}), tokens, token_cosine)
+
+    def column(name: str) -> Array:
+        values = [math.nan if one is None else getattr(one, name) for one in found]
+        return np.array(values).reshape(len(y), len(x))
+
+    return TokenPhases(
+        (first, second),
+        x,
+        y,
+        *(column("cosine"), column("slope"), column("cosine_rate")),
+        *(column("gradient_mean"), column("gradient_difference"), column("growth")),
+        assumptions=known[0].assumptions,
+    )
+
+
+def _laws(
+    block: Network, gains: Mapping[str, float], tokens: int, cosine: float
+) -> DepthLaws | None:
+    made = with_gains(block, gains)
+    try:
+        return depth_laws(made, tokens, cosine)
+    except KcalcError:
+        return None
+
+
+def token_gain(
+    network: Network, tokens: int, gain: str, token_cosine: float = 0.0, **target: float
+) -> float:
+    """The factor of a gain at which a law of depth has a target.
+
+    ``gain``: scores, values, residual or shortcut. ``target``: one of ``cosine``, ``slope``,
+    ``rate``, ``growth``, ``gradient_mean``, ``gradient_difference``, as of :class:`TokenPhases`:
+    ``token_gain(net, 64, "scores", cosine=0.5)``. Of several factors between 0.02 and 50, the one
+    nearest to 1 (in its logarithm) is given.
+    Raises: UnreachableTarget with the range of values where there is none; KcalcError for other
+    names.
+    """
+    require_network(network)
+    choice(gain, "gain", GAINS)
+    if len(target) != 1:
+        raise KcalcError(f"token_gain needs one target of {', '.join(QUANTITIES)}")
+    ((quantity, value),) = target.items()
+    choice(quantity, "target", QUANTITIES)
+    goal, block = one_number(value, quantity), repeated_block(network)
+    name = "cosine_rate" if quantity == "rate" else quantity
+
+    def off(log: float) -> float:
+        found = _laws(block, {gain: math.exp(log)}, tokens, token_cosine)
+        return math.nan if found is None else getattr(found, name) - goal
+
+    return _nearest_root(off, f"{quantity} = {goal:g}", goal)
+
+
+def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> float:
+    from scipy.optimize import brentq
+
+    grid = np.log(np.geomspace(*RANGE, POINTS))
+    values = np.array([off(float(x)) for x in grid])
+    brackets = [
+        (a, b)
+        for a, b, f, g in zip(grid, grid[1:], values, values[1:], strict=False)
+        if f * g <= 0 and not f == g == 0
+    ]
+    if not brackets:
+        reached = values[np.isfinite(values)] + goal
+        span = f"{reached.min():.6g} to {reached.max():.6g}" if reached.size else "no values"
+        raise UnreachableTarget(
+            f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: there are {span}"
+        )
+    low, high = min(brackets, key=lambda pair: abs(pair[0] + pair[1]))
+    return math.exp(float(brentq(off, low, high, xtol=1e-12)))  # pyright: ignore[reportArgumentType]
