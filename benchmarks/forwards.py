@@ -1,4 +1,4 @@
-"""``python -m benchmarks.forwards [--only NAME ...] [--draws N]``: q and c measured.
+"""``python -m benchmarks.forwards [--only NAME ...]``: q and c measured.
 
 The forward passes of library models of 1024 channels, drawn anew by their own initialisers, beside
 kcalc's predictions from their readings, at given inputs: means over the draws, and their distance
@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,18 +23,26 @@ from torch import nn
 
 import kcalc as kc
 
+from . import convolutional, kept
 from .__main__ import say
 from .architectures import _Hidden
 from .book import Table, write
 
 HERE = Path(__file__).resolve().parent
+KEPT = HERE / ".forwards.jsonl"  # rows of a run that has not finished
 WIDTH, TOKENS, VOCABULARY, SPECIAL = 1024, 8, 100, 10
 COSINE, DRAWS, LIMIT = 0.5, 16, 3.5
+SPATIAL = ("images", "tokens")
+APART = 10_000  # of the seeds of weights from those of inputs
 
 
 @dataclass(frozen=True)
 class Model:
-    """A library model: ``build`` makes it with new weights; ``reads``: "rows" or "ids"."""
+    """A model: ``build`` makes it with new weights.
+
+    ``library``: the package that has it, "" for those written here; ``reads``: "rows", "ids",
+    "images" or "tokens".
+    """
 
     name: str
     library: str
@@ -125,6 +132,10 @@ MODELS: tuple[Model, ...] = (
     _text("Starcoder2", **LLAMA),
     _text("Olmo", **LLAMA),
     _text("Gemma", **LLAMA, head_dim=64),
+    *(
+        Model(name, library, build, "tokens" if "Mixer" in name else "images")
+        for name, (library, build) in convolutional.BLOCKS.items()
+    ),
 )
 
 
@@ -132,7 +143,9 @@ MODELS: tuple[Model, ...] = (
 
 
 def inputs_of(model: Model) -> torch.Tensor:
-    """Two rows of q = 1 and cosine c, or two sequences without a common id."""
+    """Two rows or images of q = 1 and cosine c, or two sequences without a common id."""
+    if model.reads in SPATIAL:
+        return convolutional.images() if model.reads == "images" else convolutional.tokens()
     random = torch.Generator().manual_seed(0)
     if model.reads == "ids":
         ids = SPECIAL + torch.randperm(VOCABULARY - SPECIAL, generator=random)
@@ -146,6 +159,8 @@ def predictions(
 ) -> dict[Any, tuple[Any, Any, bool]]:
     """{node: (covariance of all tokens of both inputs, its error, whether it is exact)}."""
     network = reading.network
+    if model.reads in SPATIAL:
+        return convolutional.predictions(reading, x)
     if model.reads == "rows":
         found = kc.node_values(network, COSINE)
         said = kc.c_map(network).assumptions
@@ -180,10 +195,10 @@ def watched(model: nn.Module, reading: Any, nodes: Sequence[Any]) -> list[str]:
 
 
 def forward(model: nn.Module, x: torch.Tensor, names: Sequence[str]) -> list[np.ndarray]:
-    """The arrays that modules return, and the model, as (2, tokens, channels)."""
+    """The arrays that modules return, and the model, as (2, locations, channels)."""
     found: dict[str, torch.Tensor] = {}
     handles = [
-        module.register_forward_hook(lambda m, i, y, name=name: found.update({name: y}))
+        module.register_forward_hook(lambda m, i, y, name=name: found.update({name: y.clone()}))
         for name, module in model.named_modules()
         if name in names
     ]
@@ -192,6 +207,7 @@ def forward(model: nn.Module, x: torch.Tensor, names: Sequence[str]) -> list[np.
     for handle in handles:
         handle.remove()
     arrays = [*(found[name] for name in names), end]
+    arrays = [y.movedim(1, -1) if y.ndim == 4 and y.shape[1] >= WIDTH else y for y in arrays]
     return [y.reshape(2, -1, y.shape[-1]).double().numpy() for y in arrays]
 
 
@@ -234,7 +250,7 @@ def compared(model: Model, draws: int = DRAWS) -> tuple[list[Compared], bool]:
     expected, found, uncertain = [], [], []
     exact, names, end = True, [], None
     for seed in range(draws):
-        torch.manual_seed(seed)
+        torch.manual_seed(APART + seed)
         drawn = without_epsilon(model.build().eval())
         reading = kc.read(drawn, x)
         values = predictions(model, reading, x, seed)
@@ -242,7 +258,7 @@ def compared(model: Model, draws: int = DRAWS) -> tuple[list[Compared], bool]:
         names = [name for name in watched(drawn, reading, [*values]) if name != str(end)]
         chosen = [values[node] for node in (*names, end)]
         exact &= all(said for _, _, said in chosen)
-        exact &= all(note.level == "exact" for note in reading.notes)
+        exact &= model.reads in SPATIAL or not reading.notes
         expected.append([q_and_c(k) for k, _, _ in chosen])
         uncertain.append([deviations(k, error) for k, error, _ in chosen])
         found.append([q_and_c(covariance(y)) for y in forward(drawn, x, names)])
@@ -266,60 +282,75 @@ def compared(model: Model, draws: int = DRAWS) -> tuple[list[Compared], bool]:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def rows_of(model: Model, draws: int) -> Iterator[tuple[str, ...]]:
-    found, exact = compared(model, draws)
-    for row in found:
-        far = abs(row.z) > LIMIT
-        yield (
+def rows_of(name: str, draws: int = DRAWS) -> list[tuple[str, ...]]:
+    """The lines of a model, in a process of its own."""
+    (model,) = (m for m in MODELS if m.name == name)
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found, exact = compared(model, draws)
+        except kc.KcalcError as error:
+            return [(model.name, model.library, "refused", str(error)[:90], "", "", "")]
+    return [
+        (
             model.name,
             model.library,
             "exact" if exact else "heuristic",
             row.quantity,
-            f"{row.predicted:.5g}" + (f" ± {row.uncertain:.0e}" if row.uncertain else ""),
+            f"{row.predicted:.5g}" + (f" ± {row.uncertain:.0e}" if row.uncertain > 1e-12 else ""),
             f"{row.measured:.5g} ± {row.error:.1e}",
-            f"**{row.z:.1f}**" if far else f"{row.z:.1f}",
+            f"**{row.z:.1f}**" if abs(row.z) > LIMIT else f"{row.z:.1f}",
         )
+        for row in found
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.forwards", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME")
-    parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--output", type=Path, help="default benchmarks/FORWARDS.md; else printed")
     options = parser.parse_args()
-    chosen = [m for m in MODELS if options.only is None or m.name in options.only]
+    names = [m.name for m in MODELS if options.only is None or m.name in options.only]
     output = options.output or (None if options.only else HERE / "FORWARDS.md")
-    rows: list[tuple[str, ...]] = []
-    for model in chosen:
-        start = time.process_time()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                rows += rows_of(model, options.draws)
-            except kc.KcalcError as error:
-                rows.append((model.name, model.library, "refused", str(error)[:90], "", "", ""))
-        for row in rows:
-            if row[0] == model.name:
-                say(" | ".join(row) + f" ({time.process_time() - start:.0f} s)")
-    text = page(rows, options.draws) + "\n"
+    file = KEPT if options.only is None else None
+    found = kept.measured(
+        "benchmarks.forwards:rows_of",
+        names,
+        file,
+        lambda name, lines: [say(" | ".join(line)) for line in lines_of(name, lines)],
+    )
+    text = page([line for name in names for line in lines_of(name, found[name])]) + "\n"
     if output is None:
         print(text)
     else:
         write(text, output)
+        KEPT.unlink(missing_ok=True)
 
 
-def page(rows: Sequence[tuple[str, ...]], draws: int) -> str:
+def lines_of(name: str, found: Any) -> list[tuple[str, ...]]:
+    """The lines of what a process found."""
+    if isinstance(found, dict):
+        return [(name, "", "not finished", found["failed"][:90], "", "", "")]
+    return [tuple(line) for line in found]
+
+
+def page(rows: Sequence[tuple[str, ...]]) -> str:
     """The whole text."""
     models = {row[0] for row in rows}
     exact = [float(row[-1].strip("*")) for row in rows if row[2] == "exact"]
     worst = max(map(abs, exact), default=0.0)
     table = Table(
         f"{len(models)} models of {WIDTH} channels and more, with new weights by their own "
-        f"initialisers: the means over {draws} draws, predicted from the reading of each and "
+        f"initialisers: the means over {DRAWS} draws, predicted from the reading of each and "
         f"measured, with the standard error of their difference. Epsilons of norms are set to "
         f"1e-12, which the maps leave out. Models of rows have two inputs of q = 1 and cosine "
-        f"{COSINE}, those of ids two sequences of {TOKENS} tokens without a common id; q is the "
-        f"mean over all tokens, c that over the places of both. The largest |z| of "
+        f"{COSINE}, those of images two of {convolutional.SIZE} x {convolutional.SIZE} positions "
+        f"with q = 1 and that cosine at each of them, those of ids two sequences of {TOKENS} "
+        f"tokens without a common id; q is the mean over all positions, c that over the positions "
+        f'of both. Maps of images are those of `spatial="exact"`; BatchNorm is in evaluation, '
+        f"where it "
+        f"does nothing in new models. The largest |z| of "
         f"{len(exact)} exact quantities is {worst:.1f}.",
         ("model", "from", "reading", "quantity", "predicted", "measured", "z"),
         rows,

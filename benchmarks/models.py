@@ -1,18 +1,20 @@
 """``python -m benchmarks.models [--only NAME ...] [--output FILE]``: a table of real architectures.
 
 How far every model of ``benchmarks/architectures.py`` is read, which results its network has, and
-what a shaped copy computes. Needs torchvision, timm and transformers; nothing is downloaded.
+what a shaped copy computes. Needs torchvision, timm and transformers; nothing is downloaded. Every
+model has a process of its own; a run that was cut short goes on where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,17 +23,20 @@ import numpy as np
 import torch
 
 import kcalc as kc
-from kcalc.network.layers import Opaque, Product
+from kcalc.network.layers import Product
 
+from . import kept
 from .__main__ import say
 from .architectures import ARCHITECTURES, WIDTH, Architecture
 from .book import Table, write
+from .copies import BATCHES, DRAWS, PRECISION, SECONDS, TOLERANCE, Copy, copied
 
 HERE = Path(__file__).resolve().parent
+KEPT = HERE / ".models.jsonl"  # rows of a run that has not finished
 METHODS = {"dks": "tanh", "tat": "leaky_relu", "eoc": "tanh"}
 COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
 WITHOUT, BEFORE = "without norms", "pre-activated"
-DRAWS, BATCHES, TOLERANCE = 8, 8, 0.1
+NAMED = {entry.name: entry for entry in ARCHITECTURES}
 TOKENS = 16  # of images that are cut into patches
 NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
 REASONS = (  # (words of a refusal, what the table says)
@@ -76,13 +81,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """What was found of one architecture."""
+    """What was found of one architecture in ``taken`` seconds of processor time.
+
+    ``seconds``: the time of reading. ``copy``: None where the model has no shaped copy.
+    """
 
     architecture: Architecture
+    taken: float
     seconds: float
     fidelity: str
     cells: dict[str, Cell]
-    copy: str
+    copy: Copy | None
     messages: dict[str, str]
 
     def texts(self) -> tuple[str, ...]:
@@ -90,10 +99,23 @@ class Row:
         name = f"{entry.name} ({entry.library})" if entry.library else entry.name
         read = f"{self.seconds:.1f}"
         cells = (str(self.cells[column]) for column in COLUMNS)
-        return name, read, self.fidelity, *cells, self.copy
+        refused = self.messages.get("copy")
+        none = "-" if refused is None else f"refused ({reason(refused)})"
+        return name, read, self.fidelity, *cells, str(self.copy or none)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"architecture": self.architecture.name}
+
+    @classmethod
+    def from_dict(cls, row: dict[str, Any]) -> Row:
+        """The row that ``to_dict`` gave."""
+        cells = {column: Cell(**cell) for column, cell in row["cells"].items()}
+        copy = None if row["copy"] is None else Copy(**row["copy"])
+        parts = {"architecture": NAMED[row["architecture"]], "cells": cells, "copy": copy}
+        return cls(**row | parts)
 
 
-def reason(error: Exception) -> str:
+def reason(error: Exception | str) -> str:
     """A refusal in a few words."""
     text = str(error)
     return next((short for words, short in REASONS if words in text), text[:60])
@@ -218,97 +240,12 @@ def _regions(shaping: Any) -> str:
     return f"{len(networks)} regions" if len(networks) > 1 else "1 region" * len(networks)
 
 
-class Watched(torch.fx.Interpreter):
-    """A run of a graph that keeps the mean squares of some nodes."""
-
-    def __init__(self, module: torch.fx.GraphModule, names: set[str]) -> None:
-        super().__init__(module)
-        self.names, self.found = names, {}
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.name in self.names:
-            self.found[n.name] = float(value.detach().double().square().mean())
-        return value
-
-
-def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
-    """Inputs with q = 1 at every location, alike at all of them: what the kernel maps are about."""
-    found = []
-    seeds = range(BATCHES * seed, BATCHES * (seed + 1))
-    for parts in zip(*map(entry.example, seeds), strict=True):
-        x = torch.cat(parts)
-        if x.is_floating_point() and x.ndim > 2:
-            x = x[(..., *(slice(0, 1),) * (x.ndim - 2))].expand_as(x).clone()
-        if x.is_floating_point() and x.ndim > 1:
-            x = x / x.square().mean(1, keepdim=True).sqrt()
-        found.append(x)
-    return tuple(found)
-
-
-def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> tuple[str, str]:
-    """What the shaped copy computes: (text of the cell, an error's message)."""
-    net = getattr(shaping, "network", None)
-    try:
-        wanted = {} if net is None else predicted(net)
-        ratios, finite, width = [], True, 0
-        for seed in range(DRAWS):
-            torch.manual_seed(seed)
-            new = shaping.apply_to(model)
-            x = alike(entry, seed)
-            with torch.no_grad():
-                outputs = new(*x)
-                leaves = outputs if isinstance(outputs, tuple) else (outputs,)
-                finite &= all(bool(torch.isfinite(y).all()) for y in leaves)
-                node, width = watched_node(net, wanted) if wanted else (None, 0)
-                if node is not None and node in new.kcalc_nodes:
-                    run = Watched(new, {new.kcalc_nodes[node]})
-                    run.run(*x)
-                    ratios += [value / wanted[node] for value in run.found.values()]
-    except kc.KcalcError as error:
-        return f"refused ({reason(error)})", str(error)
-    if not finite:
-        return "**not finite**", "the outputs are not finite"
-    if not ratios:
-        return "finite", ""
-    ratio, error = float(np.mean(ratios)), float(np.std(ratios, ddof=1) / len(ratios) ** 0.5)
-    text = f"{ratio:.2f} ± {error:.2f}" + ("" if width >= WIDTH else f" (width {width})")
-    return (f"**{text}**" if off(ratio, error) else text), ""
-
-
-def off(ratio: float, error: float) -> bool:
-    """Whether q is more than 10 % off, and beyond three standard errors of 10 % at most."""
-    return abs(ratio - 1) > max(TOLERANCE, 3 * min(error, TOLERANCE))
-
-
-def predicted(network: kc.Network) -> dict[Any, float]:
-    """q at every node of the shaped network for inputs with q = 1; nothing where it has none."""
-    if network.nodes_of(Opaque):
-        return {}
-    for more in ({}, {"assume_independent": True}):
-        try:
-            return {node: float(q) for node, q in kc.q_values(network, 1.0, **more).items()}
-        except (kc.KcalcError, TypeError):
-            continue
-    return {}
-
-
-def watched_node(network: kc.Network, wanted: dict[Any, float]) -> tuple[Any, int]:
-    """The last node of at least 512 channels, the widest of all where there is none."""
-    widths = {node: network.features[node] for node in network if node in wanted}
-    known = {node: k for node, k in widths.items() if isinstance(k, int)}
-    if not known:
-        return None, 0
-    wide = [node for node, k in known.items() if k >= WIDTH]
-    node = wide[-1] if wide else max(known, key=known.__getitem__)
-    return node, known[node]
-
-
 # -- the page --------------------------------------------------------------------------------------
 
 
 def measured(entry: Architecture) -> Row:
     """Everything about one architecture."""
+    begun = time.process_time()
     model, example = entry.model(), entry.example()
     start = time.process_time()
     reading = kc.read(model, *example)
@@ -321,26 +258,50 @@ def measured(entry: Architecture) -> Row:
     shapings = {}
     for method in METHODS:
         cells[method], shapings[method] = shaped(reading, method)
-    first = next((s for s in shapings.values() if s is not None), None)
-    copy, message = ("-", "") if first is None else copied(entry, model, reading, first)
     messages = {name: cell.message for name, cell in cells.items() if cell.message}
-    if message:
-        messages["copy"] = message
-    return Row(entry, spent, str(reading.fidelity), cells, copy, messages)
+    first, copy = next((s for s in shapings.values() if s is not None), None), None
+    try:
+        copy = None if first is None else copied(entry, model, reading, first)
+    except kc.KcalcError as error:
+        messages["copy"] = str(error)
+    taken = time.process_time() - begun
+    return Row(entry, taken, spent, str(reading.fidelity), cells, copy, messages)
+
+
+def row_of(name: str) -> dict[str, Any]:
+    """The row of an architecture, in a process of its own."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return measured(NAMED[name]).to_dict()
+
+
+def unfinished(entry: Architecture, why: str) -> Row:
+    """The row of an architecture whose process failed."""
+    text = "not finished" if "not finished" in why else why
+    cells = dict.fromkeys(COLUMNS, Cell("refused", text, why))
+    return Row(entry, math.nan, math.nan, text, cells, None, {"read": why})
+
+
+def row_from(name: str, found: dict[str, Any]) -> Row:
+    """The row of what a process found."""
+    failed = found.get("failed")
+    return Row.from_dict(found) if failed is None else unfinished(NAMED[name], failed)
 
 
 def counted(rows: Sequence[Row]) -> list[str]:
     """How many have results, and why others have none."""
     plain = [row for row in rows if not row.architecture.attends]
     maps = [row for row in plain if row.cells["q, c"].state != "refused"]
-    copies = [row for row in plain if not row.copy.startswith(("-", "refused", "**not"))]
-    right = [row for row in copies if not row.copy.startswith("**")]
+    copies = [row.copy for row in plain if row.copy is not None and row.copy.finite]
+    compared = [copy for copy in copies if not math.isnan(copy.ratio)]
+    near, far = ([c for c in compared if getattr(c, of)] for of in ("close", "off"))
     lines = [
         f"Of {len(plain)} architectures without attention, {len(maps)} have q and c at their "
         f"outputs ({len(maps) / max(len(plain), 1):.0%}), {len(copies)} a shaped copy whose "
-        f"forward pass is finite ({len(copies) / max(len(plain), 1):.0%}); in {len(right)} of the "
-        f"copies q lies within {TOLERANCE:.0%} of the predicted value, or within three standard "
-        f"errors (of {TOLERANCE:.0%} at most), where that was measured.",
+        f"forward pass is finite ({len(copies) / max(len(plain), 1):.0%}). q was measured in "
+        f"{len(compared)} of the copies: in {len(near)} it lies within {TOLERANCE:.0%} of the "
+        f"predicted value, in {len(far)} further off than that and than three standard errors.",
     ]
     for column in COLUMNS:
         reasons = Counter(
@@ -352,16 +313,17 @@ def counted(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def page(rows: Sequence[Row], taken: float) -> str:
+def page(rows: Sequence[Row]) -> str:
     """The whole text."""
     table = Table(
         "A result is exact or heuristic according to its `.assumptions`; parentheses give the edit "
         "that the network needed first, or the reason of a refusal. The last column measures a "
         "shaped copy of the model, by the first of the methods dks, tat, eoc that shapes it: the q "
         f"value at the last node of at least {WIDTH} channels, divided by the predicted one; the "
-        f"mean over {DRAWS} draws of the weights, each for {2 * BATCHES} inputs that are equal at "
-        "all locations, with its standard error. Bold: it differs from 1 by more than 10 %, and by "
-        "more than three standard errors (of 10 % at most). Gates of products, such as those of "
+        f"mean over {DRAWS[0]} to {DRAWS[1]} draws of the weights (until the standard error is "
+        f"below {PRECISION:.0%}, or {SECONDS:.0f} s are over), each for {2 * BATCHES} inputs that "
+        "are equal at all locations, with its standard error. Bold: it differs from 1 by more "
+        "than 10 %, and by more than three standard errors. Gates of products, such as those of "
         'squeeze-and-excite blocks, are shaped with `gates="normalise"`.',
         ("architecture", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
         [row.texts() for row in rows],
@@ -373,8 +335,8 @@ def page(rows: Sequence[Row], taken: float) -> str:
     head = (
         f"Written by `python -m benchmarks.models` with kcalc {kc.__version__}, PyTorch "
         f"{torch.__version__}" + (f", {versions}" if versions else "") + f", in "
-        f"{taken / 60:.0f} minutes of processor time. Models are built from their configurations "
-        f"with random weights; times are those of one thread."
+        f"{np.nansum([row.taken for row in rows]) / 60:.0f} minutes of processor time. Models are "
+        f"built from their configurations with random weights; times are those of one thread."
     )
     return "\n\n".join(["# Real architectures", head, "\n".join(counted(rows)), table.markdown()])
 
@@ -387,20 +349,22 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [a for a in ARCHITECTURES if options.only is None or a.name in options.only]
     output = options.output or (None if options.only else HERE / "MODELS.md")
-    rows: list[Row] = []
-    for entry in chosen:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            rows.append(measured(entry))
-        say(" | ".join(rows[-1].texts()))
-        if options.messages:
-            for name, text in rows[-1].messages.items():
-                say(f"    {name}: {text[:400]}")
-    text = page(rows, time.process_time()) + "\n"
+
+    def show(name: str, found: dict[str, Any]) -> None:
+        row = row_from(name, found)
+        say(" | ".join(row.texts()))
+        for column, text in row.messages.items() if options.messages else ():
+            say(f"    {column}: {text[:400]}")
+
+    names = [entry.name for entry in chosen]
+    file = KEPT if options.only is None else None
+    rows = kept.measured("benchmarks.models:row_of", names, file, show)
+    text = page([row_from(name, rows[name]) for name in names]) + "\n"
     if output is None:
         print(text)
     else:
         write(text, output)
+        KEPT.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

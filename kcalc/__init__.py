@@ -65,7 +65,13 @@ if TYPE_CHECKING:
     )
     from .calculi.tied_readout import TiedReadout, tied_readout
     from .interchange import Reading, load_json, read, save_json
-    from .regression import gaussian_process, kernel_regression, sklearn_kernel, training_curve
+    from .regression import (
+        gaussian_process,
+        kept_kernel,
+        kernel_regression,
+        sklearn_kernel,
+        training_curve,
+    )
     from .shaping import (
         Constants,
         RegionalShaping,
@@ -107,7 +113,7 @@ _ROOMS = {
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Reading load_json read save_json",
-    "regression": "gaussian_process kernel_regression sklearn_kernel training_curve",
+    "regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel training_curve",
     "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
     "depth_profile equivalent_parameters phase_diagram residual_blocks shape token_gain "
     "token_phases vanilla_maps with_residual_weights",
@@ -172,6 +178,7 @@ __all__ = [
     "gaussian_process",
     "gradients",
     "hessian_blocks",
+    "kept_kernel",
     "kernel_regression",
     "large_batch",
     "layers",

@@ -130,6 +130,7 @@ def layer(rng: random.Random, kind: str) -> Any:
             dropout=rng.choice([0, 0.1]),
             window=rng.choice([None, 2]),
             chunk=rng.choice([None, 3]),
+            relative=rng.choice([None, (0.5, 8, 20)]),
         ),
         "Opaque": lambda: L.Opaque(rng.choice(["softmax", "Aufmerksamkeit ä"]), "no rule"),
     }

@@ -241,10 +241,19 @@ class Bert(nn.Module):
 class T5(nn.Module):
     """An encoder with biases of scores by distance, and no positions."""
 
+    @staticmethod
+    def buckets(tokens: int) -> torch.Tensor:
+        """As in the released code: 8 single distances each way, 8 wider buckets up to 128."""
+        apart = torch.arange(tokens)[None] - torch.arange(tokens)[:, None]
+        size = apart.abs()
+        far = 8 + (torch.log(size.clamp(min=1) / 8) / math.log(128 / 8) * 8).long()
+        near = torch.where(size < 8, size, far.clamp(max=15))
+        return near + 16 * (apart > 0)
+
     def __init__(self, blocks: int, width: int, heads: int, vocabulary: int) -> None:
         super().__init__()
         self.heads, self.embed, self.norm = heads, nn.Embedding(vocabulary, width), RMSNorm(width)
-        self.near, self.layers = nn.Embedding(8, heads), nn.ModuleList()
+        self.near, self.layers = nn.Embedding(32, heads), nn.ModuleList()
         for _ in range(blocks):
             names = ("q", "k", "v", "o")
             parts: dict[str, nn.Module] = {
@@ -261,8 +270,7 @@ class T5(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x, t = self.embed(ids), ids.shape[1]
-        apart = (torch.arange(t)[None] - torch.arange(t)[:, None]).clamp(-4, 3) + 4
-        bias = self.near(apart).permute(2, 0, 1)[None]
+        bias = self.near(self.buckets(t)).permute(2, 0, 1)[None]
         for layer in self.layers:
             h = layer["n1"](x)
             q, k, v = (

@@ -32,12 +32,15 @@ from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations import q_series
 from kcalc.gaussian.expectations import single as expectations
-from kcalc.gaussian.expectations.pairs import pair_map
+from kcalc.gaussian.expectations.pairs import pair_map, smooth_taylor
+from kcalc.gaussian.expectations.plane_sums import plane_sum
 from kcalc.gaussian.expectations.quadrature import Array
 from kcalc.gaussian.expectations.single import pair_distance, pair_moment
 
 EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
 LARGEST = 1e150  # products of two are
+MANY = 8
+"""From this many different pairs of q values on, smooth activations are summed together."""
 
 
 def _positive(q: Array) -> Array:
@@ -65,9 +68,18 @@ def _distinct(columns: Array) -> tuple[Array, Any]:
     """The distinct columns of an array (rows, n), and for every column which of them it is."""
     if (columns == columns[:, :1]).all():
         return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
-    axis = None if len(columns) == 1 else 1  # of one row numpy sorts the numbers, not the columns
-    found, which = np.unique(columns, axis=axis, return_inverse=True)
-    return found.reshape(len(columns), -1), which.ravel()
+    values, which = np.unique(columns, return_inverse=True)
+    numbers = np.zeros(columns.shape[1], dtype=np.int64)
+    for row in which.reshape(columns.shape):  # one number per column is sorted sooner than columns
+        numbers = numbers * values.size + row
+    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    return columns[:, first], which.ravel()
+
+
+def _groups(which: Array, count: int) -> list[Array]:
+    """Where each of 0 ... count - 1 stands in ``which``."""
+    order = np.argsort(which, kind="stable")
+    return np.split(order, np.searchsorted(which[order], np.arange(1, count)))
 
 
 def _unit_gap(gap: Array) -> Array:
@@ -272,7 +284,9 @@ class LocalMaps:
                 return _finite(self.name, flat, _spread(exact, flat.shape))
             (unique,), inverse = _distinct(flat.reshape(1, -1))
             with np.errstate(over="ignore"):
-                found = np.array([integrate(self, float(value)) for value in unique])
+                found = self._moments_together(integrate, unique)
+                if found is None:
+                    found = np.array([integrate(self, float(value)) for value in unique])
             return _finite(self.name, unique, found)[inverse].reshape(flat.shape)[()]
         if field.name == "jax":
             from kcalc.activations import jax_maps
@@ -289,6 +303,14 @@ class LocalMaps:
         if field is SYMPY:
             return sp.Function(f"{letter}_{formula_name(self.name)}")(q)
         return self._high_precision(integrate.__name__, q, field)
+
+    def _moments_together(self, integrate: Callable[..., float], q: Array) -> Array | None:
+        """The mean or the second moment at many q on one grid of nodes, where one serves."""
+        power = {expectations.mean: 1, expectations.second_moment: 2}.get(integrate)
+        if power is None or q.size < MANY:
+            return None
+        found = expectations.sampled(self, q)  # type: ignore[arg-type]
+        return None if found is None else found[1] ** power @ found[0].nodes.w
 
     def _high_precision(self, quantity: str, q: Number, field: Field) -> Number:
         from kcalc.activations.precise import moment
@@ -399,10 +421,13 @@ class LocalMaps:
                 return tuple(
                     _spread(part, gap.shape) for part in (np.maximum(exact[0], 0.0), *exact[1:])
                 )
-        out = np.empty((order + 1, gap.size))
         pairs, inverse = _distinct(np.stack([q1.ravel(), q2.ravel()]))
-        for index in range(pairs.shape[1]):
-            here = inverse == index
+        if pairs.shape[1] >= MANY and order <= 2 and not self.kink_points:  # type: ignore[attr-defined]
+            found = smooth_taylor(self, q1.ravel(), q2.ravel(), gap.ravel(), order)  # type: ignore[arg-type]
+            if found is not None:
+                return tuple(part.reshape(gap.shape) for part in found)
+        out = np.empty((order + 1, gap.size))
+        for index, here in enumerate(_groups(inverse, pairs.shape[1])):
             one, two = float(pairs[0, index]), float(pairs[1, index])
             out[:, here] = self._normalised(gap.ravel()[here], rest.ravel()[here], one, two, order)
         return tuple(part.reshape(gap.shape)[()] for part in out)
@@ -423,11 +448,13 @@ class LocalMaps:
 
     def _normalised(self, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
         """The Taylor coefficients of C for one pair of q values."""
-        gamma = pair_map(self, q1, self, q2)  # type: ignore[arg-type]
+        pair: Any = (self, q1, self, q2)
+        few = plane_sum(*pair).serves(gap, order)
+        gamma = plane_sum(*pair) if few else pair_map(*pair)
         parts = gamma.taylor(gap, order, rest=rest)
         norm = (
             gamma.whole
-            if gamma.same
+            if q1 == q2
             else float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
         )
         if norm == 0:
@@ -435,7 +462,7 @@ class LocalMaps:
                 f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = "
                 f"{min(q1, q2):g}: there is no C map"
             )
-        offset = 0.0 if gamma.same else pair_distance(self, q1, q2)  # type: ignore[arg-type]
+        offset = 0.0 if q1 == q2 else pair_distance(self, q1, q2)  # type: ignore[arg-type]
         return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
 
     def cross_drop(

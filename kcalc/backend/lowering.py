@@ -297,11 +297,17 @@ class Lowering:
             raise KcalcError(
                 f"node {node!r} turns pairs of channels (rotary), but a head has {width}"
             )
+        found: dict[str, Any] = {}
+        if layer.relative is not None:
+            size = self.parameterization.vector(float(layer.relative[0]))
+            found["numbers"] = (size.std, size.factor)
+            found["tensors"] = {"weight": (layer.heads, layer.relative[1])}
         return self.found(
             node,
             inputs,
             Shape(values.channels // shared * layer.heads, queries.locations),
             form=layer,
+            **found,
         )
 
     def _tokens(self, node: Node, shape: Shape) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from .attention.weights import mean_over_visible, visible, weights_of
+from .attention.weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Array = Any
 Extent = tuple[int, int]
@@ -287,10 +287,12 @@ def _moved(x: Array, order: Sequence[int]) -> tuple[int, ...]:
     return (*range(kept), *(kept + axis for axis in order))
 
 
-def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
+def attend(
+    layer: Any, queries: Array, keys: Array, values: Array, biases: Array | None = None
+) -> Array:
     """Attention over (..., tokens, heads, channels), (..., tokens, heads of keys, channels) twice.
 
-    The layer is an :class:`Attend`.
+    The layer is an :class:`Attend`; ``biases``: those of its scores, (heads, buckets).
     """
     import jax.numpy as jnp
 
@@ -305,6 +307,8 @@ def attend(layer: Any, queries: Array, keys: Array, values: Array) -> Array:
     )
     scores = jnp.einsum("...ihc,...jhc->...hij", queries, keys) * scale
     rows, columns = scores.shape[-2:]
+    if biases is not None:
+        scores = scores + biases[:, distance_buckets(layer, rows, columns)].astype(scores.dtype)
     if layer.alibi:
         slopes = 2.0 ** (-8 * (jnp.arange(queries.shape[-2]) + 1) / queries.shape[-2])
         apart = jnp.abs(jnp.arange(rows)[:, None] - jnp.arange(columns))

@@ -134,10 +134,7 @@ class Arrays:
         params, lowered = self.params[node], self.nodes[node]
         _, scale, _, bias_scale, length = self.number(node)
         weight = params["weight"]
-        if layer.standardised:
-            weight = standardised(weight, length)
-        elif not _is_one(scale):
-            weight = weight * _like(scale, weight)
+        weight = standardised(weight, length) if layer.standardised else _scaled(weight, scale)
         if lowered.shape.locations is not None:
             stride, dilation = pairs(layer.stride), pairs(layer.dilation)
             out = convolve(inputs[0], weight, stride, layer.padding, layer.groups, dilation)
@@ -147,11 +144,7 @@ class Arrays:
                 if layer.groups == 1
                 else grouped_product(inputs[0], weight, layer.groups)
             )
-        if "bias" not in params:
-            return out
-        return out + (
-            params["bias"] if _is_one(bias_scale) else params["bias"] * _like(bias_scale, out)
-        )
+        return out + _scaled(params["bias"], bias_scale) if "bias" in params else out
 
     @rule.register
     def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Array]) -> Array:
@@ -160,10 +153,7 @@ class Arrays:
     @rule.register
     def _(self, layer: L.Sum | L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
         """``sum_i w_i x_i``."""
-        terms = [
-            x if _is_one(w) else _like(w, x) * x
-            for w, x in zip(self.number(node), inputs, strict=True)
-        ]
+        terms = [_scaled(x, w) for w, x in zip(self.number(node), inputs, strict=True)]
         return sum(terms[1:], terms[0])
 
     @rule.register
@@ -199,8 +189,7 @@ class Arrays:
         """The rows of the ids, or a product with one-hot vectors."""
         import jax.numpy as jnp
 
-        weight, scale = self.params[node]["weight"], self.number(node)[1]
-        weight = _scaled(weight, scale)
+        weight = _scaled(self.params[node]["weight"], self.number(node)[1])
         return (
             weight[inputs[0][..., 0]]
             if jnp.issubdtype(inputs[0].dtype, jnp.integer)
@@ -217,8 +206,7 @@ class Arrays:
                 sinusoids(x.shape[-3], x.shape[-1]) * float(layer.sigma), x.dtype
             )
         else:
-            vectors = self.params[node]["weight"]
-            vectors = _scaled(vectors, scale)
+            vectors = _scaled(self.params[node]["weight"], scale)
         return x + vectors.reshape(-1, *(shape.locations or (1, 1))[1:], shape.channels)
 
     @rule.register
@@ -241,7 +229,10 @@ class Arrays:
         queries, keys, values = (
             _headed(x, n) for x, n in zip(inputs, (heads, shared, shared), strict=True)
         )
-        out = attend(layer, queries, keys, values)
+        biases = None
+        if layer.relative is not None:
+            biases = _scaled(self.params[node]["weight"], self.number(node)[1])
+        out = attend(layer, queries, keys, values, biases)
         return out.reshape(*inputs[0].shape[:-1], -1)
 
     @rule.register
@@ -303,16 +294,14 @@ class Arrays:
             return inputs[0]
         weight = None
         if layer.kind == "weighted_mean":
-            scale = self.number(node)[1]
-            weight = self.params[node]["weight"]
-            weight = _scaled(weight, scale)
+            weight = _scaled(self.params[node]["weight"], self.number(node)[1])
         window = None if layer.window is None else pairs(layer.window)
         stride = window if layer.stride is None or window is None else pairs(layer.stride)
         return pool(inputs[0], layer.kind, window, stride, layer.padding, weight)
 
     @rule.register
     def _(self, layer: L.Resize, node: Node, inputs: Sequence[Array]) -> Array:
-        return resize(inputs[0], _each(layer.factor), _each(layer.place), layer.kind)
+        return resize(inputs[0], pairs(layer.factor), pairs(layer.place), layer.kind)
 
     @rule.register
     def _(self, layer: L.PixelShuffle, node: Node, inputs: Sequence[Array]) -> Array:
@@ -434,8 +423,11 @@ class Arrays:
         }
 
 
-def _scaled(weight: Array, scale: Any) -> Array:
-    return weight if _is_one(scale) else weight * _like(scale, weight)
+def _scaled(x: Array, scale: Any) -> Array:
+    """An array times a number, which is converted to its precision where it is traced."""
+    if isinstance(scale, int | float):
+        return x if scale == 1 else x * scale
+    return x * scale.astype(x.dtype)
 
 
 def _headed(x: Array, heads: int) -> Array:
@@ -456,23 +448,9 @@ def standardised(weight: Array, length: Any) -> Array:
     )
 
 
-def pairs(extent: int | Sequence[int]) -> Locations:
+def pairs(extent: Any) -> tuple[Any, Any]:
     """(rows, columns) of an extent, given as one number for both or as two."""
-    return (extent, extent) if isinstance(extent, int) else (extent[0], extent[1])
-
-
-def _each(value: Any) -> tuple[Any, Any]:
-    """One number for each axis of an image."""
-    return value if isinstance(value, tuple) else (value, value)
-
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 1
-
-
-def _like(number: Any, x: Array) -> Any:
-    """A Python number unchanged; a traced number converted to the precision of ``x``."""
-    return number if isinstance(number, int | float) else number.astype(x.dtype)
+    return (extent[0], extent[1]) if isinstance(extent, Sequence) else (extent, extent)
 
 
 def _wide(x: Array) -> Array:

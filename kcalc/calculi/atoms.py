@@ -85,6 +85,11 @@ class Pair:
         return mask
 
     @property
+    def raw(self) -> bool:
+        """Whether a network input is one of its atoms."""
+        return any(term.atom.raw for term in self.terms)
+
+    @property
     def gaussian(self) -> bool:
         """True for a centred Gaussian: only Gaussian atoms, no shift."""
         return (
@@ -129,6 +134,12 @@ def _total(numbers: list[Number]) -> Number:
     ):
         return 0
     return total
+
+
+def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
+    """The Gaussians of which terms are functions; None among them for a term that is of none."""
+    found = [t.atom if t.atom.gaussian else t.atom.source for t in terms]
+    return list({id(atom): atom for atom in found}.values())
 
 
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:

@@ -8,9 +8,10 @@ inputs, arrays over all pairs of tokens.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import singledispatchmethod
-from itertools import accumulate
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -150,14 +151,9 @@ class Backward:
 
     def _places(self, node: Node, parent: Node) -> list[int]:
         """For every group of ``node``, the index of the group of ``parent`` that contains it."""
-        edges = _ends(self.states[parent])
-        middles = [
-            end - share / 2
-            for (share, _), end in zip(
-                self.states[node].groups, _ends(self.states[node]), strict=True
-            )
-        ]
-        return [next(i for i, edge in enumerate(edges) if middle < edge) for middle in middles]
+        edges = self.states[parent].edges
+        middles = [(low + high) / 2 for low, high in pairwise(self.states[node].edges)]
+        return [bisect(edges, middle) - 1 for middle in middles]
 
     def _regrouped(self, message: Groups, node: Node, parent: Node) -> Groups:
         """Sums of a message over the groups of ``node`` that each group of ``parent`` contains."""
@@ -170,10 +166,6 @@ class Backward:
 def _own(numbers: Number) -> Number:
     """Those of equal tokens, of an array over pairs of tokens."""
     return numbers if np.ndim(numbers) < 2 else np.diagonal(numbers, axis1=-2, axis2=-1)
-
-
-def _ends(state: Channels) -> list[Any]:
-    return list(accumulate(share for share, _ in state.groups))
 
 
 def added(one: Groups, two: Groups) -> Groups:

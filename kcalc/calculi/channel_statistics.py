@@ -45,6 +45,10 @@ class Ledger:
         self.bits += 1
         return 1 << self.bits
 
+    def fresh(self, node: Node, moments: Moments, gaussian: bool = True, raw: bool = False) -> Pair:
+        """A feature map that shares nothing with those before it; ``raw``: a network input."""
+        return Pair.of(Atom(node, moments, self.bit(), gaussian, raw))
+
 
 @dataclass
 class Statistics:
@@ -76,7 +80,7 @@ class Statistics:
 
     def means(self, state: Channels, node: Node) -> tuple[Number, Number]:
         """The means over all channels."""
-        if any(t.atom.raw for pair in state.pairs for t in pair.terms):
+        if any(pair.raw for pair in state.pairs):
             self.note(node, "the network input has channel mean 0", "convention")
         return state.average(_mean1, self.field), state.average(_mean2, self.field)
 
@@ -146,7 +150,7 @@ class Statistics:
             joint, left = self.moments.geometric(m.q1, m.q2), self.moments.geometric(var1, var2)
             apart = (m.mean1 * np.sqrt(var2) - m.mean2 * np.sqrt(var1)) ** 2
             gap = (m.gap * joint - apart / (joint + m.mean1 * m.mean2 + left)) * (1 / left)
-        return Moments(term.a1**2 * var1, term.a2**2 * var2, gap, 0, 0)
+        return Moments(term.a1**2 * var1, term.a2**2 * var2, gap)
 
     def whole(self, state: Channels) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) over all channels of a feature map."""
@@ -252,7 +256,7 @@ class Statistics:
         (term,) = pair.terms
         s1, s2 = term.a1 / np.sqrt(centred.q1), term.a2 / np.sqrt(centred.q2)
         one, m = centred.q1 * 0 + 1, term.atom.moments
-        moments = Moments(one, one if self.uniform else centred.q2 * 0 + 1, centred.gap, 0, 0)
+        moments = Moments(one, one if self.uniform else centred.q2 * 0 + 1, centred.gap)
         made = Pair(moments, (Term(s1, s2, term.atom),), -s1 * m.mean1, -s2 * m.mean2, pair.window)
         return self.checked(made, node)
 
@@ -268,11 +272,10 @@ class Statistics:
             least = 2 * float(between) - 1
             raise KcalcError(
                 f"node {node!r}: c = {1 - float(np.max(m.gap.value)):.6g} there, but inputs of a "
-                f"batch with pairwise "
-                f"c = {float(between):.6g} have c >= {least:.6g}; take a batch of smaller c, "
-                f"kc.large_batch(net, c=...)"
+                f"batch with pairwise c = {float(between):.6g} have c >= {least:.6g}; take a batch "
+                "of smaller c, kc.large_batch(net, c=...)"
             )
-        moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap), 0, 0)
+        moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap))
         return Pair.of(Atom(node, moments, pair.support, pair.gaussian)).at(pair.window)
 
 
@@ -282,9 +285,8 @@ def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:
     if op.groups > 1 and width == op.groups:
         raise KcalcError(
             f"node {node!r} normalises every channel by itself (instance normalisation): over the "
-            f"locations of one random "
-            "function, not over many channels; use fewer groups, or drop it with "
-            "net.without_normalization()"
+            "locations of one random function, not over many channels; use fewer groups, or drop "
+            "it with net.without_normalization()"
         )
     if op.groups > 1 and len(below.groups) > 1:
         raise FreshnessError(
@@ -302,8 +304,7 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
     if len(below.groups) > 1 and not statistics.assume_independent:
         raise FreshnessError(
             f"node {node!r} is a grouped Affine after a concatenation of different feature maps, "
-            f"so its groups differ; "
-            "put an Affine with groups=1 in between",
+            "so its groups differ; put an Affine with groups=1 in between",
             ", or pass assume_independent=True",
         )
     if len(below.groups) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import sympy as sp
@@ -35,6 +35,11 @@ class Channels:
     def pairs(self) -> tuple[Pair, ...]:
         """The pairs without their shares."""
         return tuple(pair for _, pair in self.groups)
+
+    @property
+    def edges(self) -> list[Any]:
+        """Where groups begin, and 1, the end of the last one."""
+        return list(accumulate((share for share, _ in self.groups), initial=Fraction(0)))
 
     def map(self, change: Callable[[Pair], Pair]) -> Channels:
         """Every group changed on its own; a pair that occurs twice is computed once."""
@@ -94,7 +99,7 @@ def overlaid(
             f"node {node!r} adds concatenations with symbolic channel counts that differ; give "
             f"numbers with net.subs"
         )
-    edges = sorted({edge for s in states for edge in _edges(s)})
+    edges = sorted({edge for s in states for edge in s.edges})
     return Channels(
         tuple(
             (high - low, combine([_slice(s, low, high) for s in states]))
@@ -103,16 +108,9 @@ def overlaid(
     )
 
 
-def _edges(state: Channels) -> list[Fraction]:
-    edges = [Fraction(0)]
-    for share, _ in state.groups:
-        edges.append(edges[-1] + share)
-    return edges
-
-
 def _slice(state: Channels, low: Fraction, high: Fraction) -> Pair:
     """The part of a feature map between two channel positions that lie in one group."""
-    edges = _edges(state)
+    edges = state.edges
     (_, pair), start, stop = next(
         (g, a, b) for g, a, b in zip(state.groups, edges, edges[1:], strict=False) if low < b
     )

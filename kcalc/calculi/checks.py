@@ -55,10 +55,8 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
         if shape is not None and note != read_at(note.node, tuple(shape)):
             raise KcalcError(
                 f"the input {note.node!r} has images of {shape} here, but was {note.text}: the "
-                f"model may "
-                "have other paddings and windows at another size; read it at that size, or drop "
-                "the note "
-                "with net.with_notes([])"
+                "model may have other paddings and windows at another size; read it at that size, "
+                "or drop the note with net.with_notes([])"
             )
 
 
@@ -83,9 +81,8 @@ def check_q(field: Any, q: Number, node: Node) -> None:
     if not good.all():
         bad = plain_values[~good].ravel()[0]
         raise KcalcError(
-            f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode "
-            f"or vanish before this node "
-            "(kc.gain(activation) gives the sigma_w that keeps q)"
+            f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or "
+            "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q)"
         )
 
 

@@ -23,8 +23,6 @@ from ..network.compose import interpret, no_rule, require_network
 from ..network.network import Network
 from ..network.primitives import emitted, owner
 
-__all__ = ["ConvexCalculus", "convex_shares"]
-
 Node = Hashable
 State = TypeVar("State")
 NO_WEIGHT = "a Sum whose weights are all 0 has no slope polynomial; remove it"
@@ -96,8 +94,7 @@ class ConvexCalculus(ABC, Generic[State]):
         if op.sigma_b != 0:
             raise KcalcError(
                 f"node {node!r} has sigma_b = {op.sigma_b}, which lowers the slope; {self.name} "
-                f"are for sigma_b = 0: "
-                "take the shaped network, or read a model with sigmas=False"
+                "are for sigma_b = 0: take the shaped network, or read a model with sigmas=False"
             )
         return self._centred(node, inputs[0])
 
@@ -200,8 +197,7 @@ class ConvexCalculus(ABC, Generic[State]):
             elif not self._true and meaning[read]:
                 text = (
                     f"C(0) = 0 is taken for the feature map that this {kind} reads, so that its "
-                    "slope "
-                    "is 1 (it is larger otherwise; q=1.0 computes it)"
+                    "slope is 1 (it is larger otherwise; q=1.0 computes it)"
                 )
                 found.append(Assumption(node, text))
         return (*found, *self.network.assumptions)

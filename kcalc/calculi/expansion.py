@@ -12,8 +12,6 @@ import sympy as sp
 
 from .factored import Factors, Monomial, Terms
 
-__all__ = ["needed_factors", "polynomial", "rational_polynomials", "too_long"]
-
 LONGEST = 50_000  # terms of a factored form; SymPy prints about 30,000 per second
 
 

@@ -13,18 +13,6 @@ import sympy as sp
 
 from ..foundation.errors import KcalcError
 
-__all__ = [
-    "ONE",
-    "Array",
-    "Factors",
-    "LogProgram",
-    "Monomial",
-    "Terms",
-    "as_floats",
-    "is_zero",
-    "mixed",
-]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Monomial = tuple[tuple[int, int], ...]
 Terms = tuple[tuple[sp.Expr, Monomial], ...]
@@ -109,19 +97,22 @@ class Factors:
 
     def expr(self, monomial: Monomial) -> sp.Expr:
         """The polynomial as a SymPy expression in the same factored form."""
-        for entry in self.table[len(self._exprs) :]:
-            inner = (
-                ()
-                if isinstance(entry, sp.Expr)
-                else (self._nesting[f] for _, part in entry for f, _ in part)
-            )
-            self._nesting.append(0 if isinstance(entry, sp.Expr) else 1 + max(inner, default=0))
+        done = len(self._exprs)
+        for entry, depth in zip(self.table[done:], self.nesting()[done:], strict=True):
             self._exprs.append(
-                entry
-                if isinstance(entry, sp.Expr)
-                else self._sum(entry, self._nesting[-1] <= NESTED)
+                entry if isinstance(entry, sp.Expr) else self._sum(entry, depth <= NESTED)
             )
         return self._powers(monomial)
+
+    def nesting(self) -> list[int]:
+        """How deeply sums are nested in every factor, 0 for symbols and numbers."""
+        for entry in self.table[len(self._nesting) :]:
+            depth = 0
+            if not isinstance(entry, sp.Expr):
+                inner = (self._nesting[f] for _, part in entry for f, _ in part)
+                depth = 1 + max(inner, default=0)
+            self._nesting.append(depth)
+        return self._nesting
 
     def _sum(self, terms: Terms, shallow: bool) -> sp.Expr:
         if shallow and len(terms) <= SORTED:
@@ -272,14 +263,8 @@ class LogProgram:
         self.constants = {
             k: float(entry) for k, entry in enumerate(factors.table) if isinstance(entry, sp.Number)
         }
-        levels: list[int] = []
-        for entry in factors.table:
-            inner = () if isinstance(entry, sp.Expr) else (f for _, part in entry for f, _ in part)
-            levels.append(
-                0 if isinstance(entry, sp.Expr) else 1 + max((levels[f] for f in inner), default=0)
-            )
         groups: dict[int, list[int]] = {}
-        for number, level in enumerate(levels):
+        for number, level in enumerate(factors.nesting()):
             if level:
                 groups.setdefault(level, []).append(number)
         self.levels = [self._level(factors, groups[level]) for level in sorted(groups)]

@@ -63,8 +63,7 @@ class Algebra:
         if len(windows) > 1 and not apart:
             raise FreshnessError(
                 f"node {node!r} adds different channels of one feature map (concatenations whose "
-                f"parts do not line up); "
-                "put an Affine on the addends, or line the parts up"
+                "parts do not line up); put an Affine on the addends, or line the parts up"
             )
         if apart:
             check_raw([t.atom for pair in pairs for t in pair.terms], node)
@@ -94,10 +93,9 @@ class Algebra:
         if not (is_zero(pair.shift1) and is_zero(pair.shift2)) and not patched:
             return pair
         gaussian = all(t.atom.gaussian for t in pair.terms)
-        raw = any(t.atom.raw for t in pair.terms)
         gaussian = gaussian and pair.gaussian
         return Pair.of(
-            Atom(node, pair.moments, pair.support, gaussian, raw, pair.terms, patched=patched)
+            Atom(node, pair.moments, pair.support, gaussian, pair.raw, pair.terms, patched=patched)
         ).at(pair.window)
 
     def _means(
@@ -216,9 +214,8 @@ def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], 
     if np.any(lost) and np.any(lost & ~((_value(q) == 0) & still())):
         raise KcalcError(
             f"node {node!r}: its addends cancel to less than {CANCELLED:g} of their mean squares, "
-            f"which leaves too few digits of its q; "
-            "write the sum as one activation, take larger inputs, or ask the map's ball(...) for "
-            "certified digits"
+            "which leaves too few digits of its q; write the sum as one activation, take larger "
+            "inputs, or ask the map's ball(...) for certified digits"
         )
 
 

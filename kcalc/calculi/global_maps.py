@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -25,16 +25,15 @@ from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
 from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
-from ..network.compose import interpret
 from ..network.network import Network, require_network
 from .attention.class_token_maps import PointReader, has_class_token
 from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import sampled_values, several
-from .field_maps import field_maps_of
 from .kernel import Kernel, kernel_over
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
+from .token_reading import TokenReading
 
 Node = Hashable
 
@@ -261,7 +260,8 @@ def node_values(
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    asked, cosine = read_sampling(sampling), 0.0 if c is None else c
+    read_sampling(sampling)
+    cosine = 0.0 if c is None else c
     if (
         sampling is not None
         or several(tokens)
@@ -274,7 +274,7 @@ def node_values(
         covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
         assume = truth(assume_independent, "assume_independent")
         found: Any = sampled_values(
-            network, dict.fromkeys(network.inputs, covariance), assume, asked
+            network, dict.fromkeys(network.inputs, covariance), assume, sampling
         )
         return found
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
@@ -295,19 +295,18 @@ def node_values(
                 *found,
                 *(np.asarray(cosine)[()] for cosine in reading.kernel.token_cosines(states[node])),
             )
-    out.assumptions = reading.with_network_assumptions(reading.kernel.notes.values())
+    out.assumptions = reading.noting(INFINITE_WIDTH, reading.kernel.notes.values())
     return out
 
 
-class _Reading:
+class _Reading(TokenReading):
     """A network with the options of the kernel calculus, which runs in any number system."""
 
     def __init__(
         self, network: Network, assume_independent: bool, tokens: Tokens | None = None
     ) -> None:
         require_network(network)
-        self.network, self.tokens = network, tokens
-        self.assume = truth(assume_independent, "assume_independent")
+        super().__init__(network, assume_independent, tokens)
         self.kernel: Any = kernel_over()  # or one over tokens
 
     def run(
@@ -318,9 +317,9 @@ class _Reading:
         gap: dict[Node, Any] | None,
     ) -> dict[Node, Any]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
-        local, second = field_maps_of(self.network, field), q1 if q2 is None else q2
+        second = q1 if q2 is None else q2
         if self.tokens is None:
-            kernel: Any = kernel_over(field, q2 is None, gap is not None, self.assume, local)
+            kernel: Any = self.plain_kernel(field, q2 is None, gap is not None)
             inputs = {
                 n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n])
                 for n in self.network.inputs
@@ -335,17 +334,7 @@ class _Reading:
             kernel = self._over_tokens(q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
         self.kernel = kernel
-        # what overflows is refused by the rules, with the node's name
-        with np.errstate(all="ignore"):
-            return interpret(self.network, kernel, inputs)
-
-    def refuse_tokens(self) -> None:
-        """Refuse what maps over tokens do not have."""
-        if self.tokens is not None:
-            raise KcalcError(
-                "maps over tokens are numbers in double precision: they have no certified "
-                "enclosures and no formulas"
-            )
+        return self.interpreted(kernel, inputs)
 
     def run_sequence(self, q: dict[Node, Any], gap: dict[Node, Any]) -> dict[Node, Any]:
         """The state of every node for one sequence, whose tokens have the given gaps."""
@@ -355,15 +344,13 @@ class _Reading:
             with np.errstate(all="ignore"):
                 return self.kernel.sequence(q, gap)
         self.kernel = self._over_tokens(True, False)
-        with np.errstate(all="ignore"):
-            return interpret(self.network, self.kernel, self.tokens.sequence(self.kernel, q, gap))
+        return self.interpreted(self.kernel, self.tokens.sequence(self.kernel, q, gap))
 
     def _over_tokens(self, uniform: bool, paired: bool) -> Any:
         assert self.tokens is not None
-        local = field_maps_of(self.network, NUMPY)
 
         def over(uniform: bool = True) -> Kernel:
-            return kernel_over(NUMPY, uniform, True, self.assume, local)
+            return self.plain_kernel(NUMPY, uniform)
 
         return self.tokens.calculus(over, over, uniform, paired)
 
@@ -388,12 +375,7 @@ class _Reading:
                 one, two = (dict.fromkeys(inputs, np.asarray(q)) for q in (1.0, 2.0))
                 self.run(NUMPY, one, two, None)
                 notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
-        return self.with_network_assumptions(notes)
-
-    def with_network_assumptions(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of a reading after the assumptions of every reading of the network."""
-        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
-        return (INFINITE_WIDTH, *tokens, *self.network.assumptions, *notes)
+        return self.noting(INFINITE_WIDTH, notes)
 
 
 def sequence_states(
@@ -413,7 +395,7 @@ def sequence_states(
     return (
         reading.kernel.plain["one"],
         states,
-        reading.with_network_assumptions(reading.kernel.notes.values()),
+        reading.noting(INFINITE_WIDTH, reading.kernel.notes.values()),
     )
 
 
@@ -431,6 +413,10 @@ class _OfNetwork(KernelMap):
     def assumptions(self) -> tuple[Assumption, ...]:
         return self._assumptions
 
+    def _whole(self, states: dict[Node, Any], part: int) -> dict[Node, Any]:
+        """{output: its q value (``part`` 0 or 1) or its gap (2)}."""
+        return {node: self._reading.kernel.whole(states[node])[part] for node in self.outputs}
+
 
 class NetworkCMap(_OfNetwork, CMap):
     """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
@@ -446,19 +432,15 @@ class NetworkCMap(_OfNetwork, CMap):
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int
     ) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
-        states = self._reading.run(NUMPY, q1, q2, jets)
-        return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+        return self._whole(self._reading.run(NUMPY, q1, q2, jets), 2)
 
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Any]:
         with field.working():
-            states = self._reading.run(
-                field, q1, q2, {node: Jet((value,)) for node, value in gap.items()}
-            )
-            return {
-                node: self._reading.kernel.whole(states[node])[2].value for node in self.outputs
-            }
+            jets = {node: Jet((value,)) for node, value in gap.items()}
+            found = self._whole(self._reading.run(field, q1, q2, jets), 2)
+            return {node: jet.value for node, jet in found.items()}
 
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None
@@ -499,8 +481,7 @@ class TokenMap(NetworkCMap):
                 f"(tokens - 1)"
             )
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
-        states = self._reading.run_sequence(q1, jets)
-        return {node: self._reading.kernel.whole(states[node])[2] for node in self.outputs}
+        return self._whole(self._reading.run_sequence(q1, jets), 2)
 
     def table(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
@@ -522,18 +503,15 @@ class NetworkQMap(_OfNetwork, QMap):
         given = {
             node: Jet.variable(value, order, 1.0) if order else value for node, value in q.items()
         }
-        states = self._reading.run(NUMPY, given, None, None)
-        out = {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
         zeros = (0.0,) * order
         return {
             node: value if isinstance(value, Jet) else Jet((value, *zeros))
-            for node, value in out.items()
+            for node, value in self._whole(self._reading.run(NUMPY, given, None, None), 0).items()
         }
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         with field.working():
-            states = self._reading.run(field, q, None, None)
-            return {node: self._reading.kernel.whole(states[node])[0] for node in self.outputs}
+            return self._whole(self._reading.run(field, q, None, None), 0)
 
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition at a number or SymPy expression q of all inputs.

@@ -19,7 +19,7 @@ from ..fields.jets import Jet
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
-from ..network.compose import interpret, interpret_back, require_network
+from ..network.compose import interpret_back, require_network
 from ..network.layers import Resize
 from ..network.network import Network, chosen_output
 from ..network.primitives import owner
@@ -29,7 +29,7 @@ from .attention.sampled_gradients import Chain, followed
 from .attention.structure import given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import averaged, several, with_error
 from .backward import Backward, Groups, added, mean_slopes, parameters, refuse_shared
-from .ntk import TangentReading
+from .ntk import WIDTH, TangentReading
 from .tangent import Tangent
 
 if TYPE_CHECKING:
@@ -188,14 +188,14 @@ def gradients(
     require_network(network)
     chosen = chosen_output(network, output)
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
-    asked = read_sampling(sampling)
+    read_sampling(sampling)
     apart = several(tokens) or (tokens is not None and tells_tokens_apart(network, tokens))
     if sampling is not None or apart:
         levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
         table, count = given_tokens(network, tokens, token_cosine, levels)
         inputs = {node: float(level) * table for node, level in given.items()}
         assume = truth(assume_independent, "assume_independent")
-        return _joined(network, chosen, *followed(network, inputs, count, chosen, assume, asked))
+        return _joined(network, chosen, *followed(network, inputs, count, chosen, assume, sampling))
     reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
     if reading.tokens is not None:
         return _over_tokens(reading, given, chosen)
@@ -268,7 +268,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
         {node: one[node] for node in network},
         weights,
         mean_slopes(network, backward.one),
-        reading.noting(kernel.notes.values()),
+        reading.noting(WIDTH, kernel.notes.values()),
         mean,
         difference,
     )
@@ -299,7 +299,7 @@ def _joined(
         add("mean", node, mean)
         if count > 1:
             add("difference", node, (count * total - mean) / (count - 1))
-    for node in parameters(network):
+    for node in chains[0][0].weights:
         add("weights", node, np.array([[one.weights[node] for one in chain] for chain in chains]))
     slopes = [one.chi for chain in chains for one in chain]
     chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}
@@ -332,8 +332,7 @@ def _forward(
         n: kernel.start(n, q[n], q[n], Jet((np.asarray(0.0), -directions[n])))
         for n in network.inputs
     }
-    with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
-        states = interpret(network, kernel, start)
+    states = reading.interpreted(kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
     found = {
         node: float(part) / float(kernel.whole(states[made.get(node, node)])[0])

@@ -56,7 +56,7 @@ def _keeps(op: P.Primitive) -> bool:
     Max pooling counts too, as kernel maps treat it as the identity.
     """
     return isinstance(op, P.Mask | P.Reshape | P.Resize | P.Shuffle) or (
-        isinstance(op, P.Window) and getattr(op, "matrix", None) is None
+        isinstance(op, P.Window) and op.matrix is None
     )
 
 

@@ -92,17 +92,8 @@ class Kernel:
     ) -> Channels:
         """The state of an Input node."""
         self._unit = (q1 * 0 + 1, q2 * 0 + 1, gap * 0)
-        return Channels.one(
-            Pair.of(
-                Atom(
-                    node,
-                    Moments(q1, q2, gap, mean1, mean2),
-                    self.ledger.bit(),
-                    gaussian=False,
-                    raw=True,
-                )
-            )
-        )
+        moments = Moments(q1, q2, gap, mean1, mean2)
+        return Channels.one(self.ledger.fresh(node, moments, gaussian=False, raw=True))
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
@@ -138,10 +129,8 @@ class Kernel:
         parts = [part.times(weight) for part in passed]
         if not is_zero(bias):
             parts.append(Part(bias, bias, bias, ratio=1))
-        q1, q2, gap = self.statistics.mixed(parts, node)
-        return Channels.one(
-            Pair.of(Atom(node, Moments(q1, q2, gap, 0, 0), self.ledger.bit(), gaussian))
-        )
+        moments = Moments(*self.statistics.mixed(parts, node))
+        return Channels.one(self.ledger.fresh(node, moments, gaussian))
 
     def _sigmas(self, op: P.Fresh, node: Node) -> tuple[Number, Number]:
         """(sigma_w, sigma_b) of new weights in the field."""
@@ -189,22 +178,15 @@ class Kernel:
                 self.algebra.moments.own(p.moments).times(w * w)
                 for p, w in zip(pairs, weights, strict=True)
             ]
-            q1, q2, gap = self.statistics.mixed(parts, node)
-            return Pair.of(
-                Atom(
-                    node,
-                    Moments(q1, q2, gap, 0, 0),
-                    self.ledger.bit(),
-                    all(p.gaussian for p in pairs),
-                )
-            )
+            moments = Moments(*self.statistics.mixed(parts, node))
+            return self.ledger.fresh(node, moments, all(p.gaussian for p in pairs))
 
         return overlaid(inputs, add, node)
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``prod_i f_i``: q values, c values and channel means of independent factors multiply."""
-        if any(t.atom.raw for state in inputs for pair in state.pairs for t in pair.terms):
+        if any(pair.raw for state in inputs for pair in state.pairs):
             self.note(node, "the network input has channel mean 0", "convention")
         return overlaid(inputs, lambda pairs: self.activations.product(pairs, node), node)
 
@@ -273,8 +255,7 @@ class Kernel:
     def _mixed(self, pair: Pair, op: P.Blend, node: Node) -> Pair:
         """Positions mixed by new Gaussian weights."""
         square, m = self.field.number(op.square), pair.moments
-        moments = Moments(square * m.q1, square * m.q2, m.gap, 0, 0)
-        return Pair.of(Atom(node, moments, self.ledger.bit(), gaussian=True))
+        return self.ledger.fresh(node, Moments(square * m.q1, square * m.q2, m.gap))
 
     def _check_centred(self, below: Channels, node: Node) -> None:
         """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""
@@ -298,8 +279,7 @@ class Kernel:
         """
         if stays:
             return pair
-        raw = any(t.atom.raw for t in pair.terms)
-        atom = Atom(node, pair.moments, pair.support, pair.gaussian, raw, mixed=True)
+        atom = Atom(node, pair.moments, pair.support, pair.gaussian, pair.raw, mixed=True)
         return Pair.of(atom).at(pair.window)
 
     @rule.register
@@ -312,14 +292,8 @@ class Kernel:
         It is the same for all inputs at one position, and orthogonal at positions ``apart``.
         """
         one1, one2, none = self._unit
-        atom = Atom(
-            node,
-            Moments(one1, one2, none + 1 if apart else none, 0, 0),
-            self.ledger.bit(),
-            gaussian=False,
-            raw=True,
-        )
-        return Channels.one(Pair.of(atom))
+        moments = Moments(one1, one2, none + 1 if apart else none)
+        return Channels.one(self.ledger.fresh(node, moments, gaussian=False, raw=True))
 
     @rule.register
     def _(

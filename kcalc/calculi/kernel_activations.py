@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import sympy as sp
 from ..activations import Activation, activation, combine, multiply
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError
-from .atoms import Atom, Pair, opened
+from .atoms import Atom, Pair, gaussians, opened
 from .channel_statistics import Statistics
 from .checks import is_one, plain
 from .field_maps import FieldMaps
@@ -25,8 +25,7 @@ Node = Hashable
 LARGEST_FUSED = 400  # operations and numbers of an expression; every fusion multiplies them
 LONG = (
     "fuses so many activations of one Gaussian that their formula has more than {} operations and "
-    "numbers; "
-    "put an Affine between some of them"
+    "numbers; put an Affine between some of them"
 )
 
 
@@ -71,8 +70,7 @@ class Activations:
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian "
-                f"pre-activation; put an Affine layer "
-                "in front of it",
+                "pre-activation; put an Affine layer in front of it",
                 ", or pass assume_independent=True to treat it as Gaussian",
             )
         self.note(
@@ -159,13 +157,7 @@ class Activations:
     def _of_one_gaussian(self, pair: Pair, node: Node) -> tuple[Activation, Atom] | None:
         """(activation, Gaussian) with ``pair = activation(Gaussian)``, or None."""
         for terms in (pair.terms, opened(pair.terms)):
-            sources = {
-                id(t.atom if t.atom.gaussian else t.atom.source): t.atom
-                if t.atom.gaussian
-                else t.atom.source
-                for t in terms
-            }
-            (source, *others) = sources.values()
+            (source, *others) = gaussians(terms)
             numbers = [n for t in terms for n in (t.a1, t.a2)] + [pair.shift1, pair.shift2]
             if (
                 source is None
@@ -181,12 +173,7 @@ class Activations:
                 )
             if all(agree(t.a1, t.a2) for t in terms) and agree(pair.shift1, pair.shift2):
                 pieces = [
-                    (
-                        t.a1,
-                        t.atom.activation or activation("identity"),
-                        t.atom.scale if t.atom.activation else 1,
-                    )
-                    for t in terms
+                    (t.a1, t.atom.activation or activation("identity"), t.atom.scale) for t in terms
                 ]
                 if sum(_size(phi.expr) for _, phi, _ in pieces) > LARGEST_FUSED:
                     raise FreshnessError(f"node {node!r} {LONG.format(LARGEST_FUSED)}")
@@ -233,9 +220,7 @@ class Activations:
             and len({pair.window for pair in pairs}) == 1
         ):
             self.note(node, "factors of one Gaussian are multiplied into one activation", "exact")
-            phi = inner[0][0]
-            for other, _ in inner[1:]:
-                phi = multiply(phi, other)
+            phi = reduce(multiply, (one for one, _ in inner))
             return self._post(phi, inner[0][1], 1, node).at(pairs[0].window)
         if not self.assume_independent:
             raise FreshnessError(

@@ -14,9 +14,10 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice
 from ..foundation.process_state import cached_property
 from ..matrices.gram.entry import compute
-from ..matrices.gram.levels import levelled
-from ..matrices.gram.options import Options
+from ..matrices.gram.norms import NormPlan, NormTable, q_range, tabulate_norms
+from ..matrices.gram.options import Options, tolerance
 from ..matrices.gram.plans import PairPlan, Plan, TablePlan
+from ..matrices.gram.rows import RowSet
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
@@ -51,6 +52,7 @@ class MatrixKernel:
     reading: Reading
     seeds: Mapping[Node, Any] | None
     _tables: dict[tuple[float, ...], AngleTable] = field(default_factory=dict)
+    _norms: dict[tuple[float, float], NormTable | None] = field(default_factory=dict)
 
     def matrices(
         self, X: Any, Y: Any, parts: tuple[int, ...], method: str, q: float | None, options: Options
@@ -72,12 +74,18 @@ class MatrixKernel:
     def tabled(self, qs: tuple[float, ...]) -> AngleTable:
         """The table with a bank per pair of q values, in the order (0, 0), (1, 0), (1, 1), ..."""
         if qs not in self._tables:
-            odd = is_odd(self.reading.network) and not self._bias_counts
+            odd = self._odd
             banks = [self._bank(qs[i], qs[j], odd) for i in range(len(qs)) for j in range(i + 1)]
             self._tables[qs] = tabulate(
                 lambda gap: np.concatenate([bank(gap) for bank in banks]), len(banks), odd
             )
         return self._tables[qs]
+
+    def normed(self, low: float, high: float) -> NormTable | None:
+        """The table for q values between exp(low) and exp(high), None where there is none."""
+        if (low, high) not in self._norms:
+            self._norms[low, high] = tabulate_norms(self.pairs, self.table, low, high, self._odd)
+        return self._norms[low, high]
 
     def _bank(self, first: float, second: float, odd: bool) -> Any:
         if first == second:
@@ -104,6 +112,11 @@ class MatrixKernel:
         """
         network = self.reading.network
         return None if self._bias_counts else degrees(network)[network.outputs[0]]
+
+    @property
+    def _odd(self) -> bool:
+        """Whether both kernels are odd functions of c."""
+        return is_odd(self.reading.network) and not self._bias_counts
 
     @property
     def _bias_counts(self) -> bool:
@@ -160,10 +173,11 @@ class Binding:
         """Whether rows must have mean 0."""
         return self.kernel.centred
 
-    def plan(self, left: Array, right: Array, tolerance: float) -> Plan:
+    def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> Plan:
         """The plan for rows of q values ``left`` and ``right``.
 
-        q values within the relative ``tolerance`` count as equal. Raises: KcalcError for
+        q values within the relative ``tolerance`` count as equal. ``tabled``: a table is wanted
+        however few the pairs are. Raises: KcalcError for
         ``method="angle"`` and rows of several norms, unless the network is homogeneous.
         """
         if self.q is not None:
@@ -189,10 +203,10 @@ class Binding:
             )
         if len(distinct) <= FEW_NORMS:
             return TablePlan(self.kernel.tabled(tuple(distinct)), classes=(ones, others))
-        if left.size * right.size >= MANY_PAIRS and self.kernel.smooth:
-            found = levelled(self.kernel, left, right)
-            if found is not None:
-                return found
+        if self.kernel.smooth and (tabled or left.size * right.size >= MANY_PAIRS):
+            table = self.kernel.normed(*q_range(left, right))
+            if table is not None:
+                return NormPlan(table, (left, right))
         return PairPlan(self.kernel.pairs, (left, right))
 
     def by_angle(self) -> tuple[AngleTable, int]:
@@ -255,7 +269,7 @@ class WithMatrices:
         out: Any = None,
         block_rows: int | None = None,
         memory: int | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         backend: str | None = None,
         mesh: Any = None,
     ) -> Any:
@@ -266,9 +280,10 @@ class WithMatrices:
         The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
         values agree, or the network is positively homogeneous, it is a function of the angle,
         tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
-        difference (or sum) of the rows.  Where norms differ and no activation has kinks, it is
-        interpolated in log q between such tables, to 1e-12; otherwise the recursion runs for every
-        pair of rows, slowly where an activation has no closed form.
+        difference (or sum) of the rows.  Where norms differ and no activation has kinks, one table
+        in the angle and in both q values serves all pairs, with an error of about 1e-12;
+        :meth:`matrix_method` states it.  Otherwise the recursion runs for every pair of rows,
+        slowly where an activation has no closed form.
         NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
         float32, computed in double precision.
 
@@ -280,7 +295,8 @@ class WithMatrices:
             two of them for both kernels.
         memory: bytes of work space besides X and the result (512 MiB).
         block_rows: the number of rows computed at once, instead of memory.
-        progress: show a progress bar.
+        progress: True for a progress bar, False for none; by default one appears after 2 seconds
+            on a terminal and in a notebook.
         backend: "numpy" or "jax", for NumPy data.
         mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
 
@@ -291,6 +307,19 @@ class WithMatrices:
         options = Options(dtype, out, block_rows, memory, progress, backend, mesh)
         found = self._matrix_kernel.matrices(X, Y, parts, method, q, options)
         return found[0] if len(parts) == 1 else Matrices(*found)
+
+    def matrix_method(
+        self, X: Any, Y: Any = None, *, method: str = "auto", q: float | None = None, **_: Any
+    ) -> str:
+        """How :meth:`matrix` computes the entries for NumPy data, with the error bound of tables.
+
+        Arguments as for :meth:`matrix`. Raises: KcalcError as there.
+        """
+        choice(method, "method", METHODS)
+        left = RowSet.of(X, "X")
+        right = left if Y is None else RowSet.of(Y, "Y")
+        binding = Binding(self._matrix_kernel, method, None if q is None else one_q(q))
+        return binding.plan(left.q, right.q, tolerance(left.single and right.single)).method
 
     def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
         """:class:`Matrices`: NNGP and NTK of the same data from one pass.

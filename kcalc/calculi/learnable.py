@@ -31,6 +31,7 @@ from .kernel_matrix import MatrixKernel
 from .learnable_parameters import (
     Params,
     activations_of,
+    by_name,
     checked_params,
     common_level,
     gaps_of,
@@ -92,27 +93,24 @@ class LearnableKernel(Shown):
 
         ``shared``: one sigma_w and one sigma_b for all Affine layers, those of the last layer.
         """
-        layers: dict[str, Any] = {
-            str(node): self.network.layer(node) for node in self.network.nodes_of(Affine)
-        }
+        layer = self.network.layer
         own = {
-            name: {node: float(getattr(layer, name)) for node, layer in layers.items()}
-            for name in ("sigma_w", "sigma_b")
+            sigma: {
+                name: float(getattr(layer(node), sigma))
+                for name, node in by_name(self.network, Affine).items()
+            }
+            for sigma in ("sigma_w", "sigma_b")
         }
         out: dict[str, Any] = (
             {name: [*table.values()][-1] for name, table in own.items()}
             if truth(shared, "shared")
             else dict(own)
         )
-        nodes: dict[str, Any] = {
-            str(node): self.network.layer(node) for node in self.network.nodes_of(Nonlinear)
-        }
-        fixed = {str(node) for node in self._fixed}
         return out | {
             "constants": {
-                node: split(layer.activation)[1]
-                for node, layer in nodes.items()
-                if node not in fixed
+                name: split(layer(node).activation)[1]
+                for name, node in by_name(self.network, Nonlinear).items()
+                if node not in self._fixed
             }
         }
 
@@ -306,9 +304,8 @@ class LearnableKernel(Shown):
         )  # type: ignore[attr-defined]
         raise KcalcError(
             "the kernel is not finite: q values are beyond the range of floats, or at these q "
-            "values the Hermite series of an activation "
-            f"({', '.join(names)}) is too long or not all of its kinks are known; use smaller "
-            "rows, sigma_w or input_scale, or kc.ntk"
+            f"values the Hermite series of an activation ({', '.join(names)}) is too long or not "
+            "all of its kinks are known; use smaller rows, sigma_w or input_scale, or kc.ntk"
         )
 
     @property

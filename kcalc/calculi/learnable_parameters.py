@@ -12,7 +12,7 @@ from ..fields.arguments import raw_array
 from ..fields.jax_field import is_jax
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import choice, truth
-from ..network.layers import Affine, Nonlinear
+from ..network.layers import Affine, Layer, Nonlinear
 from ..network.network import Network
 
 Node = Hashable
@@ -23,6 +23,11 @@ DIFFERENCES = 1 << 27  # the most numbers N M d for which traced rows get such g
 
 
 # -- parameters ------------------------------------------------------------------------------------
+
+
+def by_name(network: Network, kind: type[Layer]) -> dict[str, Node]:
+    """{name: node} of the nodes of one kind."""
+    return {str(node): node for node in network.nodes_of(kind)}
 
 
 def is_traced(value: Any) -> bool:
@@ -67,7 +72,7 @@ def _sigmas(given: Any, name: str, network: Network) -> Any:
     lowest = "> 0" if name == "sigma_w" else ">= 0"
     if not isinstance(given, Mapping):
         return _number(given, name, lowest)
-    nodes = [str(node) for node in network.nodes_of(Affine)]
+    nodes = by_name(network, Affine)
     for key in given:
         if str(key) not in nodes:
             raise unknown("Affine layer", key, nodes)
@@ -77,7 +82,7 @@ def _sigmas(given: Any, name: str, network: Network) -> Any:
 def _constants(
     given: Any, network: Network, fixed: Mapping[Node, str]
 ) -> dict[str, dict[str, Any]]:
-    nodes = {str(node): node for node in network.nodes_of(Nonlinear)}
+    nodes = by_name(network, Nonlinear)
     if not isinstance(given, Mapping):
         raise KcalcError(
             f"constants is {{nonlinear layer: {{constant: number}}}}, got {given!r:.60}"
@@ -137,7 +142,7 @@ def _number(value: Any, what: str, wanted: str) -> Any:
 def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
     """{Affine node: sigma} for the nodes with a given number; ``name``: "sigma_w" or "sigma_b"."""
     given = params.get(name)
-    nodes: dict[str, Node] = {str(node): node for node in network.nodes_of(Affine)}
+    nodes = by_name(network, Affine)
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -149,7 +154,7 @@ def numbers_of(params: Params, name: str, network: Network) -> dict[Node, Any]:
 
 def activations_of(params: Params, network: Network) -> dict[Node, TracedMaps]:
     """{nonlinear node: its activation with the given constants} for the nodes with constants."""
-    nodes: dict[str, Node] = {str(node): node for node in network.nodes_of(Nonlinear)}
+    nodes = by_name(network, Nonlinear)
     given = params.get("constants") or {}
     chosen = {nodes[key]: constants for key, constants in given.items() if constants}
     return {

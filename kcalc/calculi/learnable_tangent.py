@@ -11,7 +11,7 @@ from ..activations.traced import FusedActivation, TracedMaps, cross, cross_alike
 from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
 from ..network.primitives import Fresh, Primitive
-from .atoms import Atom, Pair, opened
+from .atoms import Atom, Pair, gaussians, opened
 from .channel_statistics import Ledger, Statistics
 from .channels import Channels
 from .checks import plain
@@ -157,10 +157,7 @@ class TracedActivations(Activations):
 
     def _fused(self, phi: TracedMaps, pair: Pair, node: Node) -> tuple[TracedMaps, Atom] | None:
         for terms in (pair.terms, opened(pair.terms)):
-            sources = {
-                id(a): a for t in terms for a in [t.atom if t.atom.gaussian else t.atom.source]
-            }
-            (source, *others) = sources.values()
+            (source, *others) = gaussians(terms)
             if (
                 source is None
                 or others
@@ -255,6 +252,3 @@ def closed_in_jax(phi: Any) -> bool:
         return False
     known = phi.closed_in_numpy and phi._closed_gap(0.5, 1.0, 1.0, jax_field()) is not None
     return known and phi._closed_derivatives(0.5, 1.0, 1.0, jax_field()) is not None
-
-
-__all__ = ["LearnableTangent", "Learnt", "closed_in_jax", "learnable_tangent"]

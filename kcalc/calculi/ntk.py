@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -28,25 +27,24 @@ from ..foundation.plain_arguments import choice, truth, whole
 from ..foundation.printing import marked, plain
 from ..foundation.process_state import cached_property
 from ..maps.composition import Composition, Formula
-from ..maps.maps import Assumption
+from ..maps.maps import Assumption, sole
 from ..matrices.spectrum import condition_number
-from ..network.compose import interpret, require_network
+from ..network.compose import require_network
 from ..network.layers import Affine, Input
 from ..network.network import Network
 from .attention.exchangeable import Exchangeable
 from .attention.kernels import TokenKernels, token_kernels
-from .attention.sampled import Sampling, read_sampling
+from .attention.sampled import Sampling
 from .attention.structure import Tokens, read_tokens
 from .attention.values import several, token_covariance
-from .field_maps import field_maps_of
 from .homogeneity import is_odd
-from .kernel import Kernel, kernel_over
 from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
 from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied
 from .tangent_symbolic import symbolic_kernels
+from .token_reading import TokenReading
 from .widths import filled
 
 if TYPE_CHECKING:
@@ -54,6 +52,9 @@ if TYPE_CHECKING:
 
 Node = Hashable
 Array = np.ndarray
+WIDTH = Assumption(
+    "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
+)
 NUMBERS_HELD = 1 << 25  # most numbers in memory for one pass that computes the parts of many layers
 
 
@@ -163,9 +164,7 @@ def ntk(
                 "an array of tokens says itself what their cosines are; drop token_cosine="
             )
         assume = truth(assume_independent, "assume_independent")
-        return token_kernels(
-            network, token_covariance(tokens, network), read_sampling(sampling), fan_in, assume
-        )
+        return token_kernels(network, token_covariance(tokens, network), sampling, fan_in, assume)
     if sampling is not None:
         raise KcalcError(
             "sampling= is for an array of tokens, which are followed one by one; tokens that are "
@@ -206,40 +205,37 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
     return out | dict.fromkeys(tables, 1)
 
 
-@dataclass(frozen=True)
-class TangentReading:
+class TangentReading(TokenReading):
     """A network with the options of the tangent calculus, for all parts of a TangentKernel.
 
     ``fan_in``: that of :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
     ``assume_independent``.
     """
 
-    network: Network
-    fan_in: Mapping[Node, int] | None
-    assume: bool
-    tokens: Tokens | None = None
-
-    def __post_init__(self) -> None:
-        truth(self.assume, "assume_independent")
+    def __init__(
+        self,
+        network: Network,
+        fan_in: Mapping[Node, int] | None,
+        assume: bool,
+        tokens: Tokens | None = None,
+    ) -> None:
+        super().__init__(network, assume, tokens)
+        self.fan_in = fan_in
 
     def kernel(self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None) -> Tangent:
         """A fresh calculus over a number system."""
-        return Tangent(self._kernel(field, uniform), seeds, self.fan_in)
-
-    def _kernel(self, field: Any, uniform: bool) -> Kernel:
-        return kernel_over(field, uniform, True, self.assume, field_maps_of(self.network, field))
+        return Tangent(self.plain_kernel(field, uniform), seeds, self.fan_in)
 
     def run_sequence(self, q: dict[Node, Any]) -> tuple[Exchangeable, dict[Node, Any]]:
         """The calculus of kernel maps and the state of every node for one sequence of tokens."""
         assert self.tokens is not None
         kernel = self.tokens.calculus(
-            lambda uniform: self._kernel(NUMPY, uniform),
-            lambda: self._kernel(NUMPY, True),
+            lambda uniform: self.plain_kernel(NUMPY, uniform),
+            self.plain_kernel,
             True,
             False,
         )
-        with np.errstate(all="ignore"):
-            return kernel, interpret(self.network, kernel, self.tokens.inputs(kernel, q, q, None))
+        return kernel, self.interpreted(kernel, self.tokens.inputs(kernel, q, q, None))
 
     def run(
         self,
@@ -258,25 +254,16 @@ class TangentReading:
                 node: kernel.start(node, q1[node], second[node], jet) for node, jet in jets.items()
             }
         else:
-            self.refuse_tokens(field is not NUMPY)
+            if field is not NUMPY:
+                self.refuse_tokens()
             kernel = self.tokens.calculus(
                 lambda uniform: self.kernel(NUMPY, uniform, seeds),
-                lambda: self._kernel(NUMPY, True),
+                self.plain_kernel,
                 q2 is None,
                 True,
             )
             inputs = self.tokens.inputs(kernel, q1, second, jets)
-        # what overflows is refused by the rules, with the node's name
-        with np.errstate(all="ignore"):
-            return kernel, interpret(self.network, kernel, inputs)
-
-    def refuse_tokens(self, there: bool = True) -> None:
-        """Refuse what kernels over tokens do not have."""
-        if there and self.tokens is not None:
-            raise KcalcError(
-                "kernels over tokens are functions of c in double precision: they have no "
-                "enclosures, formulas or matrices"
-            )
+        return kernel, self.interpreted(kernel, inputs)
 
     def values(
         self,
@@ -310,13 +297,9 @@ class TangentReading:
     def _odd(self) -> bool:
         return is_odd(self.network)
 
-    @property
+    @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the kernels, node by node."""
-        return self._assumptions
-
-    @cached_property
-    def _assumptions(self) -> tuple[Assumption, ...]:
         if self.network.free_symbols:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
@@ -326,15 +309,7 @@ class TangentReading:
             dict.fromkeys(self.network.inputs, one),
             None,
         )
-        return self.noting(kernel.notes.values())
-
-    def noting(self, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of one reading after the assumptions of every reading of the network."""
-        width = Assumption(
-            "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
-        )
-        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
-        return (width, *tokens, *self.network.assumptions, *notes)
+        return self.noting(WIDTH, kernel.notes.values())
 
 
 def _orthogonal(gap: Mapping[Node, Any]) -> Array:
@@ -390,8 +365,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
             values = {
                 node: np.where(_orthogonal(gap), 0.0, value) for node, value in values.items()
             }
-        out = {node: finished(value, shape, single) for node, value in values.items()}
-        return next(iter(out.values())) if len(out) == 1 else out
+        return sole({node: finished(value, shape, single) for node, value in values.items()})
 
     def condition_number(self, X: Any, **options: Any) -> float:
         """lambda_max / lambda_min of the kernel matrix of the rows of X.
@@ -418,8 +392,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         found = symbolic_kernels(
             reading.network, *q_pair(q1, q2, q), self._seeds, reading.fan_in, reading.assume
         )
-        out = {node: pair[self._part] for node, pair in found.items()}
-        return next(iter(out.values())) if len(out) == 1 else out
+        return sole({node: pair[self._part] for node, pair in found.items()})
 
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
@@ -455,7 +428,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
                 node: Enclosure.of(value).checked(self._at(node, q1, q2))
                 for node, value in found.items()
             }
-        return next(iter(out.values())) if len(out) == 1 else out
+        return sole(out)
 
     def _at(self, node: Node, q1: Any, q2: Any) -> str:
         names = sorted({phi.name for phi in self.network.activations})

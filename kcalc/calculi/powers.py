@@ -315,7 +315,7 @@ def _keeping(op: Fresh, below: Channels, state: Channels) -> Channels:
 
 
 def _gaussian(node: Node, q: Any, gap: Jet, bit: int) -> Channels:
-    return Channels.one(Pair.of(Atom(node, Moments(q, q, gap, 0, 0), bit, gaussian=True)))
+    return Channels.one(Pair.of(Atom(node, Moments(q, q, gap), bit, gaussian=True)))
 
 
 def _settled_kind(state: Channels) -> bool:

@@ -195,8 +195,7 @@ def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
     if len(raw) > 1:
         raise FreshnessError(
             f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and "
-            f"nothing is known of how "
-            "their channels correlate; give each its own Affine first"
+            "nothing is known of how their channels correlate; give each its own Affine first"
         )
 
 

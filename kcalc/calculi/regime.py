@@ -19,7 +19,7 @@ import numpy as np
 from ..fields.arguments import cosine_array, one_number, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
-from ..foundation.printing import Shown, plain, shown
+from ..foundation.printing import Shown, shown
 from ..maps.maps import Assumption
 from ..network.combinators import chain
 from ..network.layers import Affine
@@ -31,7 +31,6 @@ from .homogeneity import is_odd
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["GramBound", "Limit", "Regime", "regime"]
 
 Node = Hashable
 Array = np.ndarray
@@ -70,6 +69,7 @@ class Limit(Shown):
     alphas: Array
     slope: float
     fixed_point: float
+    listed = ("alpha_bar",)
 
     @property
     def alpha_bar(self) -> float:
@@ -99,6 +99,7 @@ class GramBound(Shown):
     zeta: float
     layer: Node
     c: float
+    listed = ("printed", "tight")
 
     @property
     def printed(self) -> float:
@@ -136,6 +137,7 @@ class Regime(Shown):
     notes: tuple[str, ...]
     accuracy: float = 0.0
     assumptions: tuple[Assumption, ...] = ()
+    listed = ("alpha_bar",)
 
     @property
     def alpha_bar(self) -> float:
@@ -155,36 +157,6 @@ class Regime(Shown):
         from ..plotting.kernels import layer_profile
 
         return layer_profile({self.kind: self}, ax=ax, **line)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
-        limit, bound = self.limit, self.bound
-        return {
-            "kind": self.kind,
-            "slope": self.slope,
-            "level": self.level,
-            "c": self.c,
-            "q": self.q,
-            "diagonal": self.diagonal,
-            "off_diagonal": self.off_diagonal,
-            "alpha_bar": self.alpha_bar,
-            "alphas": {str(node): value for node, value in self.alphas.items()},
-            "limit": limit
-            and {
-                "formula": limit.formula,
-                "diagonal": limit.diagonal,
-                "off_diagonal": limit.off_diagonal,
-            },
-            "bound": bound
-            and {
-                "deviation": bound.deviation,
-                "zeta": bound.zeta,
-                "printed": bound.printed,
-                "tight": bound.tight,
-            },
-            "notes": list(self.notes),
-            "assumptions": plain(self.assumptions),
-        }
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [

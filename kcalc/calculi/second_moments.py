@@ -30,8 +30,8 @@ class Moments:
     q1: Number
     q2: Number
     gap: Number
-    mean1: Number
-    mean2: Number
+    mean1: Number = 0
+    mean2: Number = 0
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,12 @@ from ..activations import Activation
 from ..foundation.plain_arguments import truth
 from ..foundation.symbols import psi as common_slope
 from ..foundation.symbols import slope_of
+from ..maps.maps import sole
 from ..network.network import Network
 from ..network.primitives import Post
 from .convex import ConvexCalculus
 from .expansion import polynomial, too_long
 from .factored import ONE, Factors, Monomial
-
-__all__ = ["Slopes", "polynomial_texts", "slope_polynomial", "slope_texts"]
 
 Node = Hashable
 READABLE = 80  # the number of terms up to which a polynomial is printed in full
@@ -125,8 +124,7 @@ def slope_polynomial(
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()
     write = polynomial if truth(expand, "expand") else _expression
-    polynomials = {node: write(calculus.factors, states[node]) for node in network.outputs}
-    return polynomials if len(polynomials) > 1 else polynomials[network.outputs[0]]
+    return sole({node: write(calculus.factors, states[node]) for node in network.outputs})
 
 
 def _expression(factors: Factors, monomial: Monomial) -> sp.Expr:

@@ -19,7 +19,7 @@ from ..fields.jets import Jet
 from ..foundation import symbols
 from ..foundation.formulas import exact, exact_or_root, formula_name, rounded
 from ..maps.composition import Composition, LocalFunction
-from ..maps.maps import Assumption
+from ..maps.maps import Assumption, sole
 from ..maps.stages import Stage, suffix
 from ..network.compose import interpret
 from ..network.network import Network
@@ -51,7 +51,7 @@ def symbolic_map(
         whole_q, _, whole_gap = kernel.whole(states[node])
         value = whole_q if letter == "Q" else cosine(whole_gap.value)
         parts[node] = namer.composition(arguments, value, letter)
-    return parts[network.outputs[0]] if len(parts) == 1 else parts
+    return sole(parts)
 
 
 def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
@@ -354,9 +354,7 @@ class Namer:
         if pair.shift1 != 0 or pair.shift2 != 0:
             return replace(pair, moments=moments)
         gaussian = all(t.atom.gaussian for t in pair.terms)
-        atom = Atom(
-            node, moments, pair.support, gaussian, any(t.atom.raw for t in pair.terms), pair.terms
-        )
+        atom = Atom(node, moments, pair.support, gaussian, pair.raw, pair.terms)
         return Pair(moments, (Term(1, 1, atom),), window=pair.window)
 
     def _named_gap(self, gap: Jet, cut: bool) -> Jet:

@@ -131,9 +131,8 @@ def refuse_tied(network: Network) -> None:
     for node in tied_heads(network):
         raise KcalcError(
             f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms "
-            f"of its two places, which have no "
-            "rule. Give the model a readout with weights of its own, or pass "
-            "assume_independent=True to leave the cross terms out"
+            "of its two places, which have no rule. Give the model a readout with weights of its "
+            "own, or pass assume_independent=True to leave the cross terms out"
         )
 
 

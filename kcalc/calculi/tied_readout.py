@@ -122,11 +122,6 @@ def _states(
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
     """The kernel calculus of two tokens of one sequence, all states, and the assumptions."""
     asked = read_sampling(sampling)
-    if not (sampling is not None or several(tokens) or tells_tokens_apart(network, tokens)):
-        given = read_tokens(tokens, token_cosine)
-        if given is None:
-            raise KcalcError("the logits depend on how many tokens there are; say it, tokens=")
-        return sequence_states(network, given)
     if several(tokens):
         if token_cosine is not None:
             raise KcalcError(
@@ -137,8 +132,10 @@ def _states(
         given = read_tokens(tokens, token_cosine)
         if given is None:
             raise KcalcError("the logits depend on how many tokens there are; say it, tokens=")
+        if sampling is None and not tells_tokens_apart(network, tokens):
+            return sequence_states(network, given)
         covariance, sequences = alike(given.count, given.cosine, None, 1.0, 1.0)
-    kernel = Sampled(token_kernel(False), asked, sequences)
+    kernel = Sampled(token_kernel(False), asked, sequences, exact=sampling is None)
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
         states = interpret(
             network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}

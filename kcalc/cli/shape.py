@@ -125,7 +125,7 @@ Examples:
 
 def _partly(reading: Reading) -> bool:
     """Whether a model has operations that shaping leaves alone."""
-    return any(isinstance(layer, Opaque | Attend) for _, layer, _ in reading.network.steps())
+    return bool(reading.network.nodes_of(Opaque, Attend))
 
 
 def regional_text(named: Named, result: RegionalShaping) -> str:

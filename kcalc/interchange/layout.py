@@ -23,6 +23,7 @@ from .trace import (  # fmt: skip
     Pointwise,
     Pooling,
     Prefixed,
+    Reorder,
     Repeat,
     Reshape,
     Shuffle,
@@ -30,7 +31,7 @@ from .trace import (  # fmt: skip
     Transpose,
 )
 
-KEEPING = (Drop, Pass, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
+KEEPING = (Drop, Pass, Reorder, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
 Shape = tuple[int, ...]
 
 

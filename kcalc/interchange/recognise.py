@@ -15,7 +15,7 @@ from ..activations import X
 from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.network import Network
-from ..network.notes import masked_at
+from ..network.notes import DISTANCES, masked_at
 from ..network.primitives import several
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
@@ -49,6 +49,7 @@ from .trace import (  # fmt: skip
     Pointwise,
     Pooling,
     Prefixed,
+    Reorder,
     Repeat,
     Reshape,
     Shuffle,
@@ -99,6 +100,10 @@ COMPLEX = "its numbers are complex, and kernel calculus is about real feature ma
 ONE = "a single number for every example (a time, a class) is no feature map of many channels"
 MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
 ZERO = "its weights are all 0, so that it emits 0 or its biases; read as if drawn with sigma_w = 1"
+PAIRED = (
+    "it puts channels in another order and adds or multiplies them to others one by one, and "
+    "kernel maps do not tell channels apart"
+)
 LASTING = "it is on in evaluation, too, which changes q and c; kernel maps leave dropout out"
 POOLED = {
     "mean": "kernel maps take mean pooling as the identity, a heuristic; spatial='exact' computes "
@@ -133,6 +138,11 @@ TIED = "its weights are those of the embedding {!r} (tied); read as weights of i
 BAG = (
     "it adds the vectors of {} ids, taken as different ones; the cosine of two inputs is the share "
     "of ids that their bags have in common"
+)
+ZERO = 1e-100  # sigma of class tokens that are zeros
+ZEROS = (
+    "its class tokens are zeros, read as vectors of mean square 1e-200; right where positions are "
+    "added to them, but a norm of such a vector alone is 0 in the model and has mean square 1 here"
 )
 CLASS = (
     "its class token, a vector that is the same for all inputs (root mean square {:.3g}), is read "
@@ -298,6 +308,9 @@ class Recogniser(Elementwise):
             own,
         )
         shared = None if op.key_heads == op.heads else op.key_heads
+        relative = op.relative
+        if relative is not None and not self.sigmas:
+            relative = (1.0, *relative[1:])
         layer = L.Attend(
             op.heads,
             width,
@@ -306,10 +319,13 @@ class Recogniser(Elementwise):
             key_heads=shared,
             rotary=op.rotary,
             alibi=op.alibi,
+            relative=relative,
             dropout=plain(tidied(sp.Float(op.rate))),
             window=op.mask.window,
             chunk=op.mask.chunk,
         )
+        if op.relative is not None and op.tokens <= op.relative[2]:
+            self.notes.append(masked_at(op.name, op.tokens, DISTANCES))
         if op.mask.tokens is not None:
             self.notes.append(masked_at(op.name, op.mask.tokens))
         return self.node(op, layer, [self.label(name) for name in op.reads])
@@ -334,7 +350,10 @@ class Recogniser(Elementwise):
         channels, count = self.axes[op.reads[0]], op.shape[op.axis]
         more = count - self.by_name[op.reads[0]].shape[op.axis]
         front = len(op.shape) == 3 and not op.behind
-        if front and channels is not None and (size or not self.sigmas):
+        if front and channels is not None:
+            if self.sigmas and not size:
+                self.note(op.name, "approximate", ZEROS)
+                return self.node(op, L.ClassToken(ZERO, more), [node])
             value = np.broadcast_to(value, [*(1,) * (3 - value.ndim), *value.shape])
             rows = np.moveaxis(value, channels, -1)[0].reshape(more, -1)
             sigma = self.spread(rows) if self.sigmas else 1
@@ -513,6 +532,28 @@ class Recogniser(Elementwise):
         if op.order[0] != 0:
             return self.opaque(op, "transpose", "it moves the axis of the examples")
         return self.forms[op.reads[0]]
+
+    @rule.register
+    def _(self, op: Reorder) -> Form:
+        """Channels in another order, which the network does not show.
+
+        Weights drawn anew behind it are the same in every order.
+        """
+        if self.axes[op.name] != op.axis:
+            return self.opaque(op, "another order", "it puts locations in another order")
+        if self._pairs_channels(op.name):
+            return self.opaque(op, "another order", PAIRED)
+        return self.forms[op.reads[0]]
+
+    def _pairs_channels(self, name: str) -> bool:
+        """Whether something puts channels together one by one before weights mix them."""
+        for op in (op for op in self.trace.ops if name in op.reads):
+            if isinstance(op, Linear) and (not op.kernel or op.weight.shape[1] > 1):
+                continue
+            several = [read for read in op.reads if not isinstance(self.by_name[read], Held)]
+            if (len(several) > 1 and not isinstance(op, Join)) or self._pairs_channels(op.name):
+                return True
+        return False
 
     @rule.register
     def _(self, op: Drop) -> Form:

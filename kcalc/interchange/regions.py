@@ -11,11 +11,11 @@ from ..network import layers as L
 from ..network.network import Network
 from .layout import channel_axes, keeps_locations
 from .model_reading import Reading
-from .trace import Drop, Linear, NotRead, Op, Pass, Pointwise, Repeat, Reshape, Transpose
+from .trace import Drop, Linear, NotRead, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
 
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
-LAYOUT = (Reshape, Transpose, Pass, Repeat)
+LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat)
 
 
 class Regions:
@@ -235,15 +235,24 @@ class Regions:
             name = op.reads[0]
 
 
-def regions_of(reading: Reading, shaping: Any) -> Regions:
+def regions_of(reading: Reading, shaping: Any, law: str) -> Regions:
     """The regions of a shaping, or of anything that has a ``network``.
 
-    Raises: KcalcError for readings without the operations of the model.
+    ``law``: the initial weights that are asked for.
+
+    Raises: KcalcError for readings without the operations of the model, and for weights of the
+    model behind channels in an order that networks do not have.
     """
     if reading.trace is None:
         raise KcalcError(
             "the reading has no operations of the model (it is a copy from a pickle, or a network "
             "of kcalc's own); read the model again, kc.read(model, example)"
+        )
+    ordered = next((op.name for op in reading.trace.ops if isinstance(op, Reorder)), None)
+    if law == "keep" and ordered is not None:
+        raise KcalcError(
+            f"{ordered!r} puts channels in another order, which a network does not show, so that "
+            f"the model's weights cannot be kept; leave weights= out to draw new ones"
         )
     networks = getattr(shaping, "networks", None)
     left_alone = dict(getattr(shaping, "left_alone", {}))

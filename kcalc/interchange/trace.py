@@ -186,6 +186,14 @@ class Transpose(Op):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Reorder(Op):
+    """Entries along ``axis`` in another ``order``: output i is input order[i]."""
+
+    axis: int
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Drop(Op):
     """Dropout of a fraction ``rate``; ``always``: in evaluation, too."""
 
@@ -284,7 +292,8 @@ class Attention(Op):
     Reads queries, keys and values, each with whole channels, and joins its heads along ``axis``.
 
     ``scale``: the number by which scores are multiplied; other fields as in
-    :class:`kcalc.network.layers.Attend`. ``texts``: how it differs from the model's.
+    :class:`kcalc.network.layers.Attend`. ``tokens``: the keys of the example; ``texts``: how it
+    differs from the model's.
     """
 
     axis: int
@@ -295,6 +304,8 @@ class Attention(Op):
     mask: Mask = Mask()
     rotary: float | None = None
     alibi: bool = False
+    relative: tuple[float, int, int] | None = None
+    tokens: int = 1
     rate: float = 0.0
     texts: tuple[str, ...] = ()
 

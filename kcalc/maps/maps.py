@@ -112,9 +112,10 @@ class KernelMap(Approximable, Formula, ABC):
         """The assumptions of the map, node by node."""
         return ()
 
-    def _given(self, out: dict[Node, Any]) -> Any:
-        """The value of the only output, or all of them."""
-        return out[self.outputs[0]] if len(self.outputs) == 1 else out
+
+def sole(found: dict[Node, Any]) -> Any:
+    """The value of the only output, {output: value} of several."""
+    return next(iter(found.values())) if len(found) == 1 else found
 
 
 def one_output(of: KernelMap, what: str) -> Node:
@@ -165,7 +166,7 @@ class CMap(KernelMap):
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at(self.inputs, c), q1, q2, 0)
         single = single_precision(c, q1, q2)
-        return self._given({n: finished(1 - jet.value, shape, single) for n, jet in jets.items()})
+        return sole({n: finished(1 - jet.value, shape, single) for n, jet in jets.items()})
 
     def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """The angle arccos C at the output for angles theta at the input.
@@ -175,7 +176,7 @@ class CMap(KernelMap):
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
         single = single_precision(theta, q1, q2)
-        return self._given(
+        return sole(
             {
                 n: finished(2 * np.arcsin(np.sqrt(np.clip(jet.value, 0, 2) / 2)), shape, single)
                 for n, jet in jets.items()
@@ -191,7 +192,7 @@ class CMap(KernelMap):
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
         single = single_precision(theta, q1, q2)
-        return self._given({n: finished(jet.value, shape, single) for n, jet in jets.items()})
+        return sole({n: finished(jet.value, shape, single) for n, jet in jets.items()})
 
     def derivative(self, n: int = 1) -> CMapDerivative:
         """The n-th derivative in c.
@@ -216,7 +217,7 @@ class CMap(KernelMap):
             b = -np.array([float(np.asarray(a)) for a in jet.coefficients])
             b[0] = _snapped(b[0] + 1)
             out[node] = b
-        return self._given(out)
+        return sole(out)
 
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
@@ -246,7 +247,7 @@ class CMap(KernelMap):
         )
         found = self.ball_gaps(gap_balls(self.inputs, c, field), first, second, field)
         with field.working():
-            return self._given(
+            return sole(
                 {
                     node: Enclosure.of(1 - value).checked(f"{self!r} at {node}")
                     for node, value in found.items()
@@ -421,7 +422,7 @@ class CMapDerivative(MapDerivative):
             n: (-jet.coefficients[self.order] if self.order else 1 - jet.value) * factor
             for n, jet in jets.items()
         }
-        return self.base._given(
+        return sole(
             {n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()}
         )
 
@@ -444,7 +445,7 @@ class QMap(KernelMap):
             n: finished(jet.coefficients[order] * factor, shape, single_precision(q))
             for n, jet in self.values(given, order).items()
         }
-        return self._given(out)
+        return sole(out)
 
     def __call__(self, q: Any) -> Any:
         """q values at the output. Domain: q > 0. Raises: KcalcError outside it or for nan."""
@@ -461,7 +462,7 @@ class QMap(KernelMap):
         """
         order = derivative_order(series_length(n) - 1)
         jets = self.values(per_input(self.inputs)(q, lambda v: np.asarray(one_q(v)), "q"), order)
-        return self._given(
+        return sole(
             {
                 node: np.array([float(np.asarray(a)) for a in jet.coefficients])
                 for node, jet in jets.items()
@@ -481,7 +482,7 @@ class QMap(KernelMap):
 
         field = ball_field(digits)
         balls = self.ball_values(q_balls(self.inputs, q, "q", field), field)
-        return self._given(
+        return sole(
             {
                 node: Enclosure.of(value).checked(f"{self!r} at {node}")
                 for node, value in balls.items()

@@ -17,7 +17,7 @@ import numpy as np
 import sympy as sp
 
 from ..activations import Activation, activation
-from ..fields.arguments import as_number
+from ..fields.arguments import as_number, one_number
 from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
 from . import primitives as P
@@ -54,6 +54,7 @@ __all__ = [
 
 Number = Any
 MANY = math.inf
+LARGEST_BIAS = 1e100  # standard deviation of the biases of scores
 SMALL = 1e-150  # numbers whose squares are told from 0 with some room
 SHOWN = 16  # numbers of a matrix that are printed
 
@@ -598,7 +599,7 @@ class Embedding(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         affine = Affine(self.features, bias=False, sigma_w=self.sigma)
         given = {item.name: getattr(affine, item.name) for item in fields(affine)}
-        return P.Fresh(**given, reads=self.vocabulary, origin=self)
+        return P.Fresh(**given, reads=self.vocabulary, one_hot=True, origin=self)
 
     def emits(self, reads: Reads) -> Any:
         return self.features
@@ -683,7 +684,11 @@ class Attend(Layer):
     dropped. ``key_heads``: how many heads of keys and values there are, where several heads of
     queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
     and keys, such as 10000; None: none. ``alibi``: scores have the linear biases of ALiBi
-    (Press et al. 2022).
+    (Press et al. 2022). ``relative``: (sigma, buckets, furthest): scores have learned biases, one
+    per head and bucket of distances j - i, of standard deviation sigma at initialisation. Of the
+    buckets, half of them for j > i unless ``causal``, the first half hold one distance each, the
+    others grow geometrically, and all distances from ``furthest`` on share the last one (Raffel et
+    al. 2020).
     ``dropout``: of attention weights, the identity in evaluation. ``wide``: True: kernel maps take
     scores for Gaussian, their limit at large ``key_width``; False: as they are at ``key_width``,
     which takes some hundred times longer where attention is not sampled; its derivatives
@@ -707,6 +712,7 @@ class Attend(Layer):
     wide: bool | None = None
     window: int | None = None
     chunk: int | None = None
+    relative: tuple[float, int, int] | None = None
     arity: ClassVar[tuple[float, float]] = (3, 3)
 
     def __post_init__(self) -> None:
@@ -753,6 +759,8 @@ class Attend(Layer):
             raise _fail(self, f"dropout must lie in [0, 1), got {self.dropout}")
         if self.rotary is not None:
             _positive(self, "rotary")
+        if self.relative is not None:
+            object.__setattr__(self, "relative", self._relative())
         if self.key_heads is not None and (self.heads is None or self.heads % self.key_heads):
             raise _fail(self, f"key_heads = {self.key_heads} must divide heads = {self.heads}")
         if self.wide and self.rotary is not None:
@@ -778,6 +786,25 @@ class Attend(Layer):
                 f"odd",
             )
 
+    def _relative(self) -> tuple[float, int, int]:
+        """The checked field ``relative``."""
+        given = items(self.relative, "Attend.relative")
+        if len(given) != 3:
+            raise _fail(self, f"relative is (sigma, buckets, furthest), got {glimpse(given)}")
+        sigma = one_number(given[0], "sigma of Attend.relative")
+        buckets = whole(given[1], "buckets of Attend.relative", 2 if self.causal else 4)
+        furthest = whole(given[2], "furthest distance of Attend.relative", 2)
+        if not 0 < sigma < LARGEST_BIAS:
+            raise _fail(self, f"sigma of relative lies between 0 and {LARGEST_BIAS:g}, got {sigma}")
+        near = buckets // (2 if self.causal else 4)
+        if furthest <= near:
+            raise _fail(
+                self,
+                f"the furthest distance of relative is more than {near}, the distances with a "
+                f"bucket of their own, got {furthest}",
+            )
+        return sigma, buckets, furthest
+
     def lowered(self, reads: Reads) -> Primitive:
         names = (
             "heads",
@@ -793,6 +820,7 @@ class Attend(Layer):
             "wide",
             "window",
             "chunk",
+            "relative",
         )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from ..fields.arguments import Node
 from ..maps.maps import Assumption
@@ -57,24 +58,28 @@ class Note:
 
 
 MASK = "its mask was read for sequences of {} tokens"
-BEYOND = "{}; that of {} tokens is taken to go on alike"
+DISTANCES = "its biases by distance were read for sequences of {} tokens"
+BEYOND = {
+    MASK: "{}; that of {} tokens is taken to go on alike",
+    DISTANCES: "{}; those of {} tokens are taken to go on alike",
+}
 
 
-def masked_at(node: Node, tokens: int) -> Note:
-    """The note that the mask of an attention was read for as many tokens.
+def masked_at(node: Node, tokens: int, of: str = MASK) -> Note:
+    """The note that the mask (or the biases) of an attention was read for as many tokens.
 
-    More of them may have a window that these do not show.
+    More of them may have a window, or distances, that these do not show.
     """
-    return Note(node, "exact", MASK.format(tokens))
+    return Note(node, "exact", of.format(tokens))
 
 
 def beyond_masks(notes: Iterable[Note], tokens: int) -> tuple[Assumption, ...]:
-    """What results over more tokens take for granted than masks were read for."""
+    """What results over more tokens take for granted than masks and biases were read for."""
     found = []
-    for note in notes:
-        count = re.fullmatch(MASK.format(r"(\d+)"), note.text) if note.level == "exact" else None
+    for note, (read, beyond) in product(notes, BEYOND.items()):
+        count = re.fullmatch(read.format(r"(\d+)"), note.text) if note.level == "exact" else None
         if count is not None and int(count[1]) < tokens:
-            found.append(Assumption(note.node, BEYOND.format(note.text, tokens), "heuristic"))
+            found.append(Assumption(note.node, beyond.format(note.text, tokens), "heuristic"))
     return tuple(found)
 
 

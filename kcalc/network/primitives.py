@@ -47,7 +47,8 @@ class Fresh(Primitive):
 
     ``Var W = sigma_w^2 / fan_in``, ``Var b = sigma_b^2``.
 
-    ``reads``: the channels of what it reads, None where they are not known; other fields as in
+    ``reads``: the channels of what it reads, None where they are not known; ``one_hot``: it
+    reads one-hot vectors, as an embedding does; other fields as in
     :class:`kcalc.network.layers.Affine`.
     """
 
@@ -62,6 +63,7 @@ class Fresh(Primitive):
     stride: int | tuple[int, ...]
     padding: Any
     dilation: int | tuple[int, ...]
+    one_hot: bool = False
 
     @property
     def one_tap(self) -> bool:
@@ -143,12 +145,14 @@ class Norm(Primitive):
 class Window(Primitive):
     """One number per window of positions; ``window=None`` is all of them.
 
-    Fields as in :class:`kcalc.network.layers.Pool`.
+    Fields as in :class:`kcalc.network.layers.Pool`; ``matrix``: that of a :class:`Blend`, else
+    None.
     """
 
     window: Any = None
     stride: Any = None
     padding: str = "valid"
+    matrix: tuple[tuple[float, ...], ...] | None = None
 
     pooling: ClassVar[str] = ""
 
@@ -170,7 +174,6 @@ class Blend(Window):
     """
 
     weighted: bool = False
-    matrix: tuple[tuple[float, ...], ...] | None = None
     permutes: float | None = None
     random: bool = False
 
@@ -252,6 +255,12 @@ class Attend(Primitive):
     alibi: bool
     window: int | None
     chunk: int | None
+    relative: tuple[float, int, int] | None
+
+    @property
+    def biased(self) -> bool:
+        """Whether scores have biases by the distance of tokens."""
+        return self.alibi or self.relative is not None
 
     @property
     def sampled_width(self) -> int | None:

@@ -1,6 +1,7 @@
 """Uses of kernels: regression and Gaussian processes, training curves, scikit-learn."""
 
 from .dynamics import TrainingCurve, training_curve
+from .kept import kept_kernel
 from .regression import GaussianProcess, KernelRegression, gaussian_process, kernel_regression
 from .sklearn_kernel import sklearn_kernel
 
@@ -9,6 +10,7 @@ __all__ = [
     "KernelRegression",
     "TrainingCurve",
     "gaussian_process",
+    "kept_kernel",
     "kernel_regression",
     "sklearn_kernel",
     "training_curve",

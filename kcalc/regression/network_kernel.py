@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from ..calculi.ntk import PARAMETERIZATIONS, KernelFunction, ntk
+from ..calculi.ntk import PARAMETERIZATIONS, ntk
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, without_option
 from ..foundation.plain_arguments import choice, whole
@@ -20,6 +20,7 @@ from ..network.compose import require_network
 from ..network.layers import Affine
 from ..network.network import Network
 from .algebra import diagonal, gram
+from .kept import KeptKernel, kept_kernel
 
 Array = np.ndarray
 KINDS = ("ntk", "nngp")
@@ -30,6 +31,7 @@ STENCIL = (
     (1, 2 / 3),
     (2, -1 / 12),
 )
+_KEPT = 1 << 28  # bytes of matrices of one kernel
 STEP = 0.01  # of log K's scale: a depth-D kernel goes as sigma^(2 D)
 
 
@@ -103,7 +105,7 @@ class NetworkKernel(Kernel):
         return np.asarray(
             diagonal(function, rows)
             if self.q is None
-            else function.at_angle(np.zeros(len(rows)), self.q)
+            else function.kernel.at_angle(np.zeros(len(rows)), self.q)
         )
 
     def is_stationary(self) -> bool:
@@ -113,9 +115,7 @@ class NetworkKernel(Kernel):
     @without_option()
     def _matrix(self, X: Any, Y: Any = None) -> Array:
         function = self._function()
-        return np.asarray(
-            gram(lambda one, two: function.matrix(one, None if two is one else two, q=self.q), X, Y)
-        )
+        return np.asarray(gram(function, X, Y))
 
     def _slope(self, X: Any, name: str) -> Array:
         """dK / d log(name)."""
@@ -129,7 +129,7 @@ class NetworkKernel(Kernel):
     def _with(self, **changes: Any) -> NetworkKernel:
         return type(self)(**(self.get_params() | changes))
 
-    def _function(self) -> KernelFunction:
+    def _function(self) -> KeptKernel:
         """The kernel of the network with these numbers."""
         choice(self.kind, "kind of kernel", KINDS)
         require_network(self.network)
@@ -140,7 +140,9 @@ class NetworkKernel(Kernel):
             for name in ("sigma_w", "sigma_b")
             if getattr(self, name) is not None
         }
-        tangent = _kernel(self.network, tuple(values.items()), self.parameterization, features)
+        tangent = _kernel(
+            self.network, tuple(values.items()), self.parameterization, features, self.q
+        )
         return tangent if self.kind == "ntk" else tangent.nngp
 
     def __repr__(self) -> str:
@@ -163,10 +165,11 @@ def _kernel(
     values: tuple[tuple[str, float], ...],
     parameterization: str,
     features: int | None,
+    q: float | None,
 ) -> Any:
     """kc.ntk of the network with these numbers in every Affine.
 
-    Kept with its tables, for scikit-learn makes many copies of a kernel.
+    Kept with its tables and matrices, for scikit-learn makes many copies of a kernel.
     """
     given = dict(values)
 
@@ -174,6 +177,7 @@ def _kernel(
         own = {name: value for name, value in given.items() if name != "sigma_b" or layer.bias}
         return replace(layer, **own)
 
-    return ntk(
+    kernel = ntk(
         network.map_layers(changed, Affine) if given else network, parameterization, features
     )
+    return kept_kernel(kernel, _KEPT, q=q)

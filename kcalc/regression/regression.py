@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,7 +26,8 @@ def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> Kernel
     over initialisations, of an infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``,
     or any function of (X, Y) that gives a matrix; ``X`` (n, features); ``y`` (n,) or (n, outputs),
     e.g. one column of 1 and -1 per class. ``ridge``: the number added to the diagonal of K(X, X),
-    >= 0.
+    >= 0. ``fit.with_ridge`` tries another one on the same matrix; :func:`kcalc.kept_kernel` keeps
+    matrices for other uses.
 
     Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a
     matrix that is not positive definite, with its smallest eigenvalue; nothing is ever added to the
@@ -52,15 +54,30 @@ class KernelRegression(Shown):
     ridge_name = "ridge"
 
     def __init__(self, kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> None:
-        self.ridge = ridge if traced(ridge) else ridge_value(ridge, self.ridge_name)
         self.kernel, self.X = kernel, inputs(X)
         self.matrix = gram(kernel, self.X)
         self._algebra = algebra = algebra_of(self.matrix, self.X, y)
         with algebra.scope():
             self.matrix = algebra.square(self.matrix)
             self._y, self._flat = targets(algebra, y, len(self.X))
+        self._fit(ridge)
+
+    def _fit(self, ridge: float) -> None:
+        algebra = self._algebra
+        self.ridge = ridge if traced(ridge) else ridge_value(ridge, self.ridge_name)
+        with algebra.scope():
             self._factor = algebra.cholesky(self.matrix, self.ridge, self.ridge_name)
             self._weights = algebra.solve(self._factor, self._y)
+
+    def with_ridge(self, ridge: float) -> Self:
+        """The fit with another ridge (noise), by a factorisation of the same kernel matrix.
+
+        Returns: a new object. Raises: as :func:`kernel_regression`.
+        """
+        other = copy(self)
+        other.__dict__.pop("spectrum", None)
+        other._fit(ridge)
+        return other
 
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
         """The state for pickling, with JAX arrays as NumPy arrays.

@@ -148,9 +148,8 @@ class Needs:
             if one is not None and two is not None and not same(one, two):
                 raise KcalcError(
                     f"node {node!r} is read by {_reader(old)} and by {_reader(need)}, which need "
-                    f"different scales or shifts of it "
-                    "(activations must share their input scale and shift, and outputs need them "
-                    "plain); put an Affine in front of each"
+                    "different scales or shifts of it (activations must share their input scale "
+                    "and shift, and outputs need them plain); put an Affine in front of each"
                 )
         scale = old.scale if need.scale is None else need.scale
         shift = old.shift if need.shift is None else need.shift
@@ -360,8 +359,7 @@ class Absorption:
         if not self._uniform(blocks):
             raise KcalcError(
                 f"node {node!r} ({type(self.network.layer(node)).__name__}) reads {parent!r}, "
-                f"concatenated blocks of different scales "
-                "or shifts; put an Affine between them"
+                "concatenated blocks of different scales or shifts; put an Affine between them"
             )
         return blocks[0]
 

@@ -391,7 +391,7 @@ def prepared(
         return layer
 
     lasting = [note for note in network.notes if not note.of_weights]  # weights are drawn anew
-    out = network.map_layers(plain).with_notes(lasting)
+    out = network.map_layers(plain, L.Affine, L.Embedding, L.Nonlinear).with_notes(lasting)
     scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)
     return (out.without(scales) if scales else out), tuple(changes)

@@ -155,6 +155,5 @@ def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:
     near = low if target <= low else high
     return UnreachableTarget(
         f"no shortcut weight in (0, 1) gives a greatest slope of {target:g}: weights reach slopes "
-        f"between {low:.10g} and {high:.10g}; "
-        f"the nearest is {near:.10g}"
+        f"between {low:.10g} and {high:.10g}; the nearest is {near:.10g}"
     )

@@ -132,6 +132,18 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
 
     by_node: dict[Node, Constants]
 
+    @property
+    def activations(self) -> dict[Node, Activation]:
+        """{node: its activation with these constants}."""
+        return {node: k.transformed for node, k in self.by_node.items()}
+
+    @property
+    def edits(self) -> list[str]:
+        """What changes at every node, in words."""
+        return [
+            f"{node}: {k.activation.name} -> {k.describe()}" for node, k in self.by_node.items()
+        ]
+
     @cached_property
     def _by_name(self) -> dict[str, list[Constants]]:
         table: dict[str, list[Constants]] = {}

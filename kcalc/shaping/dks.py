@@ -157,7 +157,8 @@ def dks(
         for phi, k in solved.items()
         if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None
     )
-    notes = [FACTORS] if any(type(layer) is Product for _, layer, _ in alone.steps()) else []
+    products = (alone.layer(node) for node in alone.nodes_of(Product))
+    notes = [FACTORS] if any(type(layer) is Product for layer in products) else []
     notes += [GATES] if gated else []
     notes += [*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets)]
     warnings = [Assumption("network", text) for text in notes] + _about_reading(mu, subnetworks)

@@ -139,8 +139,7 @@ def _homogeneous(phi: Activation, name: str, value: float) -> Edge:
     if abs(getattr(point, name) - value) > 1e-12 * (1 + value):
         raise UnreachableTarget(
             f"the edge of chaos of {phi.name} is the single point sigma_w = {point.sigma_w:.10g}, "
-            f"sigma_b = {point.sigma_b:g}; "
-            f"{name} = {value:g} is not on it"
+            f"sigma_b = {point.sigma_b:g}; {name} = {value:g} is not on it"
         )
     return point
 

@@ -134,8 +134,7 @@ class LooksLinear(Shaping):
             else:
                 raise KcalcError(
                     f"node {node!r} ({type(layer).__name__}) reads the pair at {source!r}, whose "
-                    f"halves it would mix up; "
-                    "put an Affine between them"
+                    "halves it would mix up; put an Affine between them"
                 )
         return Network.from_steps(steps, self.network.outputs).with_notes(
             self.network.notes
@@ -196,24 +195,21 @@ def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
         phi: mirrored_constants(phi)
         for phi in dict.fromkeys(layer.activation for layer in layers.values())
     }
-    by_node: dict[Node, Constants] = {
-        node: solved[layer.activation] for node, layer in layers.items()
-    }
-    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    table = ConstantsTable({node: solved[layer.activation] for node, layer in layers.items()})
+    shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
     linear = all(_is_identity(k.transformed) for k in solved.values())
     targets = {"Q(1)": 1.0, "C(0)": 0.0} | ({"C'(1)": 1.0} if linear else {})
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": 1.0} if linear and len(plain.outputs) == 1 else {})
-    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     return LooksLinear(
         "looks_linear",
         {},
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         targets,
         whole,
-        (*changes, *edits),
+        (*changes, *table.edits),
         warnings=tuple(_notes(solved)),
     )
 
@@ -340,8 +336,7 @@ def _check_readers(network: Network) -> None:
         kind = "max pooling" if isinstance(layer, Pool) else type(layer).__name__
         raise KcalcError(
             f"node {node!r} ({kind}) reads the activation {from_pair[0]!r}, but only mirrored "
-            f"weights can take phi(x) - phi(-x); "
-            "put an Affine between them"
+            "weights can take phi(x) - phi(-x); put an Affine between them"
         )
     for node in network.outputs:
         if node in paired:

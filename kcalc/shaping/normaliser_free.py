@@ -142,8 +142,8 @@ def normaliser_free(
         along, through = ({node: pair[k] for node, pair in weights.items()} for k in (0, 1))
         bare = with_residual_weights(bare, along, through)
     plain, changes = prepared(bare, activation)
-    by_node = _constants(plain, standardise)
-    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    table = ConstantsTable(_constants(plain, standardise))
+    shaped = replace_activations(plain, table.activations)
     shaped = _standardised(shaped) if standardise else shaped
     check_fresh(shaped)
     if not standardise:
@@ -156,8 +156,7 @@ def normaliser_free(
     if not abs(q - 1) <= OFF:
         raise KcalcError(
             f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads "
-            f"a concatenation of feature maps with "
-            "different means; put an Affine on its parts"
+            "a concatenation of feature maps with different means; put an Affine on its parts"
         )
     edits = removals(network, norms)
     edits += [
@@ -170,7 +169,6 @@ def normaliser_free(
         for node in shaped.nodes_of(L.Affine)
         if standardise
     ]
-    edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     local = {VARIANCE if standardise else "Q(1)": 1.0}
     ended = _ended_off(shaped)
     whole = {} if ended else {"Q_f(1)": 1.0}
@@ -179,10 +177,10 @@ def normaliser_free(
         {"alpha": strength, "standardise": standardise},
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         local,
         whole | {STREAM: 1.0, SAME: 0.0},
-        (*changes, *edits, f"network: {PUBLISHED}"),
+        (*changes, *edits, *table.edits, f"network: {PUBLISHED}"),
         warnings=(Assumption("network", PUBLISHED), *ended),
         unnormalised=published,
         betas={b.node: math.sqrt(variances[b.entry]) for b in blocks},

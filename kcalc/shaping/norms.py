@@ -78,7 +78,6 @@ def refuse_means(network: Network, promise: str, instead: Callable[[], str]) -> 
         remedy = either("put an RMSNorm in its place or an Affine in front of it", drop, instead())
         raise KcalcError(
             f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose "
-            f"mean is not 0 after shaping: "
-            f"subtracting it multiplies the slope by {slopes[node]:.6g} and lowers c values, so "
-            f"that {promise} would not hold; {remedy}"
+            "mean is not 0 after shaping: subtracting it multiplies the slope by "
+            f"{slopes[node]:.6g} and lowers c values, so that {promise} would not hold; {remedy}"
         )

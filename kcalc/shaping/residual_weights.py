@@ -216,8 +216,7 @@ def residual_weights(
     }
     edits += [
         f"{block.node}: weights {block.weights[0]}, {block.weights[1]} -> shortcut "
-        f"{found[block.node][0]:.10g}, "
-        f"residual {found[block.node][1]:.10g}"
+        f"{found[block.node][0]:.10g}, residual {found[block.node][1]:.10g}"
         for block in blocks
     ]
     whole = (
@@ -240,9 +239,8 @@ def residual_weights(
     if removed and not apart(shaped.network, _with(network, activation)) <= SAME:
         raise KcalcError(
             "the LayerNorm network has no equivalent without LayerNorm: some LayerNorm reads "
-            "channel means, some bias or concatenation "
-            "mixes unlike q values, or some activation sees q other than 1; take it out with "
-            "net.without_normalization()"
+            "channel means, some bias or concatenation mixes unlike q values, or some activation "
+            "sees q other than 1; take it out with net.without_normalization()"
         )
     return shaped
 

@@ -38,23 +38,24 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     """
     plain, changes = prepared(network, activation, products=True)
     phis = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}
-    by_node = {
-        node: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
-        for node, phi in phis.items()
-    }
-    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    table = ConstantsTable(
+        {
+            node: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
+            for node, phi in phis.items()
+        }
+    )
+    shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
     check_sums(shaped, "Q_f(1) = 1", centred)
-    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     return Shaping(
         "normalisation",
         {},
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         {"Q(1)": 1.0},
         {"Q_f(1)": 1.0},
-        (*changes, *edits),
+        (*changes, *table.edits),
     )
 
 

@@ -18,7 +18,7 @@ from ..foundation.errors import KcalcError, UnreachableTarget
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants
 from .curve import End, walk
-from .moments import converged_moments, moments, rounding
+from .moments import Moments, converged_moments, moments, rounding
 from .scan import in_cells, nearest, sheets
 from .solutions import SAME, Solutions
 from .solver import (
@@ -32,8 +32,8 @@ from .solver import (
     advanced,
     begin,
     branches,
+    by_shift,
     needed,
-    on_branches,
     refined,
 )
 
@@ -75,7 +75,7 @@ def _anchors(systems: tuple[System, ...]) -> tuple[tuple[int, Solution], ...]:
     found = [
         (number, solution) for number, system in enumerate(systems) for solution in in_cells(system)
     ]
-    return tuple(sorted(found, key=lambda pair: (round(abs(pair[1].beta), 9), -pair[1].beta)))
+    return tuple(sorted(found, key=lambda pair: by_shift(pair[1])))
 
 
 @lru_cache(maxsize=256)
@@ -109,27 +109,27 @@ def solve(systems: Sequence[System]) -> Constants:
             return constants(systems[0].phi, system, found)
     others = [(solution, system) for system in systems for solution in in_cells(system)]
     if others:
-        solution, system = min(
-            others, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta)
-        )
+        solution, system = min(others, key=lambda pair: by_shift(pair[0]))
         return constants(systems[0].phi, system, solution)
     return _last_resort(systems, ends)
 
 
-def _ways(systems: Sequence[System]) -> Iterator[tuple[System, Point | None, End | None]]:
-    """Every branch in the order of preference.
+def _ways(
+    systems: Sequence[System], every: bool = False
+) -> Iterator[tuple[System, Point | None, End | None]]:
+    """Branches in the order of preference: the first MOST_BRANCHES, or ``every`` one.
 
-    Each is (its system, its point at the target, or else its end where that was found).
+    Each is (its system, its point at the target, or else its end where that was found). Those
+    beyond the first few are not followed around folds.
     """
     starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
-    for branch, system in sorted(
-        starts, key=lambda pair: (round(abs(pair[0].beta), 9), -pair[0].beta)
-    )[:MOST_BRANCHES]:
+    starts.sort(key=lambda pair: by_shift(pair[0]))
+    for number, (branch, system) in enumerate(starts if every else starts[:MOST_BRANCHES]):
         begun = begin(system, branch)
         if begun is None:
             yield system, None, None
         else:
-            yield system, *_reached(system, *begun)
+            yield system, *_reached(system, *begun, folds=number < MOST_BRANCHES)
     for number, start in _anchors(tuple(system.at(REFERENCE) for system in systems)):
         yield (
             systems[number],
@@ -137,14 +137,18 @@ def _ways(systems: Sequence[System]) -> Iterator[tuple[System, Point | None, End
         )
 
 
-def _reached(system: System, target: float, here: Point) -> tuple[Point | None, End | None]:
+def _reached(
+    system: System, target: float, here: Point, folds: bool = True
+) -> tuple[Point | None, End | None]:
     """Go from a point of a branch to the system's target.
 
-    The way leads in steps of the target, and near a fold along the curve.
+    The way leads in steps of the target, and near a fold, with ``folds``, along the curve.
     """
     last, point = advanced(system, target, here)
     if last == system.target:
         return point, None
+    if not folds:
+        return None, None
     found, end = walk(system, point)
     if found is not None:
         return found, None
@@ -183,18 +187,13 @@ def solve_all(systems: Iterable[System]) -> Solutions:
             k = constants(system.phi, system, solution)
             if not any(_close(k, old) for old in found):
                 found.append(k)
-    found.sort(key=lambda k: (round(abs(k.beta or 0.0), 9), -(k.beta or 0.0)))
-    return Solutions(found)
+    return Solutions(sorted(found, key=by_shift))
 
 
 def _both(system: System) -> Iterator[Solution]:
-    """Solutions by branches and by the scan.
-
-    Branches beyond the first few are followed too; the scan finds loops that no branch leads to.
-    """
-    points = (point for _, point, _ in _ways([system]) if point is not None)
+    """Solutions by branches and by the scan, which finds loops that no branch leads to."""
+    points = (point for _, point, _ in _ways([system], every=True) if point is not None)
     yield from (solution for point in points if (solution := refined(system, point)) is not None)
-    yield from on_branches(system)
     yield from in_cells(system)
 
 
@@ -293,7 +292,7 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
             if abs(m.excess / m.variance - target) < ACCEPTED * rounding(phi, s, beta) * max(
                 1.0, target
             ):
-                return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
+                return _standardising(phi, math.exp(s), beta, m)
     extremes: list[Extreme] = []
     if phi.degree is not None:
         found = _least_shifts(phi, target)
@@ -313,6 +312,11 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
         f"C'(1) = {slope_text(near.excess, above)}"
     )
     raise OutOfReach(text, 1 + near.excess, above)
+
+
+def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Constants:
+    """The constants at an input scale and shift that give mean 0 and variance 1."""
+    return Constants(phi, alpha, beta, m.variance**-0.5, -m.mean)
 
 
 class Extreme(NamedTuple):
@@ -400,8 +404,7 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
     roots = [float(brentq(miss, *pair, xtol=1e-20)) for pair in crossed]  # pyright: ignore[reportArgumentType]
     for beta in (0.0, *roots, *places):
         if abs(miss(beta)) <= (POLISHED if beta == 0 else ACCEPTED) * max(1.0, target):
-            m = converged_moments(phi, 0.0, beta)
-            return Constants(phi, 1.0, beta, m.variance**-0.5, -m.mean)
+            return _standardising(phi, 1.0, beta, converged_moments(phi, 0.0, beta))
     near = min(places, key=lambda beta: abs(misses[beta]))
     return Extreme(target + misses[near], abs(near) < 0.999 * LEAST_SHIFT, 0.0)
 
@@ -491,7 +494,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
         # a finer rule than the one that solved
         m = moments(phi, s, beta, max(fineness, _needed(phi, s)) + 1)
         if abs(m.excess / m.variance - target) <= ACCEPTED * max(1.0, target):
-            return Constants(phi, float(np.exp(s)), beta, m.variance**-0.5, -m.mean)
+            return _standardising(phi, math.exp(s), beta, m)
     raise UnreachableTarget(
         f"the least Q'(1) of {phi.name} at the slope C'(1) = {slope_text(target)} is not "
         f"attained; give q_slope a number"

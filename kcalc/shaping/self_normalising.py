@@ -244,10 +244,9 @@ def self_normalising(
         phi: rule(phi, float(scale))
         for phi in dict.fromkeys(layer.activation for layer in layers.values())
     }
-    by_node = {node: solved[layer.activation] for node, layer in layers.items()}
-    shaped = replace_activations(plain, {node: k.transformed for node, k in by_node.items()})
+    table = ConstantsTable({node: solved[layer.activation] for node, layer in layers.items()})
+    shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
-    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
     notes = [Assumption("network", text) for text in _consequences(solved)]
     options = {"parameters": parameters} | ({} if scale == 1 else {"input_scale": float(scale)})
     return SelfNormalising(
@@ -255,10 +254,10 @@ def self_normalising(
         options,
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         {"E phi": 0.0, "Q(1)": 1.0},
         {"Q_f(1)": 1.0},
-        (*changes, *edits),
+        (*changes, *table.edits),
         warnings=tuple(notes),
     )
 
@@ -347,8 +346,7 @@ def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:
     except KcalcError:
         raise UnreachableTarget(
             f"the only scale of the negative half that gives {phi.name} mean 0 is {alpha:.6g}, "
-            f"which makes it linear; "
-            "use parameters='shift'"
+            "which makes it linear; use parameters='shift'"
         ) from None
     gamma = float(scaled_halves(phi, alpha).second_moment(input_scale**2)) ** -0.5
     return HalvesConstants(

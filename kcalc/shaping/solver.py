@@ -11,7 +11,6 @@ the target. Others (of kinked activations, on closed loops) are sought in the ce
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -160,6 +159,15 @@ def _polished(system: System, found: Solution, left: float, fineness: int) -> So
     return Solution(s, beta, m) if m.variance > 0 and _residual(system, m) < left else found
 
 
+def by_shift(point: Any) -> tuple[float, float]:
+    """The key that sorts points by preference: the smallest |beta| first, positive before negative.
+
+    ``point``: what has a ``beta``, which may be None for 0.
+    """
+    beta = point.beta or 0.0
+    return round(abs(beta), 9), -beta
+
+
 # -- branches --------------------------------------------------------------------------------------
 
 
@@ -196,13 +204,7 @@ def branches(system: System) -> tuple[Branch, ...]:
         slopes = [float(phi.numeric(n)(np.array([beta]))[0]) for n in (1, 2)]
         if slopes[0] and abs(slopes[1]) > 1e-7 * abs(slopes[0]):
             found.append(Branch(float(beta), slopes[0], slopes[1]))
-    return tuple(sorted(found, key=lambda branch: (round(abs(branch.beta), 9), -branch.beta)))
-
-
-def follow(system: System, branch: Branch) -> Point | None:
-    """The branch's point at the system's target, or None where it ends (turns back) before."""
-    begun = begin(system, branch)
-    return None if begun is None else advance(system, *begun)
+    return tuple(sorted(found, key=by_shift))
 
 
 def begin(system: System, branch: Branch) -> tuple[float, Point] | None:
@@ -214,15 +216,6 @@ def begin(system: System, branch: Branch) -> tuple[float, Point] | None:
         target /= 30
         here = _started(system, branch, target)
     return None if here is None else (target, here)
-
-
-def advance(system: System, target: float, here: Point) -> Point | None:
-    """From a point at ``target`` along its branch, up or down, to the system's own target.
-
-    None where the branch ends before.
-    """
-    last, point = advanced(system, target, here)
-    return point if last == system.target else None
 
 
 def advanced(system: System, target: float, here: Point) -> tuple[float, Point]:
@@ -262,12 +255,3 @@ def _predicted(before: tuple[float, Point] | None, here: tuple[float, Point], go
         point.log_alpha + share * (point.log_alpha - old.log_alpha),
         point.beta + share * (point.beta - old.beta),
     )
-
-
-def on_branches(system: System) -> Iterator[Solution]:
-    """The solutions that branches lead to, in the branches' order."""
-    for branch in branches(system.at(1.0)):
-        point = follow(system, branch)
-        solution = None if point is None else refined(system, point)
-        if solution is not None:
-            yield solution

@@ -220,8 +220,7 @@ class VanillaMaps(Shown):
         if abs(float(psi) - 1) > AGREED or kappa == sp.oo:
             raise KcalcError(
                 f"1 - C of {phi.name} falls like a power of depth only where C'(1) = 1 (here "
-                f"{float(psi):.6g}) and C''(1) is finite; "
-                "kc.depth_limit gives c* and the rate"
+                f"{float(psi):.6g}) and C''(1) is finite; kc.depth_limit gives c* and the rate"
             )
         return 2 / (kappa * self.depth)
 

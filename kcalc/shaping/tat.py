@@ -132,22 +132,16 @@ def _tailored(
     slope = negative_slope(unmixed(plain), eta)
     scale = math.sqrt(2 / (1 + slope**2))
     nodes = plain.nodes_of(Nonlinear)
-    by_node = {
-        node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope)
-        for node in nodes
-    }
-    shaped, edited = with_tokens(
-        replace_activations(plain, {node: k.transformed for node, k in by_node.items()}),
-        tokens,
-        rows,
+    table = ConstantsTable(
+        {
+            node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope)
+            for node in nodes
+        }
     )
-    promise = f"C'(1) = 1 and eta = {eta:g}"
-    check_fresh(shaped)
-    check_sums(shaped, promise, centred)
-    refuse_means(shaped, promise, centred)
+    shaped, edited = _applied(plain, table, f"eta = {eta:g}", tokens, rows)
     edits = [
         f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})"
-        for node, k in by_node.items()
+        for node, k in table.by_node.items()
     ]
     note = Assumption(
         "network",
@@ -159,7 +153,7 @@ def _tailored(
         {"eta": eta} | token_options(tokens, rows),
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0},
         {"max C_f(0)": eta} | _whole(plain, tokens),
         (*changes, *edits, *edited),
@@ -228,17 +222,10 @@ def _smooth(
         raise UnreachableTarget(
             f"{error}, which is {exactly} in this network (asked for: {tau:.9g})"
         ) from None
-    by_node = {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
-    shaped, edited = with_tokens(
-        replace_activations(plain, {node: k.transformed for node, k in by_node.items()}),
-        tokens,
-        rows,
+    table = ConstantsTable(
+        {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
     )
-    promise = f"C'(1) = 1 and tau = {tau:g}"
-    check_fresh(shaped)
-    check_sums(shaped, promise, centred)
-    refuse_means(shaped, promise, centred)
-    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    shaped, edited = _applied(plain, table, f"tau = {tau:g}", tokens, rows)
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
     jumps = (
@@ -249,10 +236,10 @@ def _smooth(
         {"tau": tau} | token_options(tokens, rows),
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         targets,
         {"max C_f''(1)": tau} | _whole(plain, tokens),
-        (*changes, *edits, *edited),
+        (*changes, *table.edits, *edited),
         systems=dict(systems),
         warnings=tuple(Assumption("network", text) for text in jumps),
         tokens=tokens,
@@ -289,6 +276,18 @@ def check_curvature(phi: Activation) -> None:
 def curvature_systems(phi: Activation, curvature: float) -> tuple[CurvatureSystem, CurvatureSystem]:
     """The conditions with either sign of the mean."""
     return CurvatureSystem(phi, curvature, 1), CurvatureSystem(phi, curvature, -1)
+
+
+def _applied(
+    plain: Network, table: ConstantsTable, target: str, tokens: Tokens | None, rows: str
+) -> tuple[Network, tuple[str, ...]]:
+    """The network with these constants, checked, and the edits of its token mixing."""
+    shaped, edited = with_tokens(replace_activations(plain, table.activations), tokens, rows)
+    promise = f"C'(1) = 1 and {target}"
+    check_fresh(shaped)
+    check_sums(shaped, promise, centred)
+    refuse_means(shaped, promise, centred)
+    return shaped, edited
 
 
 def _activation(network: Network, node: Any) -> Activation:

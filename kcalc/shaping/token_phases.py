@@ -81,7 +81,8 @@ class TokenPhases(Shown, Approximable):
 
     ``names``: of the gains along x and along y. ``cosine``: the limit of token cosines, 1 where
     tokens become equal; ``slope``: of the token map at 1, above 1 where equal tokens part;
-    ``rate``: the factor of distances from the limit, per block (1 where they fall as a power of depth);
+    ``rate``: the factor of distances from the limit, per block (1 where they fall as a power of
+    depth);
     ``gradient_mean``, ``gradient_difference``, ``growth``: as of :class:`DepthLaws`. nan where a
     block has no law.
     """

@@ -129,11 +129,10 @@ class Tokens:
                 row = int(np.argmax(np.abs(q[node] - 1)))
                 raise KcalcError(
                     f"row {row} of the TokenMix at node {node!r} makes q = {q[node][row]:.6g} for "
-                    f"these tokens, so that activation {bad!r} "
-                    "does not see q = 1; pass token_rows='rescale', put an RMSNorm before the "
-                    "activation, or take a matrix that keeps q: "
-                    "kc.token_mixing.preserving(source, target) for the cosines that reach it, or "
-                    "value_skip(T) with mix=0"
+                    f"these tokens, so that activation {bad!r} does not see q = 1; pass "
+                    "token_rows='rescale', put an RMSNorm before the activation, or take a matrix "
+                    "that keeps q: kc.token_mixing.preserving(source, target) for the cosines that "
+                    "reach it, or value_skip(T) with mix=0"
                 )
         parent = network.parents(bad)[0]
         token = int(np.argmax(off[parent]))

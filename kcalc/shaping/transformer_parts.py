@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -197,7 +197,14 @@ def stream(network: Network, parts: Parts) -> Network:
 
 def _alike(layer: Attend) -> Attend:
     return replace(
-        layer, causal=False, window=None, chunk=None, rotary=None, alibi=False, wide=None
+        layer,
+        causal=False,
+        window=None,
+        chunk=None,
+        rotary=None,
+        alibi=False,
+        wide=None,
+        relative=None,
     )
 
 
@@ -214,20 +221,23 @@ def two_by_two(network: Network) -> Network:
     """
     steps: list[Any] = []
     for node, layer, parents in network.steps():
-        rest = list(parents)
-        ways = [_above(network, parent) for parent in parents] if isinstance(layer, Sum) else []
-        whole = [p for p in parents if ways and all(p in way for way in ways)]
-        if len(parents) < 3 or not whole:
+        below = _stream_of(network, parents) if isinstance(layer, Sum) else None
+        if not isinstance(layer, Sum) or below is None or len(parents) < 3:
             steps.append((node, layer, parents))
             continue
         weights = dict(zip(parents, sum_weights(layer, len(parents)), strict=True))
-        below, weight = whole[0], weights[whole[0]]
-        rest.remove(below)
-        for k, branch in enumerate(rest, 1):
-            name = node if k == len(rest) else (node, k)
+        branches, weight = [p for p in parents if p != below], weights[below]
+        for k, branch in enumerate(branches, 1):
+            name = node if k == len(branches) else (node, k)
             steps.append((name, Sum((weight, weights[branch])), (below, branch)))
             below, weight = name, 1
     return Network.from_steps(steps, network.outputs)
+
+
+def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
+    """The addend that all others are made of; None where there is none."""
+    ways = [_above(network, parent) for parent in parents]
+    return next((p for p in parents if all(p in way for way in ways)), None)
 
 
 def _above(network: Network, node: Node) -> set[Node]:

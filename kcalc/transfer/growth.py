@@ -98,14 +98,16 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     _check_places((base, old), (network, new), pairs)
     _check_forms(base, network, bool(deep))
     ratios: dict[Node, Fraction] = {}
-    groups: dict[Node, Fraction] = {}
     for node in network.nodes_of(*WEIGHTS, Attend):
         ratios[node] = _one_ratio(
             node, network.features[node], [base.features[p] for p in pairs[node]]
         )
-        if isinstance(network.layer(node), Affine):
-            own = [base.layer(p).groups for p in pairs[node]]
-            groups[node] = _one_ratio(node, network.layer(node).groups, own)
+    groups = {
+        node: _one_ratio(
+            node, network.layer(node).groups, [base.layer(p).groups for p in pairs[node]]
+        )
+        for node in network.nodes_of(Affine)
+    }
     heads = {
         node: _one_ratio(
             node, _key_width(network, node), [_key_width(base, p) for p in pairs[node]]
@@ -301,9 +303,9 @@ class _Form:
 
 def _forms(network: Network) -> dict[str, _Form]:
     """{node: its form}."""
-    found = {}
+    found, added = {}, set(network.nodes_of(Positions))
     for node, op, _ in network.operations:
-        form = None if isinstance(getattr(op, "origin", None), Positions) else _form(op)
+        form = None if owner(node) in added else _form(op)
         if form is not None:
             found[str(node)] = form
     return found

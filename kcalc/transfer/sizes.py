@@ -16,7 +16,6 @@ from typing import Any
 from ..foundation.errors import KcalcError
 from ..network import primitives as P
 from ..network.compose import interpret, interpret_back, no_rule
-from ..network.layers import ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
 from .branches import Branch
@@ -127,15 +126,13 @@ class Forward:
         setting, order = self.setting, self.setting.order
         channels = setting.channels[owner(node)]
         groups = setting.groups.get(owner(node), ONE)
-        table = isinstance(op.origin, Embedding | Positions | ClassToken)
-        # an embedding reads one-hot vectors: one number that is not 0
-        fan_in = ONE if table else read.channels / groups
+        fan_in = ONE if op.one_hot else read.channels / groups
         fan_out = channels / groups
-        role = "embedding" if table else _role(order, fan_in, fan_out, channels)
+        role = "embedding" if op.one_hot else _role(order, fan_in, fan_out, channels)
         output, change = setting.target(node)
         # fewer outputs than inputs: their change must not grow with that of what they read
         narrowed = order.smaller(ONE, (fan_out / fan_in) ** HALF)
-        initial = output / read.of / fan_in**HALF * (ONE if table else narrowed)
+        initial = output / read.of / fan_in**HALF * (ONE if op.one_hot else narrowed)
         initial *= setting.initial.get(role, ONE)
         moved = change / read.of / fan_in ** (ONE if setting.aligned else HALF)
         if setting.capped:

@@ -126,6 +126,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
     """(parameter, node of its primitive, kind) of weights and their biases."""
     network = reading.network
     made = {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+    added = set(network.nodes_of(Positions, ClassToken))
     held: dict[str, str] = {}
     for op in _ops(reading):
         if isinstance(op, Held) and op.parameter is not None:
@@ -134,7 +135,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
             yield op.parameter, made[op.name], "weight"
         if isinstance(op, Linear) and op.bias_parameter is not None and op.name in made:
             yield op.bias_parameter, made[op.name], "bias"
-        if op.name in network and isinstance(network.layer(op.name), Positions | ClassToken):
+        if op.name in added:
             arrays = [held[name] for name in op.reads if name in held]
             arrays += (op.parameter or "").split(", ") if isinstance(op, Prefixed) else []
             for name in arrays:

@@ -25,7 +25,7 @@ def exact_mask(op: P.Attend) -> bool:
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
     plain = plain and op.masks and not op.sink
-    return plain and op.rotary is None and not op.alibi and op.sampled_width is None
+    return plain and op.rotary is None and not op.biased and op.sampled_width is None
 
 
 def masked(

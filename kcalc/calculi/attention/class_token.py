@@ -83,7 +83,7 @@ def exact_class_token(op: P.Attend) -> bool:
     As over tokens that are all alike, a key width counts as large unless ``wide=False``.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
-    plain = plain and not (op.masks or op.sink or op.alibi)
+    plain = plain and not (op.masks or op.sink or op.biased)
     return plain and op.rotary is None and op.wide is not False
 
 

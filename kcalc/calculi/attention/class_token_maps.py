@@ -139,14 +139,16 @@ class PointReader:
     def _run(self, sequences: int, start: Mapping[Node, Any], slopes: bool) -> dict[Node, Point]:
         kernel = Sampled(token_kernel(self.assume), Sampling(), sequences, slopes=slopes)
         states = {node: kernel.start(node, table) for node, table in start.items()}
-        made = interpret_through(
-            self.network, kernel, states, lambda _, state: _means(kernel, state, sequences)
-        )
-        if kernel.sampled:
-            node = next(iter(kernel.layers))
-            raise KcalcError(
-                f"node {node!r} attends behind a class token without exact rules, {ONE_BY_ONE} it"
-            )
+
+        def record(node: Node, state: TokenState) -> Point:
+            if kernel.sampled:
+                raise KcalcError(
+                    f"node {node!r} attends behind class tokens without exact rules, "
+                    f"{ONE_BY_ONE} it"
+                )
+            return _means(kernel, state, sequences)
+
+        made = interpret_through(self.network, kernel, states, record)
         self.notes = kernel.notes
         return made
 

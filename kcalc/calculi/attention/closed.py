@@ -54,10 +54,10 @@ def check_tied(op: P.Attend, node: Node) -> None:
             f"node {node!r}: its queries are its keys, whose products at a finite key_width have "
             f"no rule; use wide=True"
         )
-    if op.rotary is not None or op.alibi:
+    if op.rotary is not None or op.biased:
         raise KcalcError(
-            f"node {node!r}: its queries are its keys, which has no rule with rotary or ALiBi; "
-            f"drop it"
+            f"node {node!r}: its queries are its keys, which has no rule with rotary, "
+            f"ALiBi or relative; drop it"
         )
 
 
@@ -91,7 +91,7 @@ def linear_in_scores(
 
 def closed_form(op: P.Attend, is_tied: bool) -> bool:
     """Whether the limit of wide heads is a formula for tokens of any covariance."""
-    return is_tied or (op.normaliser == "identity" and not op.alibi and op.rotary is None)
+    return is_tied or (op.normaliser == "identity" and not op.biased and op.rotary is None)
 
 
 def gradients(

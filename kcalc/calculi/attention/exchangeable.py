@@ -83,6 +83,7 @@ def unlike(op: P.Primitive | None, tokens: int) -> str:
             *((text.format(size), size is not None and size < tokens) for size, text in windows),
             ("rotary embeddings", op.rotary),
             ("ALiBi", op.alibi),
+            ("relative position biases", op.relative is not None),
         )
         if there
     )

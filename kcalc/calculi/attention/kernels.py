@@ -16,7 +16,7 @@ from ...maps.maps import Approximable, Assumption
 from ...network.compose import interpret
 from ...network.network import Network
 from ..tangent import Tangent
-from .sampled import Sampled, Sampling, token_kernel
+from .sampled import Sampled, Sampling, read_sampling, token_kernel
 from .values import assumptions_of, averaged
 
 Node = Hashable
@@ -63,7 +63,7 @@ class TokenKernels(Shown, Approximable):
 def token_kernels(
     network: Network,
     covariance: tuple[Array, int],
-    sampling: Sampling,
+    sampling: Sampling | None,
     fan_in: Mapping[Node, int] | None,
     assume: bool,
 ) -> TokenKernels:
@@ -77,7 +77,8 @@ def token_kernels(
             f"{len(network.outputs)}"
         )
     table, sequences = covariance
-    kernel = Sampled(Tangent(token_kernel(assume), None, fan_in), sampling, sequences)
+    tangent = Tangent(token_kernel(assume), None, fan_in)
+    kernel = Sampled(tangent, read_sampling(sampling), sequences, exact=sampling is None)
     start = {node: kernel.start(node, table) for node in network.inputs}
     with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)

@@ -57,7 +57,7 @@ from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
 from .turning import turned, turns
-from .weights import mean_over_visible, visible, weights_of
+from .weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -110,6 +110,7 @@ class Sampled:
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
     ``sequences``: how many there are; ``chains``: those that are followed, by default all.
     ``slopes``: follow derivatives of the covariances of different sequences as well.
+    ``exact``: use the exact rules behind a class token; where sampling was asked for they are not.
     """
 
     part: Kernel | Tangent
@@ -117,6 +118,7 @@ class Sampled:
     sequences: int
     chains: tuple[int, ...] = ()
     slopes: bool = False
+    exact: bool = True
 
     def __post_init__(self) -> None:
         self.kernel = self.part.kernel if isinstance(self.part, Tangent) else self.part
@@ -270,7 +272,7 @@ class Sampled:
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
             return tied(op, queries.value, values, self.sequences)
-        if self.class_token and exact_class_token(op):
+        if self.by_class_token(op):
             made = attended(op, (queries, keys, values), self.sequences)
             if made is not None:
                 self.kernel.note(node, assumed_of(op, None), "convention")
@@ -298,6 +300,10 @@ class Sampled:
             found.append(self._attended(op, node, read, counts, chain))
         return Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True))))
 
+    def by_class_token(self, op: P.Attend) -> bool:
+        """Whether the exact rules behind a class token are for an attention."""
+        return self.exact and self.class_token and exact_class_token(op)
+
     @staticmethod
     def _constant(mean: Any, node: Node) -> Any:
         """A mean that all tokens share, per chain. Raises: KcalcError where they differ."""
@@ -316,7 +322,11 @@ class Sampled:
     ) -> Jet:
         """The mean over draws of ``M V M^T`` in one chain, with its tangent kernel."""
         (queries, keys, values), (rows, columns), n = read, counts, self.sequences
-        drops = Blocks(op, float(factor(op)), queries, keys, values, n) if self.tangent else None
+        drops = None
+        if isinstance(self.part, Tangent):
+            ntk, sigma = self.part.fan_in is None, 0.0 if op.relative is None else op.relative[0]
+            biases = sigma**2 if ntk else 1.0
+            drops = Blocks(op, float(factor(op)), queries, keys, values, n, biases)
         apart = values.value.reshape(n, columns, n, columns).swapaxes(1, 2)
         total = np.zeros((n, n, rows, rows))
         first = np.zeros_like(total)
@@ -381,10 +391,10 @@ class Sampled:
         if is_tied(inputs):
             return check_tied(op, node)
         check_reads(op, node, inputs)
-        if op.scale == "linear" and (op.rotary or op.alibi or op.normaliser != "softmax"):
+        if op.scale == "linear" and (op.rotary or op.biased or op.normaliser != "softmax"):
             raise KcalcError(
-                f"node {node!r}: scores over key_width vanish for wide heads; drop rotary and "
-                f"ALiBi, or use scale='sqrt'"
+                f"node {node!r}: scores over key_width vanish for wide heads; drop rotary, "
+                f"ALiBi and relative, or use scale='sqrt'"
             )
         if op.rotary is not None and op.key_width is None:
             raise KcalcError(
@@ -501,11 +511,15 @@ class _Scores:
                 q, k = (turned(x, self.turns[: x.shape[2]]) for x in (q, k))
             scores = q @ k.swapaxes(-1, -2) / math.sqrt(op.sampled_width)
             grams = (q, k)
+        scores = scores + self.bias
+        if op.relative is not None:
+            table = op.relative[0] * rng.standard_normal((draws, op.relative[1]))
+            scores = scores + table[:, None, distance_buckets(op, self.rows, self.columns)]
         if not op.alibi:
-            return scores + self.bias, grams
+            return scores, grams
         heads = op.heads or 8
         slopes = 2.0 ** (-8 * (rng.integers(heads, size=(draws, 1, 1, 1)) + 1) / heads)
-        return scores + self.bias - slopes * np.abs(
+        return scores - slopes * np.abs(
             np.arange(self.rows)[:, None] - np.arange(self.columns)
         ), grams
 

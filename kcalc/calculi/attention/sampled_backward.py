@@ -23,12 +23,12 @@ import numpy as np
 from ...network import primitives as P
 from ..backward import Backward, Groups
 from ..second_moments import is_zero
-from .class_token import exact_class_token, sent
+from .class_token import sent
 from .closed import closed_form, gradients, is_tied
 from .exchangeable import ONE, TokenState
 from .rows import factor
 from .sampled import Drawn, Sampled, mixing_of, root
-from .score_slopes import pulled, response, slopes
+from .score_slopes import by_biases, pulled, response, slopes
 from .turning import turned, turns
 
 Node = Hashable
@@ -47,6 +47,7 @@ class SampledBackward:
         self.own = Backward(
             kernel.kernel, {node: state.relations[ONE] for node, state in states.items()}, True
         )
+        self.biases = dict[Node, float]()  # squared gradients of biases of scores
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
         """No gradient anywhere but at the output, where it has a covariance (places, places)."""
@@ -114,7 +115,7 @@ class SampledBackward:
         alike = is_tied([self.states[read] for read in reads])
         if closed_form(op, alike):
             return gradients(op, alike, read, scale, total)
-        if self.kernel.class_token and exact_class_token(op):
+        if self.kernel.by_class_token(op):
             known = sent(op, read, total)
             if known is not None:
                 return known
@@ -127,6 +128,10 @@ class SampledBackward:
         for drawn in self.kernel.drawn(op, node, (queries, keys), counts, chain):
             weights, plain = drawn.weights[:, 0], drawn.plain[:, 0]
             to_values += np.einsum("dij,dik->jk", weights, total @ weights, optimize=True)
+            if op.relative is not None:
+                sums = by_biases(op, plain, plain, values) * total
+                share = op.relative[0] ** 2 * float(sums.sum()) / self.kernel.sampling.draws
+                self.biases[node] = self.biases.get(node, 0.0) + share
             if roots is not None:
                 made = _through_turns(op, drawn, roots, noise)
                 to_queries, to_keys = to_queries + scale * made[0], to_keys + made[1]

@@ -11,8 +11,9 @@ from ...foundation.errors import KcalcError
 from ...maps.maps import Assumption
 from ...network.compose import interpret, interpret_back
 from ...network.network import Network
+from ...network.primitives import owner
 from ..backward import added, mean_slopes, parameters, refuse_shared
-from .sampled import Sampled, Sampling, token_kernel
+from .sampled import Sampled, Sampling, read_sampling, token_kernel
 from .sampled_backward import SampledBackward
 from .values import assumptions_of
 
@@ -56,6 +57,7 @@ class Chain(NamedTuple):
             node: float((whole[made] * backward.covariance(made)).sum())
             for node, made in parameters(network).items()
         }
+        weights |= {owner(node): share for node, share in backward.biases.items()}
         own = {node: whole[node] for node in network}
         return cls(own, weights, mean_slopes(network, backward.own))
 
@@ -66,7 +68,7 @@ def followed(
     sequences: int,
     output: Node,
     assume: bool,
-    sampling: Sampling,
+    sampling: Sampling | None,
 ) -> tuple[list[list[Chain]], tuple[Assumption, ...]]:
     """The chains of every sequence, and the assumptions; one chain where nothing is sampled.
 
@@ -77,11 +79,12 @@ def followed(
     _check_size(network, places)
     cuts = [slice(k * places, (k + 1) * places) for k in range(sequences)]
     chains: list[list[Chain]] = []
+    drawn = read_sampling(sampling)
     kernel = None
-    for chain in range(sampling.chains):
+    for chain in range(drawn.chains):
         found = []
         for cut in cuts:
-            kernel = Sampled(token_kernel(assume), sampling, 1, (chain,))
+            kernel = Sampled(token_kernel(assume), drawn, 1, (chain,), exact=sampling is None)
             own = {node: table[cut, cut] for node, table in inputs.items()}
             found.append(Chain.of(network, kernel, own, output))
         chains.append(found)

@@ -10,7 +10,9 @@ softmax, and a matrix W over keys, let
 By Price's theorem the tangent kernel of ``E A V B^T`` is
 ``A Theta_V B^T + Theta_G o R(H) + G o R(Theta_H)``. For heads of finite width G and H are the
 products of the queries and keys that were drawn, over that width; where heads are turned they
-depend on places as in :mod:`.turning`. With a matrix N over the outputs,
+depend on places as in :mod:`.turning`. Learned biases
+of scores add ``sum_u D_u V E_u^T`` times their own kernel, D_u and E_u the derivatives of A and B
+in the bias of the distances u. With a matrix N over the outputs,
 the covariance of their gradients, gradients at values, queries and keys have the covariances
 
     A^T N A,    N o R(H),    R'(N o G)
@@ -30,6 +32,7 @@ import numpy as np
 from ...fields.jets import Jet
 from ...network import primitives as P
 from .turning import apart, by_angle, turns
+from .weights import distance_buckets
 
 Array = np.ndarray
 Grams = tuple[Array, Array] | None
@@ -48,6 +51,7 @@ class Blocks:
     keys: Jet
     values: Jet
     sequences: int
+    biases: float = 0.0  # the tangent kernel of the bias of a bucket of distances
 
     def _of(self, jet: Jet, order: int, one: int, two: int) -> Array:
         whole = jet.coefficients[order]
@@ -70,6 +74,8 @@ class Blocks:
         keys = self._of(self.keys, 1, one, two)
         read = (weights[:, one] @ values @ weights[:, two].swapaxes(-1, -2)).sum(axis=0)
         a, b = softmax[:, one], softmax[:, two]
+        if self.op.relative is not None:
+            read = read + self.biases * by_biases(self.op, a, b, v).sum(axis=0)
         if self.op.rotary is not None and drawn is not None:
             return read + self._turned(one, two, (a, b), v, drawn)
         by_queries, by_keys = (response(self.op, a, b, v, w) for w in (h, keys))
@@ -105,6 +111,26 @@ def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:
         return moved
     av, aw, vb, wb = a @ v, a @ w, v @ b, w @ b
     return moved - (aw * av) @ b - a @ (vb * wb) + (aw @ b) * (av @ b)
+
+
+def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
+    """``sum_u D_u V E_u^T`` of every draw, D_u and E_u the derivatives in the bias of bucket u.
+
+    Of weights a and b (draws, rows, keys).
+    """
+    one, two = (_moved(op, x) for x in (a, b))
+    return np.einsum("dujk,duik->dij", one @ v, two, optimize=True).swapaxes(-1, -2)
+
+
+def _moved(op: P.Attend, weights: Array) -> Array:
+    """Derivatives of weights in the biases of their scores, (draws, buckets, rows, keys)."""
+    assert op.relative is not None
+    buckets = distance_buckets(op, *weights.shape[-2:])
+    own = np.arange(op.relative[1])[:, None, None] == buckets
+    moved = slopes(op, weights)[:, None] * own
+    if op.normaliser != "softmax":
+        return moved
+    return moved - weights[:, None] * moved.sum(axis=-1, keepdims=True)
 
 
 def pulled(op: P.Attend, a: Array, v: Array, m: Array) -> Array:

@@ -20,7 +20,7 @@ from ...network.layers import Embedding
 from ...network.network import Network
 from ...network.notes import beyond_masks
 from .exchangeable import ONE, TokenState
-from .sampled import SAMPLED, Sampled, Sampling, token_kernel
+from .sampled import SAMPLED, Sampled, Sampling, read_sampling, token_kernel
 
 Node = Hashable
 Array = np.ndarray
@@ -199,13 +199,15 @@ def sampled_values(
     network: Network,
     covariances: Mapping[Node, tuple[Array, int]],
     assume: bool,
-    sampling: Sampling,
+    sampling: Sampling | None,
 ) -> SampledValues:
-    """The values of every node, attention sampled."""
+    """The values of every node, attention sampled, by default where no rule is exact."""
     (sequences, *others) = {count for _, count in covariances.values()}
     if others:
         raise KcalcError("the inputs of a network have as many sequences each")
-    kernel = Sampled(token_kernel(assume), sampling, sequences)
+    kernel = Sampled(
+        token_kernel(assume), read_sampling(sampling), sequences, exact=sampling is None
+    )
     start = {node: kernel.start(node, covariance) for node, (covariance, _) in covariances.items()}
     places = max(len(covariance) for covariance, _ in covariances.values())
     few = len(network) * places**2 <= MOST_NUMBERS

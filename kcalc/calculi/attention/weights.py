@@ -1,6 +1,6 @@
 """Attention weights of scores: softmax, with or without a sink, and functions of single scores.
 
-Which scores a mask leaves.
+Which scores a mask leaves, and which bias a score has.
 """
 
 from __future__ import annotations
@@ -31,6 +31,26 @@ def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
     """
     sees = visible(op, rows, columns)
     return sees / sees.sum(axis=1, keepdims=True)
+
+
+def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
+    """The bucket of the learned bias of every score, (rows, columns), by ``relative``.
+
+    Near distances have a bucket each, farther ones share buckets that grow geometrically, those
+    from ``furthest`` on the last one. [Raffel et al. 2020]
+    """
+    apart = np.arange(columns) - np.arange(rows)[:, None]
+    return buckets_of(apart, *op.relative[1:], op.causal)
+
+
+def buckets_of(apart: np.ndarray, buckets: int, furthest: int, causal: bool) -> np.ndarray:
+    """The buckets of distances ``j - i``, an array of whole numbers, as there."""
+    half = buckets if causal else buckets // 2
+    near, size = half // 2, np.maximum(-apart, 0) if causal else np.abs(apart)
+    ratio = np.log(np.maximum(size, 1) / near) / math.log(furthest / near)
+    # powers of the ratio stand at the edges of buckets, to rounding
+    far = np.minimum(near + (ratio * (half - near) + 1e-9).astype(int), half - 1)
+    return np.where(size < near, size, far) + (0 if causal else half * (apart > 0))
 
 
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 
 from ...foundation.errors import FreshnessError
-from .expansions import IDENTITY, alike, correlated, series, shifted, slopes, wick
+from .expansions import IDENTITY, alike, correlated, series, slopes, wick
 from .reading import Atom, Function
 
 Array = np.ndarray
@@ -104,7 +104,7 @@ class Channels:
                 (f.amounts[a] * g.amounts[a] * self.atoms[a] for a in shared if a.kind == "input"),
                 np.zeros((2, 2)),
             )
-            return wick(self._part(cross)) + shifted(self._part(cross), self._part(fixed))
+            return wick(self._part(cross), self._part(fixed))
         self._refuse_input(f, g)
         (q, c), (r, _) = self.level[f.id], self.level[g.id]
         phi, psi = f.phi or IDENTITY, g.phi or IDENTITY

@@ -144,31 +144,21 @@ def _alike(phi: Activation, psi: Activation, q: float, c: float | None) -> Array
     return out
 
 
-def wick(cross: Array) -> Array:
-    """The covariances Cov(u_a u_b, w_c w_d) = S_ac S_bd + S_ad S_bc of centred Gaussians.
+def wick(cross: Array, fixed: Any = 0.0) -> Array:
+    """The covariances Cov(u_a u_b, w_c w_d) of Gaussians.
 
-    ``cross``: S with S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2.
+    They are ``T_ac S_bd + T_ad S_bc + X_bc S_ad + X_bd S_ac`` with ``T = S + X``. ``cross``: S with
+    S_ac = Cov(u_a, w_c), 1 x 1 or 2 x 2; ``fixed``: X with X_ac = x_a x_c for non-random parts x of
+    u and w.
     """
     parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
-    return np.array(
-        [
-            [cross[a, c] * cross[b, d] + cross[a, d] * cross[b, c] for c, d in parts]
-            for a, b in parts
-        ]
-    )
-
-
-def shifted(cross: Array, fixed: Array) -> Array:
-    """The addition to :func:`wick` for non-random parts x of u and w.
-
-    ``x_a x_c S_bd + x_a x_d S_bc + x_b x_c S_ad + x_b x_d S_ac`` with ``fixed[a, c] = x_a x_c``.
-    """
-    parts = ((0, 0),) if cross.shape == (1, 1) else COMPONENTS
+    fixed = np.broadcast_to(fixed, cross.shape)
+    whole = cross + fixed
 
     def entry(a: int, b: int, c: int, d: int) -> Any:
         return (
-            fixed[a, c] * cross[b, d]
-            + fixed[a, d] * cross[b, c]
+            whole[a, c] * cross[b, d]
+            + whole[a, d] * cross[b, c]
             + fixed[b, c] * cross[a, d]
             + fixed[b, d] * cross[a, c]
         )

@@ -123,13 +123,11 @@ def chain_fluctuations(network: Network, orthogonal: bool) -> dict[Any, tuple[fl
     for node, op, reads in network.operations:
         if isinstance(op, P.Source):
             found[node] = settled
-        elif isinstance(op, P.Fresh):
-            settled = found[reads[0]]
-            width = int(op.features)
-            own = ratio(None, width, orthogonal)
-            found[node] = (settled[0] + own[0], settled[1] + own[1])
-        elif isinstance(op, P.Post):
-            own = ratio(op.activation, width, orthogonal)
+        elif isinstance(op, P.Fresh | P.Post):
+            phi = op.activation if isinstance(op, P.Post) else None
+            if isinstance(op, P.Fresh):
+                settled, width = found[reads[0]], int(op.features)
+            own = ratio(phi, width, orthogonal)
             found[node] = (settled[0] + own[0], settled[1] + own[1])
         else:
             found[node] = found[reads[0]]

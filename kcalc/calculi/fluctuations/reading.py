@@ -146,8 +146,7 @@ class Reading:
         if any(atom.kind == "input" for atom in one.amounts):
             raise FreshnessError(
                 f"node {node!r} applies {phi.name} to the network's input or a sum with it, and "
-                "the distribution of the input's channels "
-                "is not known; put an Affine before it"
+                "the distribution of the input's channels is not known; put an Affine before it"
             )
         if one.phi is not None:
             assert one.inner is not None
@@ -160,9 +159,8 @@ class Reading:
             if one.phi is not None:
                 raise FreshnessError(
                     f"node {node!r} adds the activation {one.node!r} to another feature map, so "
-                    "that its channels are not Gaussian; "
-                    "fluctuations follow sums whose addends all end in an Affine of their own (or "
-                    "are such sums, or the input)"
+                    "that its channels are not Gaussian; fluctuations follow sums whose addends "
+                    "all end in an Affine of their own (or are such sums, or the input)"
                 )
             if amounts.keys() & one.amounts.keys():
                 shared = next(atom.node for atom in one.amounts if atom in amounts)

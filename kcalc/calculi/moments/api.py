@@ -134,11 +134,9 @@ def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
             if law.atoms:
                 return (
                     f"node {node!r} has {law.name} weights, whose law has atoms: a pre-activation "
-                    f"is then exactly 0 with positive "
-                    "probability, an activation's slope there is undefined, and the moments of "
-                    "Jacobians are not those of the formulas. "
-                    "The moments of feature maps (.nodes) hold; take weights without atoms for "
-                    ".weights"
+                    "is then exactly 0 with positive probability, an activation's slope there is "
+                    "undefined, and the moments of Jacobians are not those of the formulas. The "
+                    "moments of feature maps (.nodes) hold; take weights without atoms for .weights"
                 )
     return ""
 

@@ -17,7 +17,7 @@ import sympy as sp
 from ...foundation.errors import KcalcError
 from .evaluation import Entry, Forward, jacobian_moments, monomials, node_moments, reached
 from .moment import Moment
-from .monomials import CORNER, Key, Monomials, Terms
+from .monomials import CORNER, Key, Monomials, Terms, slots_of
 from .numbers import Symbolic
 from .reading import Compiled
 from .vectors import Fresh, Mixed, Rectified, Stacked, Vector
@@ -76,14 +76,13 @@ class ClosedForward(Forward):
 
     def __init__(self, compiled: Compiled, out: Vector, entry: Entry, commit: bool) -> None:
         super().__init__(compiled, Symbolic(), entry)
-        self.products: dict[Key, sp.Expr] = entry.moments(compiled)
-        self.cuts = crossings(out) if commit else set()
+        self.products: dict[Key, sp.Expr] = self.values
         self.split = crossings(out)
+        self.cuts = self.split if commit else set()
         self.values = {key: {key: sp.Integer(1)} for key in self.products}
 
     def _value(self, key: Key) -> sp.Expr:
-        parts = super()._value(key)
-        return self._total(parts)
+        return self._total(super()._value(key))
 
     def _total(self, parts: Mapping[Key, sp.Expr]) -> sp.Expr:
         """The sum of factors times products."""
@@ -115,9 +114,7 @@ class ClosedBackward:
         self.steps: Monomials = monomials(compiled, Symbolic(), columns=True)
         self.cuts = crossings(out) if commit else set()
         zero = sp.Integer(0)
-        self.seconds: dict[int, sp.Expr] = {
-            v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)
-        }
+        self.seconds: dict[int, sp.Expr] = dict.fromkeys(compiled.vectors.fresh_ids, zero)
         self.fourths: dict[int, Modes] = {i: {PLUS: zero, MINUS: zero} for i in self.seconds}
         self.entry: Modes = {PLUS: zero, MINUS: zero}
         self._second(out.id)
@@ -188,11 +185,6 @@ class ClosedBackward:
         adjoint[0, *(vector,) * 4], adjoint[1, *(vector,) * 4] = _both()  # type: ignore[index]
 
 
-def slots_of(key: Key) -> tuple[int, ...]:
-    """The vectors of a monomial."""
-    return key if len(key) == 2 else key[1:]
-
-
 def is_alike(key: Key) -> bool:
     """True for a monomial in one vector alone that is no CORNER."""
     return len(set(slots_of(key))) == 1 and (len(key) == 2 or key[0] != CORNER)
@@ -232,9 +224,8 @@ def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: boo
     if not gaussian and len(compiled.owners) > MOST_LAYERS:
         raise KcalcError(
             "with symbols and weights that are not Gaussian, expressions are written out for at "
-            "most "
-            f"{MOST_LAYERS} layers, and this network has {len(compiled.owners)}; give numbers with "
-            "net.subs and features=, or Gaussian weights"
+            f"most {MOST_LAYERS} layers, and this network has {len(compiled.owners)}; give numbers "
+            "with net.subs and features=, or Gaussian weights"
         )
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))

@@ -80,9 +80,7 @@ class Backward:
         self.field = field
         self.steps = monomials(compiled, field, columns=True)
         zero = field.number(0)
-        self.seconds: dict[int, Number] = {
-            v.id: zero for v in compiled.vectors.all if isinstance(v, Fresh)
-        }
+        self.seconds: dict[int, Number] = dict.fromkeys(compiled.vectors.fresh_ids, zero)
         self.fourths = dict(self.seconds)
         self._run((out.id, out.id), self.seconds)
         self._run((0, *(out.id,) * 4), self.fourths)
@@ -131,10 +129,7 @@ def monomials(compiled: Compiled, field: Any, columns: bool) -> Monomials:
 
 def node_moments(compiled: Compiled, forward: Forward) -> dict[Node, Two]:
     """{node: (E |y|^2, E |y|^4)}."""
-    found: dict[Node, Two] = {}
-    for node, feature in compiled.features.items():
-        found[node] = _scaled(forward, feature)
-    return found
+    return {node: _scaled(forward, feature) for node, feature in compiled.features.items()}
 
 
 def _scaled(forward: Forward, feature: Scaled) -> Two:

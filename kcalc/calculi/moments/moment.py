@@ -63,16 +63,7 @@ class Moment:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; numbers beyond double precision and expressions as text."""
-        names = (
-            "mean",
-            "fourth",
-            "variance",
-            "relative",
-            "log10_mean",
-            "log10_fourth",
-            "log10_variance",
-        )
-        return {name: _plain(getattr(self, name)) for name in names}
+        return {name: _plain(value) for name, value in vars(self).items()}
 
     @classmethod
     def of_balls(cls, mean: Number, fourth: Number) -> Moment:

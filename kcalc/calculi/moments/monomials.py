@@ -49,6 +49,11 @@ def fresh_of(vector: Vector) -> Fresh:
     return fresh
 
 
+def slots_of(key: Key) -> tuple[int, ...]:
+    """The vectors of a monomial."""
+    return key if len(key) == 2 else key[1:]
+
+
 class Monomials:
     """Rewriting steps over one network's vectors, in one number system.
 
@@ -103,7 +108,7 @@ class Monomials:
 
     def given(self, key: Key) -> bool:
         """True for monomials of the input alone."""
-        return all(isinstance(self.vectors[i], Source) for i in (key if len(key) == 2 else key[1:]))
+        return all(isinstance(self.vectors[i], Source) for i in slots_of(key))
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class Monomials:
         Monomials of the input alone have no expansion. Raises: NoRule where the mean over the
         newest weights is no combination of monomials.
         """
-        slots: tuple[int, ...] = key if len(key) == 2 else key[1:]
+        slots = slots_of(key)
         kind = None if len(key) == 2 else key[0]
         if slots.count(slots[0]) == len(slots):
             quick = self._alike(kind, self.vectors[slots[0]])
@@ -192,9 +197,8 @@ class Monomials:
         ):
             raise NoRule(
                 f"{self._called(slots)}: a concatenation is added to (or compared with) a feature "
-                f"map whose parts do not line up with its "
-                f"own, and exact moments cannot follow single channels; put an Affine before the "
-                f"Sum. {INSTEAD}"
+                "map whose parts do not line up with its own, and exact moments cannot follow "
+                f"single channels; put an Affine before the Sum. {INSTEAD}"
             )
         rows = []
         for side in ("left", "right"):
@@ -309,7 +313,7 @@ class Monomials:
 
         None for monomials in several vectors.
         """
-        slots = key if len(key) == 2 else key[1:]
+        slots = slots_of(key)
         first = self.vectors[slots[0]]
         if not isinstance(first, Fresh | Rectified) or any(
             self.vectors[i].rank != first.rank for i in set(slots)
@@ -345,8 +349,7 @@ class Monomials:
     def _biased(self, slots: Sequence[int], activated: Vector) -> NoRule:
         return NoRule(
             f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to an "
-            "addend without weights of its own; the "
-            "activation's mean is not 0, so that cross terms do not vanish. All addends of a Sum "
-            "but one must end in their own Affine; "
+            "addend without weights of its own; the activation's mean is not 0, so that cross "
+            "terms do not vanish. All addends of a Sum but one must end in their own Affine; "
             f"{INSTEAD}"
         )

@@ -24,8 +24,6 @@ _BALLS = ball_field(30)
 class Numeric:
     """Arb balls of 128 bits: 38 digits, and exponents without bounds."""
 
-    symbolic = False
-
     def number(self, value: Any) -> Number:
         """A number as a ball."""
         return _BALLS.number(value)
@@ -40,18 +38,11 @@ class Numeric:
 class Symbolic:
     """SymPy expressions."""
 
-    symbolic = True
-
     def number(self, value: Any) -> Number:
         """A number as an exact expression; fractions with denominators above READABLE as floats."""
         if isinstance(value, Fraction) and value.denominator > READABLE:
             return sp.Float(float(value))
         return SYMPY.number(value)
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Nothing to set."""
-        yield
 
 
 def is_symbolic(*values: Any) -> bool:

@@ -24,8 +24,7 @@ from .vectors import Fed, Fresh, Scaled, Vectors
 Node = Hashable
 INSTEAD = (
     "kc.fluctuations has the leading order in 1/width of any activation, where layers are dense "
-    "and nothing normalises; "
-    "kc.gradients has means at infinite width"
+    "and nothing normalises; kc.gradients has means at infinite width"
 )
 HINTS = {
     P.Norm: f"it divides by a random norm; without it (net.without_normalization()) they apply, "
@@ -63,8 +62,7 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
         raise KcalcError(
             f"exact moments need one input, the network has {len(network.inputs)} "
             f"({', '.join(map(str, network.inputs[:4]))}), and the angles between inputs are not "
-            "known; "
-            "concatenate them into one"
+            "known; concatenate them into one"
         )
     source = network.inputs[0]
     layer: Any = network.layer(source)
@@ -136,9 +134,8 @@ class Reading:
             return made
         raise NoRule(
             f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments "
-            f"need activations right "
-            "after weights of their own, because the signs of their inputs must be independent. "
-            f"Put an Affine before it; {INSTEAD}"
+            "need activations right after weights of their own, because the signs of their inputs "
+            f"must be independent. Put an Affine before it; {INSTEAD}"
         )
 
     @rule.register

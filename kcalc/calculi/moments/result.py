@@ -166,10 +166,8 @@ class Moments(Shown):
         return {
             "output": str(self.output),
             "input": self.input.to_dict(),
-            "nodes": {str(node): moment.to_dict() for node, moment in self.nodes.items()},
-            "weights": None
-            if self.jacobians is None
-            else {str(node): m.to_dict() for node, m in self.jacobians.items()},
+            "nodes": plain(self.nodes),
+            "weights": plain(self.jacobians),
             "assumptions": plain(self.assumptions),
         }
 

@@ -109,9 +109,8 @@ class Budget(Shown):
     def __str__(self) -> str:
         return (
             f"{self.depth} layers of {self.width:g} relu channels: relative variance "
-            f"{self.relu_variance:.6g}; "
-            f"{self.crelu_width:.6g} concatenated relu channels, as many weights: "
-            f"{self.crelu_variance:.6g}"
+            f"{self.relu_variance:.6g}; {self.crelu_width:.6g} concatenated relu channels, as many "
+            f"weights: {self.crelu_variance:.6g}"
         )
 
 

@@ -103,6 +103,11 @@ class Vectors:
         self.all: list[Vector] = []
         self._known: dict[Any, Vector] = {}
 
+    @property
+    def fresh_ids(self) -> list[int]:
+        """The ids of all fresh vectors."""
+        return [v.id for v in self.all if isinstance(v, Fresh)]
+
     def source(self, node: Node, width: Any) -> Vector:
         """The input."""
         return self._kept(Source(len(self.all), len(self.all), width, node))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,7 @@ def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
 def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> Part:
     """The sum over the channels that one output reads."""
     parts = [replace(p.scaled(number(p.channels) / op.groups), channels=1) for p in below.parts]
-    out = parts[0]
-    for part in parts[1:]:
-        out = out.plus(part)
-    return out
+    return reduce(Part.plus, parts)
 
 
 def gathered(
@@ -90,13 +88,11 @@ def emitted(part: Part, variance: Number, bias: Number, followed: bool) -> Part:
     out = part.scaled(variance)
     if bias == 0:
         return out
-    own = Level(bias if out.level.symbolic else np.full_like(out.level.values, bias))
-    pairs = out.pairs
-    level = out.level.plus(own)
-    if pairs is not None:
-        pairs = pairs.plus(Level(np.full_like(pairs.values, bias)))
-    elif followed and level.values.size > 1:
-        pairs = out.pair_values().plus(Level(np.full((level.values.size,) * 2, bias)))
+    own = out.level.filled(bias)
+    pairs, level = None, out.level.plus(own)
+    if out.pairs is not None or (followed and level.values.size > 1):
+        pairs = out.pair_values()
+        pairs = pairs.plus(pairs.filled(bias))
     share = own.over(level)
     mean = (
         share.values if level.symbolic else float(np.mean(np.ldexp(share.values, share.exponent)))

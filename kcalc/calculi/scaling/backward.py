@@ -73,19 +73,7 @@ class Backward:
         """
         out: dict[Node, Message | None] = dict.fromkeys(self.network)
         for node in self.network.outputs:
-            parts = []
-            for part in self.states[node].parts:
-                values = part.level.values
-                parts.append(
-                    Part(
-                        part.channels,
-                        Level(
-                            cotangent
-                            if part.level.symbolic
-                            else np.full(values.shape, float(cotangent))
-                        ),
-                    )
-                )
+            parts = (Part(p.channels, p.level.filled(cotangent)) for p in self.states[node].parts)
             out[node] = Message(tuple(parts), self.outputs[node])
         return out
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from .affine import Weight
 from .backward import Backward, Message
 from .forward import Forward
 from .levels import Level, Values, quotient
+from .pools import uniform_pairs
 from .result import Scaling, TensorScaling, WeightScaling
 from .state import Law, Part, State, locations_of
 
@@ -134,11 +136,8 @@ class _Inputs:
             )
         size = locations_of(layer.image_shape)
         level = Level(moment if self.symbolic else np.full(size, moment))
-        pairs = None
-        if node in forward.pairs and rho != 0:
-            matrix = np.full((size, size), rho * moment)
-            np.fill_diagonal(matrix, moment)
-            pairs = Level(matrix)
+        followed = node in forward.pairs and rho != 0
+        pairs = uniform_pairs(level, rho) if followed else None
         law = Law("symmetric" if self.symmetric else "mixed")
         channels = layer.features
         return State(
@@ -147,33 +146,29 @@ class _Inputs:
 
 
 def _positive(value: Any, what: str, symbolic: bool) -> Number:
-    try:
-        number = SYMPY.number(value)
-        ok = not isinstance(value, bool) and (bool(number.free_symbols) or number > 0)
-    except (KcalcError, TypeError):
-        ok, number = False, sp.Integer(0)
-    if not ok or not (symbolic or number.free_symbols or math.isfinite(float(number))):
-        raise KcalcError(
-            f"{what} is a mean square and must be one number > 0, got {glimpse(value)}"
-        )
-    return _in_kind(number, what, symbolic)
+    def fits(number: Any) -> bool:
+        return number > 0 and (symbolic or math.isfinite(float(number)))
 
-
-def _in_kind(number: Any, what: str, symbolic: bool) -> Number:
-    if not symbolic and number.free_symbols:
-        raise KcalcError(f"{what} = {number} has symbols, but the network has none; give a number")
-    return number if symbolic else float(number)
+    return _given(value, what, "is a mean square and must be one number > 0", fits, symbolic)
 
 
 def _unit(value: Any, what: str, symbolic: bool) -> Number:
+    says = "is a correlation and must lie in [-1, 1]"
+    return _given(value, what, says, lambda number: abs(number) <= 1, symbolic)
+
+
+def _given(value: Any, what: str, says: str, fits: Callable[[Any], Any], symbolic: bool) -> Number:
+    """A number that ``fits``, or an expression in symbols where the network has symbols too."""
     try:
         number = SYMPY.number(value)
-        ok = not isinstance(value, bool) and (bool(number.free_symbols) or bool(abs(number) <= 1))
+        ok = not isinstance(value, bool) and (number.free_symbols or fits(number))
     except (KcalcError, TypeError):
         ok, number = False, sp.Integer(0)
     if not ok:
-        raise KcalcError(f"{what} is a correlation and must lie in [-1, 1], got {glimpse(value)}")
-    return _in_kind(number, what, symbolic)
+        raise KcalcError(f"{what} {says}, got {glimpse(value)}")
+    if not symbolic and number.free_symbols:
+        raise KcalcError(f"{what} = {number} has symbols, but the network has none; give a number")
+    return number if symbolic else float(number)
 
 
 def _has_symbols(value: Any) -> bool:
@@ -296,9 +291,10 @@ def _read(
     biased = [node for node in live if getattr(network.layer(node), "bias", False)]
     biases = {node: _bias(forward, node, messages[node], states[node]) for node in biased}
     scales = [node for node in network.nodes_of(Scale) if node in tensors]
+    factors: dict[Node, Any] = {node: network.layer(node) for node in scales}
     scalars = {
-        node: tensors[node].scaling_level.scaled(1 / forward.square(_factor(network, node)) ** 2)
-        for node in scales
+        node: tensors[node].scaling_level.scaled(1 / forward.square(layer.factor) ** 2)
+        for node, layer in factors.items()
     }
     return Scaling(
         network,
@@ -313,11 +309,6 @@ def _read(
     )
 
 
-def _factor(network: Network, node: Node) -> Any:
-    layer: Any = network.layer(node)
-    return layer.factor
-
-
 def _reference(found: list[Level], symbolic: bool) -> Level:
     """The geometric mean of all gamma; of symbolic ones the first gamma."""
     if not found:
@@ -330,12 +321,11 @@ def _reference(found: list[Level], symbolic: bool) -> Level:
 
 def _zeta(state: State, message: Message) -> Level:
     """``zeta = n sum_p f b``, summed over parts of n channels."""
-    total: Level | None = None
-    for own, back in zip(state.parts, message.parts, strict=True):
-        term = own.level.times(back.level).total(state.size).scaled(own.channels)
-        total = term if total is None else total.plus(term)
-    assert total is not None
-    return total
+    both = zip(state.parts, message.parts, strict=True)
+    return reduce(
+        Level.plus,
+        (o.level.times(b.level).total(state.size).scaled(o.channels) for o, b in both),
+    )
 
 
 def _tensor(
@@ -358,9 +348,7 @@ def _tensor(
     if len(parents) == 1:
         ratio = quotient(zeta, sent[0])
     if adds:
-        whole = sent[0]
-        for term in sent[1:]:
-            whole = whole.plus(term)
+        whole = reduce(Level.plus, sent)
         splits = tuple(quotient(term, whole) for term in sent)
     locations = state.locations
     return TensorScaling(node, state.channels, locations, state.moment(), back, zeta, ratio, splits)
@@ -385,11 +373,7 @@ def _weight(
         gamma, extrinsic = gamma.mapped(sp.simplify), extrinsic.mapped(sp.simplify)
     ratio = None if unfollowed else gamma
     if part.pairs is not None:
-        read = (
-            weight.read_pairs
-            if weight.read_pairs is not None
-            else Level(np.diag(weight.read.values), weight.read.exponent)
-        )
+        read = Part(1, weight.read, weight.read_pairs).pair_values()
         ratio = read.times(part.pairs).total(1).scaled(share / weight.variance)
     given = (weight.inputs, weight.outputs, weight.taps, weight.groups, weight.variance)
     return WeightScaling(node, *given, gamma, extrinsic, ratio)

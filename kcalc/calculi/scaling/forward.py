@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import singledispatchmethod
-from math import prod
+from functools import reduce, singledispatchmethod
+from operator import or_
 from typing import Any
 
 import sympy as sp
@@ -22,7 +22,7 @@ from ..tangent import refuse_jumps
 from . import activation_moments as act
 from . import affine, pools
 from .linear import combined
-from .state import Law, Part, State, with_diagonal
+from .state import Law, Part, State, locations_of, with_diagonal
 from .windows import cut
 
 Node = Hashable
@@ -129,7 +129,7 @@ class Forward:
         return State(
             (part,),
             shape,
-            1 if window is None else prod(window.shape),
+            locations_of(shape),
             Law("normal"),
             below.support | bit,
             bit,
@@ -147,9 +147,8 @@ class Forward:
             return window
         if not op.dense:
             raise KcalcError(
-                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but "
-                f"its input has no locations; "
-                "give image_shape=(height, width)"
+                f"node {node!r} is a convolution (kernel {op.kernel}, stride {op.stride}), but its "
+                "input has no locations; give image_shape=(height, width)"
             )
         return None
 
@@ -243,22 +242,11 @@ class Forward:
             )
         self._same_channels(node, inputs)
         parts = combined(inputs, weights, uncorrelated, f"node {node!r}")
-        pure = all(one.final for one in inputs)
-        support, final = 0, 0
-        for one in inputs:
-            support, final = support | one.support, final | one.final
-        kinds = {one.law.kind for one in inputs}
-        law = Law(
-            "normal"
-            if kinds == {"normal"}
-            else "symmetric"
-            if all(one.law.symmetric for one in inputs)
-            else "mixed"
-        )
+        law, support, final = _together(inputs)
         if len(inputs) > 1 and sum(not one.final and not one.source for one in inputs) > 1:
             self.note(node, "inputs are taken as uncorrelated")
         terms = tuple(zip(weights, inputs, strict=True))
-        return State(parts, first.locations, first.size, law, support, final if pure else 0, terms)
+        return State(parts, first.locations, first.size, law, support, final, terms)
 
     def _same_channels(self, node: Node, inputs: list[State]) -> None:
         widths = [one.channels for one in inputs]
@@ -278,24 +266,13 @@ class Forward:
                 f"node {node!r} (Concat) joins feature maps over different locations; pool them "
                 f"to the same size first"
             )
-        support = 0
-        for one in inputs:
-            support |= one.support
-        final = first.final if all(one.final for one in inputs) else 0
-        for one in inputs[1:]:
-            final = final | one.final if final else 0
-        kinds = {one.law.kind for one in inputs}
-        law = first.law if len(inputs) == 1 else Law("normal" if kinds == {"normal"} else "mixed")
-        law = (
-            Law("symmetric")
-            if law.kind == "mixed" and all(one.law.symmetric for one in inputs)
-            else law
-        )
+        law, support, final = _together(inputs)
+        parts = tuple(p for one in inputs for p in one.parts)
         return State(
-            tuple(p for one in inputs for p in one.parts),
+            parts,
             first.locations,
             first.size,
-            law,
+            first.law if len(inputs) == 1 else law,
             support,
             final,
         )
@@ -337,9 +314,19 @@ class Forward:
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: list[State]) -> State:
-        if isinstance(op, P.Blend) and op.matrix is not None:
+        if op.matrix is not None:
             raise no_rule("weight scalings", op, node)
         return inputs[0] if inputs[0].locations is None else pools.pooled(self, op, node, inputs[0])
+
+
+def _together(inputs: Sequence[State]) -> tuple[Law, int, int]:
+    """(law, ``support``, ``final``) of a sum or a concatenation of feature maps."""
+    kinds = {one.law.kind for one in inputs}
+    symmetric = all(one.law.symmetric for one in inputs)
+    law = Law("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")
+    finals = [one.final for one in inputs]
+    final = reduce(or_, finals) if all(finals) else 0
+    return law, reduce(or_, (one.support for one in inputs)), final
 
 
 def uncorrelated(one: State, two: State) -> bool:

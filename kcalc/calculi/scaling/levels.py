@@ -51,6 +51,10 @@ class Level:
             high.exponent,
         )._settled()
 
+    def filled(self, number: Number) -> Level:
+        """One number in the place of every value."""
+        return Level(number if self.symbolic else np.full_like(self.values, number))
+
     def times(self, other: Level) -> Level:
         """The product, location by location."""
         return Level(self.values * other.values, self.exponent + other.exponent)._settled()

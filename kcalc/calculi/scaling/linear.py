@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
@@ -57,10 +58,7 @@ def combined(
 
 
 def _summed(rows: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
-    out = list(rows[0])
-    for row in rows[1:]:
-        out = [one.plus(two) for one, two in zip(out, row, strict=True)]
-    return tuple(out)
+    return tuple(reduce(Part.plus, column) for column in zip(*rows, strict=True))
 
 
 def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:

@@ -105,9 +105,7 @@ def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
 def uniform_pairs(level: Level, rho: float) -> Level:
     """E x_p x_r, (P, P), where all pairs of locations have the correlation ``rho``."""
     roots = np.sqrt(level.values)
-    matrix = rho * np.outer(roots, roots)
-    np.fill_diagonal(matrix, level.values)
-    return Level(matrix, level.exponent)
+    return with_diagonal(Level(rho * np.outer(roots, roots), level.exponent), level)
 
 
 def _off_diagonal(joint: Level, level: Level) -> float:
@@ -130,7 +128,7 @@ def _note_mean(
     if calculus.symbolic:
         r = (taps * after.values / below.moment().values - 1) / (taps - 1)
     else:
-        sent = below.moment().mapped(lambda values: window.summed(values) / window.counts)
+        sent = weighted_mean(below, window)
         ratio = float(np.mean(after.over(sent).plain("a ratio") * window.counts))
         mean_taps = float(np.mean(window.counts))
         r = (ratio - 1) / (mean_taps - 1) if mean_taps > 1 else 0.0
@@ -187,10 +185,8 @@ def _largest(
     if phi is not None:
         _selected(calculus, node, below, middle, rho, number)
     size = prod(window.shape)
-    before = weighted_mean(below, window, number)
-    ratio = float(
-        np.mean(State(parts, None, size, Law("mixed"), 0).moment().over(before).plain("a ratio"))
-    )
+    after = State(parts, None, size, Law("mixed"), 0).moment()
+    ratio = float(np.mean(after.over(weighted_mean(below, window)).plain("a ratio")))
     calculus.correlations[node] = rho
     calculus.violated(
         node,
@@ -204,9 +200,9 @@ def _largest(
     return State(parts, shape, size, Law("mixed"), below.support)
 
 
-def weighted_mean(below: State, window: Window, number: Array) -> Level:
+def weighted_mean(below: State, window: Window) -> Level:
     """The mean of E x^2 over the locations of each window."""
-    return below.moment().mapped(lambda values: window.summed(values) / number)
+    return below.moment().mapped(lambda values: window.summed(values) / window.counts)
 
 
 def _increasing(phi: Activation) -> bool:

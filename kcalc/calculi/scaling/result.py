@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy as sp
 
+from ...foundation import printing
+from ...foundation.errors import KcalcError
 from ...foundation.printing import Rows, Shown
 from ...foundation.process_state import cached_property
-from ...maps.maps import Assumption
+from ...maps.maps import Assumption, sole
 from ...network.network import Network
 from .levels import Level, Values, one_value, quotient
 
@@ -89,19 +91,11 @@ class TensorScaling:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; logarithms where numbers are beyond double precision."""
-        numeric = not self.forward_level.symbolic
-        values: dict[str, Any] = (
-            {name: str(getattr(self, name)) for name in ("forward", "backward", "scaling")}
-            if not numeric
-            else {}
-        )
-        if numeric:
-            levels = {
-                "forward": self.forward_level,
-                "backward": self.backward_level,
-                "scaling": self.scaling_level,
-            }
-            values = {f"log10_{name}": level.log10() for name, level in levels.items()}
+        names = ("forward", "backward", "scaling")
+        if self.forward_level.symbolic:
+            values: dict[str, Any] = {name: str(getattr(self, name)) for name in names}
+        else:
+            values = {f"log10_{name}": getattr(self, f"{name}_level").log10() for name in names}
         splits = None if self.splits is None else [plain(s) for s in self.splits]
         return {
             "channels": plain(self.channels),
@@ -243,8 +237,7 @@ class Scaling(Shown):
 
         Raises: KcalcError beyond double precision.
         """
-        found = {node: self.tensors[node].forward for node in self.network.outputs}
-        return found[self.network.outputs[0]] if len(found) == 1 else found
+        return sole({node: self.tensors[node].forward for node in self.network.outputs})
 
     @property
     def spread(self) -> Number:
@@ -252,8 +245,6 @@ class Scaling(Shown):
 
         Raises: KcalcError for networks with symbols.
         """
-        from ...foundation.errors import KcalcError
-
         if self.symbolic:
             raise KcalcError(
                 "the spread of gamma needs numbers: give symbols values with net.subs, or compare "
@@ -279,16 +270,16 @@ class Scaling(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {
-            "weights": {str(node): weight.to_dict() for node, weight in self.weights.items()},
+            "weights": printing.plain(self.weights),
             "biases": _logarithms(self.biases, self.symbolic),
             "scalars": _logarithms(self.scalars, self.symbolic),
             "correlations": {str(node): plain(value) for node, value in self.correlations.items()},
-            "tensors": {str(node): tensor.to_dict() for node, tensor in self.tensors.items()},
+            "tensors": printing.plain(self.tensors),
             "reference": str(self.reference)
             if self.symbolic
             else {"log10": self.reference_level.log10()},
             "violations": [{"node": str(a.node), "text": a.text} for a in self.violations],
-            "assumptions": [a.to_dict() for a in self.assumptions],
+            "assumptions": printing.plain(self.assumptions),
         }
 
     def _frame(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import accumulate, count
 from math import prod
 from typing import Any
@@ -184,10 +185,7 @@ def weighted(given: Sequence[tuple[Number, Level]]) -> Level:
     if len(given) == 1:
         return given[0][1]
     total = sum(weight for weight, _ in given)
-    out = given[0][1].scaled(given[0][0] / total)
-    for weight, level in given[1:]:
-        out = out.plus(level.scaled(weight / total))
-    return out
+    return reduce(Level.plus, (level.scaled(weight / total) for weight, level in given))
 
 
 def locations_of(shape: Sequence[int] | None) -> int:

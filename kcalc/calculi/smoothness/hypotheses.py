@@ -15,11 +15,9 @@ Node = Hashable
 
 REFUTED = (
     "descent from every initialisation (Theorem 5.1 of MacDonald et al. 2023, as printed) is "
-    "refuted: for one feature, one example, two "
-    "residual blocks and the logistic loss, with every hypothesis met, descent from one start "
-    "stays above the loss of another. The proof "
-    "takes the smallest singular value of DF for lambda(DF), its square. Nothing here relies on "
-    "the theorem"
+    "refuted: for one feature, one example, two residual blocks and the logistic loss, with every "
+    "hypothesis met, descent from one start stays above the loss of another. The proof takes the "
+    "smallest singular value of DF for lambda(DF), its square. Nothing here relies on the theorem"
 )
 
 

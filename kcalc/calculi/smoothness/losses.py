@@ -37,8 +37,7 @@ class Loss:
 
 _NO_PL = (
     "its infimum is approached only at infinity, where its gradient vanishes exponentially, so no "
-    "mu > 0 satisfies the inequality for "
-    "all outputs"
+    "mu > 0 satisfies the inequality for all outputs"
 )
 LOSSES = {
     loss.name: loss

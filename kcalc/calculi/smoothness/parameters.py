@@ -13,6 +13,7 @@ import numpy as np
 
 from ...fields.arguments import one_number, real_array
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import truth
 from ...network.layers import Affine
 from ...network.network import Network, require_kind
 from ...network.primitives import Fresh
@@ -96,7 +97,7 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
             f"standardised=False and a normalisation"
         )
     kind = of_node(choices.normalisation, node)
-    trained = op.bias and _flag(of_node(choices.biases, node, True), node)
+    trained = op.bias and truth(of_node(choices.biases, node, True), f"biases of node {node!r}")
     rule = None if kind is None else _rule(kind, of_node(choices.epsilon, node, 1.0), node)
     given = choices.weights.get(node)
     radius = _radius(of_node(choices.radius, node), given, rule, trained, node)
@@ -144,14 +145,6 @@ def _rule(kind: Any, epsilon: Any, node: Node) -> Normaliser:
     return normaliser(kind, epsilon)
 
 
-def _flag(value: Any, node: Node) -> bool:
-    if not isinstance(value, bool):
-        raise KcalcError(
-            f"biases must be True (trained) or False (held), got {glimpse(value)} for node {node!r}"
-        )
-    return value
-
-
 def _radius(
     value: Any, given: Any, rule: Normaliser | None, trained: bool, node: Node
 ) -> float | None:
@@ -160,15 +153,12 @@ def _radius(
         return 0.0
     if value is None:
         if rule is None or trained:
-            what = "bias" if rule is not None else "weights"
-            remedy = (
-                "radius=..., weights={...}, or biases=False"
-                if rule is not None
-                else "radius=..., weights={...}, or normalisation=..."
+            what, more = (
+                ("weights", "normalisation=...") if rule is None else ("bias", "biases=False")
             )
             raise KcalcError(
                 f"node {node!r}: its {what} may take any values, for which there is no bound; "
-                f"give {remedy}"
+                f"give radius=..., weights={{...}}, or {more}"
             )
         return None
     number = float("nan") if isinstance(value, bool) else one_number(value, "radius")

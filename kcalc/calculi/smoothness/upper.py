@@ -121,9 +121,8 @@ class Upper:
             return self._over_batch(node, inputs[0])
         divides = (
             "it divides by a norm without epsilon, so its derivative is unbounded near feature "
-            "maps without variance and no Lipschitz "
-            "constant exists; use BatchNorm (with epsilon here), normalisation= of weights, or "
-            "net.without_normalization()"
+            "maps without variance and no Lipschitz constant exists; use BatchNorm (with epsilon "
+            "here), normalisation= of weights, or net.without_normalization()"
         )
         raise no_rule("smoothness bounds", op, node, {P.Norm: divides})
 
@@ -142,26 +141,20 @@ class Upper:
         taps, spread, locations = affine_window(op, node, z.locations)
         p = self.sets[node] = parameter_set(op, node, z.channels // op.groups * taps, self.choices)
         rows = self._rows(math.prod(locations) if locations else 1)
-        step = log(spread)
-        size = z.size + step
-        spectral = z.spectral + step if taps == 1 else z.size + step
-        slope = z.slope + step
-        bend = z.bend + step
         w, first, offset = log(p.spectral), log(p.first), log(p.bias) + rows / 2
-        own = {source: value + step + w for source, value in z.own.items()}
-        fresh = first + spectral
-        own[node] = root_sum_square([fresh, rows / 2]) if p.trained_bias else fresh
-        curve = largest_eigenvalue(log(p.second) + spectral, first + slope, w + bend)
-        self.gains[node] = (Gain(log(p.least) if taps == 1 else NONE, w + step),)
-        gains = {source: value + step + w for source, value in z.inputs.items()}
-        return Bound(
-            plus(w + size, offset),
-            plus(w + spectral, offset),
-            own,
-            curve,
-            gains,
-            op.features,
-            locations,
+        patches = scaled(z, log(spread))
+        spectral = patches.spectral if taps == 1 else patches.size
+        out, fresh = scaled(patches, w), first + spectral
+        own = root_sum_square([fresh, rows / 2]) if p.trained_bias else fresh
+        self.gains[node] = (Gain(log(p.least) if taps == 1 else NONE, w + log(spread)),)
+        return replace(
+            out,
+            size=plus(out.size, offset),
+            spectral=plus(w + spectral, offset),
+            own=out.own | {node: own},
+            bend=largest_eigenvalue(log(p.second) + spectral, first + patches.slope, out.bend),
+            channels=op.features,
+            locations=locations,
         )
 
     @_rule.register
@@ -185,20 +178,11 @@ class Upper:
         if math.isinf(curve) and moves:
             self.rough[node] = _why_rough(phi)
         count = self._rows(z.places) / 2 + math.log(z.channels) / 2
-        size = plus(log(slope) + z.size, log(known.at_zero) + count)
+        out = scaled(z, log(slope))
+        size = plus(out.size, log(known.at_zero) + count)
         size = np.minimum(size, log(value) + count) if math.isfinite(value) else size
-        bend = log(slope) + z.bend
-        if moves:
-            bend = plus(bend, log(curve) + z.slope + z.slope[1])
-        own = {source: v + log(slope) for source, v in z.own.items()}
-        return replace(
-            z,
-            size=size,
-            spectral=size,
-            own=own,
-            bend=bend,
-            inputs={i: v + log(slope) for i, v in z.inputs.items()},
-        )
+        bend = plus(out.bend, log(curve) + z.slope + z.slope[1]) if moves else out.bend
+        return replace(out, size=size, spectral=size, bend=bend)
 
     def _local(self, phi: Any, node: Node, reach: float) -> tuple[float, float, float]:
         """Bounds of (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
@@ -209,9 +193,8 @@ class Upper:
         if math.isinf(near.slope):
             raise KcalcError(
                 f"node {node!r}: the derivative of {phi.name!r} is unbounded, or no bound is "
-                f"proven (over |x| <= {reach:.3g} too): no "
-                "Lipschitz constant; use an activation with bounded slope, a smaller radius, or "
-                "smaller inputs"
+                f"proven (over |x| <= {reach:.3g} too): no Lipschitz constant; use an activation "
+                "with bounded slope, a smaller radius, or smaller inputs"
             )
         text = (
             f"{phi.name}: its slope is unbounded on the line; bounded over the pre-activations "
@@ -248,7 +231,7 @@ class Upper:
 
     @_rule.register
     def _(self, op: P.Window, node: Node, inputs: list[Bound]) -> Bound:
-        if isinstance(op, P.Blend) and op.matrix is not None:
+        if op.matrix is not None:
             raise no_rule("smoothness bounds", op, node)
         (z,) = inputs
         norm, least, locations = pool_norms(op, node, z.locations)
@@ -279,21 +262,18 @@ class Upper:
         bend = np.full(
             2, plus(float(z.bend[0]) + first, log(bounds.second) + 2 * float(z.slope[0]))
         )
-        gains = {i: v + first for i, v in z.inputs.items()}
-        return replace(z, size=size, spectral=size, own=whole, bend=bend, inputs=gains)
+        return replace(scaled(z, first), size=size, spectral=size, own=whole, bend=bend)
 
 
 def scaled(z: Bound, factor: float) -> Bound:
     """The bound of a multiple of a feature map; ``factor``: the log of the factor."""
-    own = {source: v + factor for source, v in z.own.items()}
-    gains = {i: v + factor for i, v in z.inputs.items()}
     return replace(
         z,
         size=z.size + factor,
         spectral=z.spectral + factor,
-        own=own,
+        own={source: v + factor for source, v in z.own.items()},
         bend=z.bend + factor,
-        inputs=gains,
+        inputs={node: v + factor for node, v in z.inputs.items()},
     )
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
-from ..atoms import Atom, Pair
 from ..channel_statistics import grouped
 from ..channels import Channels
 from ..kernel import LOCATIONS, Kernel
@@ -101,7 +100,7 @@ class Convolutions:
             own = self._own(op, node, below, gap, q1, q2)
             gap = Jet((gap.value, gap.coefficients[1] - factor * own))
         one, two = self.forms.lifted(q1, q2, node)
-        pair = Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), gaussian))
+        pair = self.kernel.ledger.fresh(node, Moments(one, two, gap), gaussian)
         return Channels.one(self.kernel.statistics.checked(pair, node))
 
     def _constant(

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.process_state import cached_property
-from ...network.primitives import Blend, Fresh, Resize, Shuffle
+from ...network.primitives import Fresh, Resize, Shuffle
 from ...network.primitives import Window as Pooling
 from ..array_operations import CONTINUED, axis_padding, resize_matrix
 
@@ -242,7 +242,7 @@ def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     return Gather(shape, source, 1.0, channels)
 
 
-def mixing(op: Blend, node: Node, sizes: Sequence[int]) -> Mixing:
+def mixing(op: Pooling, node: Node, sizes: Sequence[int]) -> Mixing:
     """The matrix of a TokenMix over the locations of an image with axes of ``sizes``.
 
     Raises: KcalcError naming the node where the matrix does not fit the sizes.
@@ -271,11 +271,7 @@ def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Win
     kernels = _per_axis(op.kernel, node, "kernel", len(sizes))
     strides = _per_axis(op.stride, node, "stride", len(sizes))
     dilations = _per_axis(op.dilation, node, "dilation", len(sizes))
-    paddings = (
-        [op.padding] * len(sizes)
-        if isinstance(op.padding, str)
-        else _per_axis(op.padding, node, "padding", len(sizes))
-    )
+    paddings = _per_axis(op.padding, node, "padding", len(sizes))
     axes = [
         _convolved(*given, node, sizes)
         for given in zip(sizes, kernels, strides, paddings, dilations, strict=True)
@@ -312,7 +308,7 @@ def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
     Raises: KcalcError naming the node where no window fits the image.
     """
     if op.window is None:
-        return Window(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
+        return everything(sizes)
     windows = _per_axis(op.window, node, "window", len(sizes))
     strides = windows if op.stride is None else _per_axis(op.stride, node, "stride", len(sizes))
     if op.padding == "valid" and any(k > n for k, n in zip(windows, sizes, strict=True)):

@@ -94,17 +94,7 @@ class LocationKernel:
         q1, q2 = self.forms.lifted(*q, node)
         mean1, mean2 = self.forms.lifted(*mean, node)
         jet = Jet((gap, np.zeros_like(gap))) if self.tangent else Jet((gap,))
-        return Channels.one(
-            Pair.of(
-                Atom(
-                    node,
-                    Moments(q1, q2, jet, mean1, mean2),
-                    self.kernel.ledger.bit(),
-                    gaussian=False,
-                    raw=True,
-                )
-            )
-        )
+        return self.kernel.start(node, q1, q2, jet, mean1, mean2)
 
     @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:

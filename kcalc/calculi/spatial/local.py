@@ -158,7 +158,6 @@ def refuse_many(phi: Activation, q: Array, node: Node) -> None:
 def _too_many(phi: Activation, pairs: int, where: str = "") -> KcalcError:
     return KcalcError(
         f"{where}{phi.name} has neither a closed form nor a fast Hermite series, and these images "
-        "give "
-        f"{pairs} pairs of q values before it, each of which takes tens of milliseconds; put a "
-        "LayerNorm or RMSNorm before it, or use fewer or smaller images"
+        f"give {pairs} pairs of q values before it, each of which takes tens of milliseconds; put "
+        "a LayerNorm or RMSNorm before it, or use fewer or smaller images"
     )

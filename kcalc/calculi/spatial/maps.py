@@ -20,7 +20,7 @@ pairs of q values are refused.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
@@ -31,7 +31,7 @@ from ...foundation.errors import KcalcError, unknown
 from ...foundation.plain_arguments import choice, truth
 from ...foundation.printing import Shown, marked, plain
 from ...foundation.process_state import cached_property
-from ...maps.maps import Assumption
+from ...maps.maps import Assumption, sole
 from ...network.compose import interpret, require_network
 from ...network.layers import Affine, Nonlinear
 from ...network.network import Network, require_numbers
@@ -67,41 +67,27 @@ class Own:
     pooled: dict[Node, list[Array]]
 
 
+@dataclass(eq=False)
 class LocationReading:
     """A network with image shapes, evaluated by :class:`LocationKernel`.
 
     ``delta``: convolutions are Delta-initialised; ``assume``: as ``assume_independent`` of the
     kernel calculus; ``fan_in``: {Affine: channels read by one tap} for the standard
-    parameterisation; ``tangent``: the tangent kernel is wanted too.
+    parameterisation; ``trial``: the tangent kernel is wanted too; ``all_pairs``: all pairs of
+    locations are followed at every node.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        shapes: Shapes,
-        delta: bool,
-        assume: bool,
-        fan_in: Mapping[Node, int] | None,
-        tangent: bool,
-    ) -> None:
-        self.network, self.shapes, self.delta, self.assume, self.fan_in = (
-            network,
-            shapes,
-            delta,
-            assume,
-            fan_in,
-        )
-        self.places = plan(network, shapes, delta)
-        self.trial = tangent
-        self._parents = {node: reads for node, _, reads in network.operations}
+    network: Network
+    shapes: Shapes
+    delta: bool
+    assume: bool
+    fan_in: Mapping[Node, int] | None
+    trial: bool
+    all_pairs: bool = False
 
-    def with_all_pairs(self) -> LocationReading:
-        """The same network with all pairs of locations followed at every node."""
-        other = LocationReading(
-            self.network, self.shapes, self.delta, self.assume, self.fan_in, self.trial
-        )
-        other.places = plan(self.network, self.shapes, self.delta, all_pairs=True)
-        return other
+    def __post_init__(self) -> None:
+        self.places = plan(self.network, self.shapes, self.delta, self.all_pairs)
+        self._parents = {node: reads for node, _, reads in self.network.operations}
 
     def run(
         self,
@@ -176,10 +162,8 @@ class LocationReading:
             need = self.bytes_per_pair() / 2**20
             raise KcalcError(
                 f"one pair of images needs about {need:.3g} MiB, because all pairs of their "
-                "locations "
-                f"are followed before a mean pooling; pass memory= (MiB, now {memory:g}), use "
-                "smaller "
-                "images or larger strides, or spatial='delta'"
+                "locations are followed before a mean pooling; pass memory= (MiB, now "
+                f"{memory:g}), use smaller images or larger strides, or spatial='delta'"
             )
         return min(pairs, max(CACHED // max(place.entries for place in self.places.values()), 1))
 
@@ -313,7 +297,8 @@ class SpatialKernelMap(OfReading, Shown):
         ``pairs``: of all pairs of locations, (*locations of x, *locations of y). nan where a q
         value is 0, for there is no cosine.
         """
-        reading = self.reading.with_all_pairs() if truth(pairs, "pairs") else self.reading
+        followed = truth(pairs, "pairs")
+        reading = replace(self.reading, all_pairs=True) if followed else self.reading
         both = [
             read_images(self.network, reading.shapes, _one(image), what)
             for image, what in ((x, "x"), (y, "y"))
@@ -427,7 +412,7 @@ class SpatialKernelMap(OfReading, Shown):
             out[node] = values.reshape(*values.shape[:2], *shape).astype(
                 np.float32 if single else np.float64
             )
-        return next(iter(out.values())) if len(out) == 1 else out
+        return sole(out)
 
     def to_dict(self) -> dict[str, Any]:
         """The number of nodes, image shapes, kind of weights and assumptions as plain data."""

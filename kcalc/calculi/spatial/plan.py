@@ -26,8 +26,7 @@ from .geometry import (
 Node = Hashable
 MAX = (
     "max pooling has no exact rule over locations; use Pool('mean') or a strided convolution, or "
-    "spatial='delta', which treats it as the "
-    "identity, as .assumptions state"
+    "spatial='delta', which treats it as the identity, as .assumptions state"
 )
 
 
@@ -77,14 +76,9 @@ def plan(
             places[node] = below[0]
         elif isinstance(op, P.Source):
             places[node] = Place(shapes[node], all_pairs, False)
-        elif isinstance(op, P.Fresh):
-            places[node] = _affine(op, node, below[0], delta)
-        elif isinstance(op, P.Blend) and op.matrix is not None:
-            places[node] = _mixed(op, node, below[0])
-        elif isinstance(op, P.Resize | P.Shuffle):
-            places[node] = _resized(op, node, below[0])
-        elif isinstance(op, P.Window):
-            places[node] = _pool(op, node, below[0])
+        elif isinstance(op, P.Fresh | P.Window | P.Resize | P.Shuffle):
+            window = _window(op, node, below[0], delta)
+            places[node] = Place(window.shape, False, False, window)
         elif isinstance(op, P.Reshape):
             places[node] = Place(below[0].shape, False, below[0].count > 1)
         else:
@@ -93,50 +87,30 @@ def plan(
     return {node: Place(p.shape, full[node], p.flat, p.window) for node, p in places.items()}
 
 
-def _affine(op: P.Fresh, node: Node, below: Place, delta: bool) -> Place:
-    if not below.flat:
-        window = convolution(op, node, below.shape, delta)
-        return Place(window.shape, False, False, window)
-    if not op.dense:
-        raise KcalcError(
-            f"node {node!r} is a convolution after a Flatten, which leaves no locations; remove "
-            f"the Flatten"
-        )
-    return Place((1,) * len(below.shape), False, False, everything(below.shape))
-
-
-def _pool(op: P.Window, node: Node, below: Place) -> Place:
+def _window(
+    op: P.Fresh | P.Window | P.Resize | P.Shuffle, node: Node, below: Place, delta: bool
+) -> Window | Mixing | Gather:
+    """The locations that a primitive reads."""
+    if isinstance(op, P.Fresh) and op.dense and below.flat:
+        return everything(below.shape)
     if below.flat:
         raise KcalcError(
-            f"node {node!r} pools after a Flatten, which leaves no locations; remove the Flatten"
+            f"node {node!r} ({op.kind}) reads locations after a Flatten, which leaves none; remove "
+            f"the Flatten"
         )
+    match op:
+        case P.Fresh():
+            return convolution(op, node, below.shape, delta)
+        case P.Resize():
+            return resizing(op, node, below.shape)
+        case P.Shuffle():
+            return shuffling(op, node, below.shape)
+        case P.Window() if op.matrix is not None:
+            return mixing(op, node, below.shape)
     window = pooling(op, node, below.shape)
     if isinstance(op, P.Max) and window.taps > 1:
         raise KcalcError(f"node {node!r}: {MAX}")
-    return Place(window.shape, False, False, window)
-
-
-def _mixed(op: P.Blend, node: Node, below: Place) -> Place:
-    if below.flat:
-        raise KcalcError(
-            f"node {node!r} mixes tokens after a Flatten, which leaves no locations; remove the "
-            f"Flatten"
-        )
-    matrix = mixing(op, node, below.shape)
-    return Place(matrix.shape, False, False, matrix)
-
-
-def _resized(op: P.Resize | P.Shuffle, node: Node, below: Place) -> Place:
-    if below.flat:
-        raise KcalcError(
-            f"node {node!r} makes locations after a Flatten, which leaves none; remove the Flatten"
-        )
-    made = (
-        resizing(op, node, below.shape)
-        if isinstance(op, P.Resize)
-        else shuffling(op, node, below.shape)
-    )
-    return Place(made.shape, False, False, made)
+    return window
 
 
 def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[Place]) -> Place:
@@ -166,9 +140,7 @@ def mixes(op: P.Primitive | None, place: Place) -> bool:
     True for new weights, matrices over positions, and pooling windows of several locations.
     """
     if isinstance(op, P.Window):
-        return (isinstance(op, P.Blend) and op.matrix is not None) or (
-            place.window is not None and not place.window.trivial
-        )
+        return op.matrix is not None or (place.window is not None and not place.window.trivial)
     return isinstance(op, P.Fresh) or (isinstance(op, P.Resize) and op.mixes)
 
 
@@ -221,6 +193,3 @@ def tap_widths(network: Network, features: int | None) -> dict[Node, int]:
         elif known.get(node) is None and reads:
             known[node] = known[reads[0]]
     return out
-
-
-__all__ = ["Place", "mixes", "plan", "tap_widths"]

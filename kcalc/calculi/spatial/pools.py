@@ -71,7 +71,7 @@ class Pools:
         whole = window.taps / window.counts  # means over the image locations, without padding
         one, two = self.forms.lifted(q1 * whole, q2 * whole, node)
         return self.kernel.statistics.checked(
-            Pair.of(Atom(node, Moments(one, two, gap, 0, 0), self.kernel.ledger.bit(), False)), node
+            self.kernel.ledger.fresh(node, Moments(one, two, gap), gaussian=False), node
         )
 
     def gathered(self, pair: Pair, node: Node) -> Pair:
@@ -97,7 +97,7 @@ class Pools:
         parts = [self._picked(part, at, full, place.full) for part in m.gap.coefficients]
         apart = window.channels[:, None] != window.channels[None] if place.full else False
         if np.any(apart):
-            if any(t.atom.raw for t in pair.terms):
+            if pair.raw:
                 raise KcalcError(
                     f"node {node!r} makes locations of the channels of an image, and how these "
                     f"go together is not known; put an Affine before it"
@@ -107,9 +107,8 @@ class Pools:
             parts = [np.where(apart, 0.0 if i else 1 - cosine, p) for i, p in enumerate(parts)]
         gone = dead[:, None] | dead[None] if place.full else dead
         parts = [np.where(gone, 0.0 if i else 1.0, p) for i, p in enumerate(parts)]
-        raw = any(t.atom.raw for t in pair.terms)
         moments = Moments(q1, q2, Jet(tuple(parts)), mean1, mean2)
-        return Pair.of(Atom(node, moments, pair.support, pair.gaussian, raw, mixed=True))
+        return Pair.of(Atom(node, moments, pair.support, pair.gaussian, pair.raw, mixed=True))
 
     def _picked(self, values: Any, at: Array, full: bool, wanted: bool) -> Array:
         """A number of pairs of locations at the locations ``at``."""
@@ -160,13 +159,12 @@ class Pools:
             for mean in self.forms.sides((m.mean1, m.mean2), source)
         ]
         mean1, mean2 = self.forms.lifted(means[0], means[1], node)
-        raw = any(t.atom.raw for t in pair.terms)
         atom = Atom(
             node,
             Moments(q1, q2, Jet((gap, *rest)), mean1, mean2),
             pair.support,
             pair.gaussian,
-            raw,
+            pair.raw,
             mixed=True,
         )
         return self.kernel.statistics.checked(Pair.of(atom), node)

@@ -170,14 +170,13 @@ def expansion(phi: Activation, q: Array) -> Expansion | None:
     lows = np.unique(places)
     if lows.size > OCTAVES:
         return None
-    tables = [octave(phi, int(low)) for low in lows]
-    if any(table is None for table in tables):
+    tables = [table for low in lows if (table := octave(phi, int(low))) is not None]
+    if len(tables) < lows.size:
         return None
-    terms = max(table.coefficients.shape[1] - 1 for table in tables if table is not None)
+    terms = max(table.coefficients.shape[1] - 1 for table in tables)
     b, size = np.zeros((terms, flat.size)), np.empty(flat.size)
-    for low, table in zip(lows, tables, strict=True):
-        here = places == low
-        assert table is not None
+    for table in tables:
+        here = places == table.low
         rows = table(flat[here])
         b[: rows.shape[1] - 1, here] = rows[:, :-1].T
         size[here] = table.scale * np.exp(rows[:, -1])

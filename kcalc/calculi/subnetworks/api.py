@@ -10,30 +10,13 @@ from ...foundation.plain_arguments import truth
 from ...foundation.printing import Shown
 from ...network.network import Network
 from ...network.primitives import Post, owner
-from .forward import Bounds, ForwardSlope
-from .leaky_relus import MaximalCValue, maximal_c_value
-from .maxima import Maximal, maximal
+from .forward import Bounds
 from .regions import Subnetwork, network_regions
-from .slope_maxima import MaximalCurvature, MaximalSlope, maximal_curvature, maximal_slope
+from .slope_maxima import maximal_slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "Bounds",
-    "ForwardSlope",
-    "Maximal",
-    "MaximalCValue",
-    "MaximalCurvature",
-    "MaximalSlope",
-    "Subnetwork",
-    "Subnetworks",
-    "maximal",
-    "maximal_c_value",
-    "maximal_curvature",
-    "maximal_slope",
-    "subnetworks",
-]
 
 Node = Hashable
 
@@ -99,10 +82,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Entry, exit and layers of each subnetwork as plain data."""
-        pieces = [
-            {"entry": str(s.entry), "exit": str(s.exit), "layers": [str(node) for node in s.layers]}
-            for s in self
-        ]
+        pieces = [piece.to_dict() for piece in self]
         return {"permissive": self.permissive, "subnetworks": pieces, "warning": self.warning}
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -115,8 +95,8 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
             for piece in self
         ]
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        body = ((str(piece.entry), str(piece.exit), str(len(piece.layers))) for piece in self)
+    def _rows(self) -> list[tuple[str, ...]]:
+        body = (tuple(map(str, row.values())) for row in self._frame())
         return [("entry", "exit", "layers"), *body]
 
     def __str__(self) -> str:

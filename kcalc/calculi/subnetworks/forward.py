@@ -24,8 +24,6 @@ from ...network.primitives import Post
 from ..convex import ConvexCalculus
 from ..factored import Array, as_floats, is_zero
 
-__all__ = ["Bounds", "ForwardSlope", "as_slopes", "depths_text", "newton"]
-
 Node = Hashable
 LARGE = 500.0
 HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
@@ -132,10 +130,7 @@ class ForwardSlope:
     def __call__(self, psi: Any) -> Any:
         """The greatest slope, elementwise. Raises: KcalcError for psi < 1."""
         logs = as_slopes(psi)
-        with np.errstate(over="ignore"):
-            return np.exp(np.array([self._greatest(float(log))[0] for log in logs.flat])).reshape(
-                logs.shape
-            )[()]
+        return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
     def active(self, psi: float) -> Node:
         """The node t of greatest slope V(t) at a number ``psi``."""
@@ -150,16 +145,11 @@ class ForwardSlope:
         Raises: KcalcError for a target not above the value at ``psi = 1``, and without nonlinear
         layers.
         """
-        values = real_array(target, "target")
         if not self.depth:
             raise KcalcError("the forward slope has no inverse: the network has no nonlinear layer")
-        least = math.exp(self._greatest(0.0)[0])
-        if not np.all(values > least):
-            raise KcalcError(
-                f"a target slope must exceed {least:.6g}, the value at psi = 1, got "
-                f"{glimpse(target)}"
-            )
-        return newton(lambda log: self._greatest(log)[:2], values)
+        return inverse(
+            lambda log: self._greatest(log)[:2], target, math.exp(self._greatest(0.0)[0])
+        )
 
     # -- depth -------------------------------------------------------------------------------------
 
@@ -199,8 +189,7 @@ class ForwardSlope:
         """
         logs = as_slopes(psi)
         constant = max(self._depths[s.base][1] + s.log_constant for s, _ in self._candidates)
-        with np.errstate(over="ignore"):
-            return np.exp(self.depth * logs + constant)[()]
+        return exponential(self.depth * logs + constant, logs.shape)
 
     def __repr__(self) -> str:
         return f"ForwardSlope({len(self.network)} nodes, depth {self.depth})"
@@ -270,6 +259,25 @@ class Bounds(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain data."""
         return asdict(self) | {"warning": self.warning}
+
+
+def exponential(logs: Any, shape: tuple[int, ...]) -> Any:
+    """Slopes from their logarithms, of the given shape, inf beyond double precision."""
+    with np.errstate(over="ignore"):
+        return np.exp(logs).reshape(shape)[()]
+
+
+def inverse(function: Any, target: Any, least: float) -> Any:
+    """``psi`` with slope ``target``, by :func:`newton`, for targets above ``least``.
+
+    ``least``: the slope at ``psi = 1``.
+    """
+    values = real_array(target, "target")
+    if not np.all(values > least):
+        raise KcalcError(
+            f"a target slope must exceed {least:.6g}, the value at psi = 1, got {glimpse(target)}"
+        )
+    return newton(function, values)
 
 
 def newton(function: Any, targets: Array) -> Any:

@@ -18,8 +18,6 @@ from ..convex import WHOLE
 from .maxima import Function, Maximal, Values
 from .regions import Subnetwork
 
-__all__ = ["MaximalCValue", "leaky_relu_map", "maximal_c_value"]
-
 Node = Hashable
 
 

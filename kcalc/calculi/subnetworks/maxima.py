@@ -24,8 +24,6 @@ from ..convex import ConvexCalculus
 from ..factored import as_floats, shares_by_part
 from .regions import Subnetwork, network_regions
 
-__all__ = ["Function", "Maximal", "Values", "maximal"]
-
 Node = Hashable
 Values = Any
 Function = Callable[[Values], Values]

@@ -15,8 +15,6 @@ from ...fields.balls import BallField
 from ..expansion import needed_factors, rational_polynomials
 from ..factored import Factors, Monomial, Terms
 
-__all__ = ["certified", "dominates", "expanded", "not_included"]
-
 MOST_TERMS = 600  # polynomials with more coefficients are not compared
 MOST_PIECES = 24  # more polynomials are not compared
 MOST_ROOTS = 64  # the degree up to which roots are isolated

@@ -25,8 +25,6 @@ from ...network import primitives as P
 from ...network.compose import require_network
 from ...network.network import Network, Step
 
-__all__ = ["Regions", "Subnetwork", "find_regions", "network_regions"]
-
 Node = Hashable
 
 
@@ -34,7 +32,7 @@ def _keeps_gaussian(op: P.Primitive) -> bool:
     if isinstance(op, P.Norm):
         return op.over == "channels"
     if isinstance(op, P.Window):
-        return not isinstance(op, P.Blend) or op.matrix is None
+        return op.matrix is None
     return isinstance(op, P.Mix | P.Join | P.Reshape | P.Mask | P.Resize)
 
 

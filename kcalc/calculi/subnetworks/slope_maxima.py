@@ -28,11 +28,9 @@ from ...network.network import Network, Step
 from ...network.primitives import Prod, owner
 from ..factored import ONE, Array, Factors, LogProgram, Monomial
 from ..slopes import Slopes, polynomial_texts
-from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, newton
+from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, exponential, inverse
 from .pruning import certified, not_included
 from .regions import Subnetwork, network_regions
-
-__all__ = ["MaximalCurvature", "MaximalSlope", "maximal_curvature", "maximal_slope"]
 
 Node = Hashable
 
@@ -180,8 +178,7 @@ class MaximalSlope(Approximable):
         Raises: KcalcError for psi < 1 and for symbols in mixing weights.
         """
         logs, shape = self._evaluate(psi)
-        with np.errstate(over="ignore"):
-            return np.exp(logs.max(axis=0)).reshape(shape)[()]
+        return exponential(logs.max(axis=0), shape)
 
     def active(self, psi: Any) -> Subnetwork:
         """The (first) maximal subnetwork that attains the maximum at a number ``psi``."""
@@ -205,7 +202,6 @@ class MaximalSlope(Approximable):
         Raises: KcalcError for other targets, a network without nonlinear layers, several slope
         symbols, or symbols in mixing weights.
         """
-        values = real_array(target, "target")
         if len(self.symbols) != 1:
             reason = (
                 f"it depends on {len(self.symbols)} slopes"
@@ -214,12 +210,7 @@ class MaximalSlope(Approximable):
             )
             raise KcalcError(f"the maximal slope function has no inverse: {reason}")
         least = float(self({str(self.symbols[0]): 1.0}))
-        if not np.all(values > least):
-            raise KcalcError(
-                f"a target slope must exceed {least:.6g}, the value at psi = 1, got "
-                f"{glimpse(target)}"
-            )
-        return newton(self._log_and_slope, values)
+        return inverse(self._log_and_slope, target, least)
 
     def slope_to(self, node: Node, psi: Any) -> Any:
         """The slope from the inputs to the feature map of a node, elementwise in ``psi >= 1``.
@@ -231,8 +222,7 @@ class MaximalSlope(Approximable):
         """
         self.network.layer(node)
         logs, shape = self._evaluate(psi, [self._set.from_inputs(node)])
-        with np.errstate(over="ignore"):
-            return np.exp(logs[0]).reshape(shape)[()]
+        return exponential(logs[0], shape)
 
     def _log_and_slope(self, log_psi: float) -> tuple[float, float]:
         logs, degrees = self._program([np.array([log_psi])], self._set.monomials)
@@ -290,12 +280,17 @@ class MaximalSlope(Approximable):
             self._hidden(at, strict, mu),
         )
 
+    @property
+    def _has_taps(self) -> bool:
+        """Whether it has nonlinear layers, and several inputs or outputs."""
+        return len(self.network.inputs) + len(self.network.outputs) > 2 and self.depth > 0
+
     def _hidden(self, psi: float, strict: int, mu: float) -> bool:
         """Whether an output is deeper or steeper than all subnetworks.
 
         Only networks of several inputs or outputs are checked.
         """
-        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
+        if not self._has_taps:
             return False
         reached = max(self.forward.log_at(node, psi) for node in self.network.outputs)
         return strict < 0.9 * self.depth or reached > 1.1 * math.log(mu) + 1e-12
@@ -310,7 +305,7 @@ class MaximalSlope(Approximable):
         output's ``log V`` exceeds ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. None
         for networks of one input and one output.
         """
-        if len(self.network.inputs) + len(self.network.outputs) == 2 or not self.depth:
+        if not self._has_taps:
             return None
         if not self.network.free_symbols and len(self.symbols) == 1:
             return self.bounds().warning
@@ -332,28 +327,24 @@ class MaximalSlope(Approximable):
     ) -> tuple[Array, tuple[int, ...]]:
         """Logs (polynomial, point), by default of the pieces, and the shape of the points."""
         if isinstance(psi, Mapping):
-            given = {
-                key if isinstance(key, str) else glimpse(key): value for key, value in psi.items()
-            }
             names = [str(symbol) for symbol in self.symbols]
-            for key in given:
-                if names and f"psi_{key.removeprefix('psi_')}" not in names and key not in names:
-                    raise unknown("slope", key, names)
-                if not key.startswith("psi_") and f"psi_{key}" in given:
+            given: dict[str, Any] = {}
+            for key, value in psi.items():
+                said = key if isinstance(key, str) else glimpse(key)
+                name = said if said in names else f"psi_{said.removeprefix('psi_')}"
+                if names and name not in names:
+                    raise unknown("slope", said, names)
+                if name in given:
+                    short = name.removeprefix("psi_")
                     raise KcalcError(
-                        f"the slope of {key} is given twice, as {key!r} and as 'psi_{key}'; give "
+                        f"the slope of {short} is given twice, as {short!r} and as {name!r}; give "
                         f"one of them"
                     )
-            missing = [
-                name
-                for name in names
-                if name not in given and name.removeprefix("psi_") not in given
-            ]
+                given[name] = value
+            missing = [name for name in names if name not in given]
             if missing:
                 raise KcalcError(f"no value is given for {', '.join(missing)}")
-            values = (
-                as_slopes(given.get(name, given.get(name.removeprefix("psi_")))) for name in names
-            )
+            values = (as_slopes(given[name]) for name in names)
             try:
                 columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
             except KcalcError:

@@ -20,9 +20,10 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.endzones import ZONE, EndZone
 from kcalc.gaussian.expectations.quadrature import Array, Profile
-from kcalc.gaussian.expectations.single import hermite, pair_moment
+from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
+_AT_ONCE = 8192  # pairs, whose arrays stay in cache
 _NEGLECTED = 6e-16  # of the size of a function: Hermite coefficients below are not known
 
 
@@ -241,6 +242,46 @@ def _powers(c: Array, n: int) -> Array:
         out[:, 1:] = c[:, None]
         np.multiply.accumulate(out, axis=1, out=out)
     return out
+
+
+def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:
+    """[1 - C(c), C'(c), C''(c)/2] up to ``order`` <= 2, each pair with q values of its own.
+
+    C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. The Hermite coefficients alpha of each distinct q,
+    divided by sqrt(Q), give 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
+
+    Returns: arrays like ``gap`` (n,), or None where the Hermite series are too long.
+    """
+    distinct, which = np.unique(np.concatenate([q1, q2]), return_inverse=True)
+    found = hermites(phi, distinct)
+    if found is None or not found[1].all():
+        return None
+    columns = found[0] / np.sqrt(found[1] + found[0][0] ** 2)
+    out = np.zeros((order + 1, gap.size))
+    for start in range(0, gap.size, _AT_ONCE):
+        here = slice(start, start + _AT_ONCE)
+        _horner(columns, which[: gap.size][here], which[gap.size :][here], gap[here], out[:, here])
+    return list(out)
+
+
+def _horner(columns: Array, i: Array, j: Array, gap: Array, out: Array) -> None:
+    """The Taylor coefficients of pairs of the columns i and j into ``out`` (order + 1, n)."""
+    c, apart, suffix, drop = 1 - gap, *np.zeros((3, gap.size))
+    values = np.zeros((len(out), gap.size))  # of the polynomial, its slope, half its bend
+    for row in columns[::-1]:
+        first, second = row[i], row[j]
+        product = first * second
+        first -= second
+        first *= first
+        apart += first
+        drop *= c
+        drop += suffix
+        suffix += product
+        for k in range(len(out) - 1, -1, -1):
+            values[k] *= c
+            values[k] += values[k - 1] if k else product
+    out[0] = apart / 2 + gap * drop
+    out[1:] = values[1:]
 
 
 @lru_cache(maxsize=512)

@@ -179,15 +179,15 @@ class _Grid:
         return rows
 
     def projections(self, values: Array) -> Iterator[Array]:
-        """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes.
+        """E[f(z) h_n(z)] for n = 1, 2, ... in blocks, f given at the nodes (the first axis).
 
         Even and odd parts are treated apart, on half the line.
         """
         right, left = values[self.half.size - 1 :], values[self.half.size - 1 :: -1]
-        odd, even = (right - left) * self._decay, (right + left) * self._decay
-        neither = np.zeros(_BLOCK // 2)
+        odd, even = (((right + s * left).T * self._decay).T for s in (-1, 1))
+        neither = np.zeros((_BLOCK // 2, *values.shape[1:]))
         for rows in self._functions():
-            out = np.empty(_BLOCK)
+            out = np.empty((_BLOCK, *values.shape[1:]))
             out[0::2] = rows[0::2] @ odd if odd.any() else neither
             out[1::2] = rows[1::2] @ even if even.any() else neither
             yield out
@@ -196,6 +196,11 @@ class _Grid:
 @lru_cache(maxsize=16)
 def _kept_grid(step: float, reach: int, terms: int) -> _Grid:
     return _Grid(step, reach, terms)
+
+
+def fastest(edges: Array) -> float:
+    """The frequency of the fastest wave that the narrowest panel of a mesh may hold."""
+    return _PHASE / (float(np.diff(edges)[1:-1].min()) if edges.size > 3 else 1.0)
 
 
 @lru_cache(maxsize=1024)
@@ -215,9 +220,8 @@ def _grid(profile: Profile, q: float, terms: int) -> _Grid | None:
         return None
     edges = z_edges(profile, q)
     reach, truth = 2 * math.ceil(max(-edges[0], edges[-1]) / 2), second_moment(profile, q)
-    narrowest = float(np.diff(edges)[1:-1].min()) if edges.size > 3 else 1.0
     step = 2.0 ** math.floor(
-        math.log2(min(0.125, 2 * math.pi / (_PHASE / narrowest + _highest(terms))))
+        math.log2(min(0.125, 2 * math.pi / (fastest(edges) + _highest(terms))))
     )
     step = max(step, 2.0 ** math.ceil(math.log2(reach / _LARGEST_GRID[terms])))
     while reach / step <= _LARGEST_GRID[terms]:
@@ -314,6 +318,45 @@ def hermite(profile: Profile, q: float) -> Hermite:
         average, variance, *_collect(finer.projections(values - average), math.sqrt(variance))
     )
     return longer if longer.complete else found
+
+
+def sampled(profile: Profile, q: Array, terms: int = MAX_TERMS) -> tuple[_Grid, Array] | None:
+    """(grid, phi(sqrt(q) z) at its nodes (n, nodes)) of many q, the grid that of the largest q.
+
+    A grid that resolves phi(sqrt(q) .) resolves it at smaller q. Returns: None without such a grid.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        grid = _grid(profile, neighbour(profile, float(q.max())), terms)
+        if grid is None:
+            return None
+        values = profile.numeric(0)(np.sqrt(q)[:, None] * grid.nodes.z)
+        squares = grid.nodes.w * values**2
+    whole, half = squares.sum(axis=1), 2 * squares[:, ::2].sum(axis=1)
+    return (grid, values) if np.all(np.abs(whole - half) <= 1e-10 * whole) else None
+
+
+def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
+    """(alpha, variances) of a smooth function at many q: alpha_0 the means, alpha_n a_n (terms, n).
+
+    The series ends where the terms left out matter neither to E phi(u) phi(v) nor to its first two
+    derivatives in c. Returns: None for kinks, narrow features and more than LONGEST terms.
+    """
+    for terms in (MAX_TERMS, LONGEST):
+        found = sampled(profile, q, terms)
+        if found is None:
+            return None
+        grid, values = found
+        means = values @ grid.nodes.w
+        centred = values - means[:, None]
+        variances = centred**2 @ grid.nodes.w
+        kept, total = [means[None, :]], np.zeros(q.size)
+        for block in grid.projections(centred.T):
+            kept.append(block)
+            total += (block**2).sum(axis=0)
+            heights = np.abs(block).max(axis=0) * (len(kept) * _BLOCK)
+            if np.all((heights**2 <= 1e-16 * variances) & (variances - total <= 1e-13 * variances)):
+                return np.concatenate(kept), variances
+    return None
 
 
 def _goes_on(found: Hermite) -> bool:

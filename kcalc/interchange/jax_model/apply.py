@@ -41,7 +41,7 @@ def apply_jax(
     if trace is None or not isinstance(trace.model, JaxModel):
         raise KcalcError("the reading is not of a JAX model; read it with kc.read(model, example)")
     law = checked_law(weights)
-    plan = Plan(trace, regions_of(reading, shaping))
+    plan = Plan(trace, regions_of(reading, shaping, law))
     leaves = plan.initial(law, generator(key))
     return _built(model, plan, leaves)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..trace import Attend, Contract, Entry, Lookup, Moment, Part, Pooling, Trace
+from ..trace import Attend, Contract, Entry, Lookup, Moment, Part, Pooling, Trace, Transpose
 from .editing import Edit
 from .heads import with_heads
 from .ids import with_columns, with_ids
 from .mixing import with_mixing
 from .norms import with_norms
+from .orders import with_orders
 from .output_parts import with_parts
 from .scalars import with_scalars
 
@@ -35,6 +36,7 @@ def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
         ((Part,), with_columns),
         ((Lookup,), with_ids),
         ((Entry,), with_scalars),
+        ((Transpose,), with_orders),
         *rules,
     ]:
         if any(isinstance(op, kinds) for op in trace.ops):

@@ -148,8 +148,9 @@ class _Heads(Placing):
                 )
         draws = [self._drawn(core, sources, seed) for seed in (0, 1)]
         found = measured([draw[0] for draw in draws])
-        texts, mask, alibi = biases_of(found)
-        if self._mask_given(core) and (found.masked.any() or not (texts or alibi)):
+        biases = biases_of(found)
+        texts, mask = biases.texts, biases.mask
+        if self._mask_given(core) and (found.masked.any() or not biases):
             mask = replace(mask, tokens=found.masked.shape[-1])
         turn = found.turn
         rotary, more = (None, ()) if turn is None else turn.base()
@@ -169,7 +170,9 @@ class _Heads(Placing):
             "scale": found.scale,
             "mask": mask,
             "rotary": rotary,
-            "alibi": alibi,
+            "alibi": biases.alibi,
+            "relative": biases.relative,
+            "tokens": found.masked.shape[-1],
             "rate": core.rate,
             "texts": (*texts, *more),
         }

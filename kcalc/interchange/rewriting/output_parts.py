@@ -5,9 +5,9 @@ Two halves of one weight matrix are two independent branches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, permutations
+from itertools import groupby, pairwise, permutations
 from math import prod
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..trace import (
     Pass,
     Pointwise,
     Pooling,
+    Reorder,
     Repeat,
     Reshape,
     Trace,
@@ -33,7 +34,8 @@ from ..trace import (
 from .editing import Edit
 
 LARGEST = 2**24  # numbers in an array whose places are followed one by one
-MOVES = (Reshape, Transpose, Pass, Part)
+MOVES = (Reshape, Transpose, Pass, Part, Reorder)
+PIECES = 32  # into which a layer is cut at most
 Rows = tuple[int, ...]
 
 
@@ -47,17 +49,27 @@ def with_parts(trace: Trace) -> Edit:
     The parts must share no weights.
 
     A part is followed up through reshapes, elementwise functions, dropout and depthwise
-    convolutions. It stays a part, with the reason, where it is a part of the locations or not of a
-    layer, where two parts overlap, and where the whole is read too.
+    convolutions. Layers of which parts overlap, or that are read as a whole too, become the
+    concatenation of their smallest parts. It stays a part, with the reason, where it is a part of
+    the locations or not of a layer.
     """
     banned: dict[str, str] = {}
+    pieces: dict[str, list[Rows]] = {}
     while True:
         edit = _Parts(trace, banned)
+        edit.divide(pieces)
         edit.run()
         blame = edit.blamed()
         if not blame:
             return edit
-        banned |= blame
+        for name, (cuts, why) in blame.items():
+            layer = edit.ops[name]
+            assert isinstance(layer, Linear)
+            runs = _runs(cuts, len(layer.weight))
+            if layer.groups > 1 or len(runs) > PIECES:
+                banned[name] = why
+            else:
+                pieces[name] = runs
 
 
 class _Parts(Edit):
@@ -79,8 +91,17 @@ class _Parts(Edit):
                     replace(self.ops[op.name], reason=str(error)) if str(error) else op
                 )
 
-    def blamed(self) -> dict[str, str]:
-        """{layer that must stay whole: why}."""
+    def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
+        """Make layers the concatenation of layers of some of their outputs each."""
+        for name, parts in pieces.items():
+            layer = self.ops[name]
+            reads = tuple(self._cut(layer, rows) for rows in parts)
+            told = {"name": name, "shape": layer.shape, "source": layer.source}
+            self.ops[name] = Join(**told, reads=reads, axis=self._axis(layer))
+        self.made = {}
+
+    def blamed(self) -> dict[str, tuple[list[Rows], str]]:
+        """{layer whose parts share weights: (the parts, why)}."""
         live = self.reached()
         cuts: dict[str, list[Rows]] = {}
         for (name, rows), made in self.made.items():
@@ -89,12 +110,11 @@ class _Parts(Edit):
         out = {}
         for name, parts in cuts.items():
             if name in live:
-                out[name] = (
-                    f"{name} is read as a whole too, and its parts would share their weights with "
-                    f"it"
-                )
+                why = f"{name} is read as a whole too, and its parts would share their weights"
+                out[name] = parts, f"{why} with it"
             elif sum(map(len, parts)) > len(set().union(*parts)):
-                out[name] = f"the parts of {name} overlap, so that they share weights"
+                why = f"the parts of {name} overlap, so that they share weights"
+                out[name] = parts, why
         return out
 
     # -- one part ----------------------------------------------------------------------------------
@@ -119,10 +139,20 @@ class _Parts(Edit):
             )
             raise NoPartError(f"it is a part of the {whole}")
         taken = places.take(rows, axis=axis)
-        order = _order(taken, there)
         made = self._cut(origin, tuple(rows.tolist()))
         shape = list(origin.shape)
         shape[axis] = len(rows)
+        if taken.shape == there.shape and (sorted_as := _channel_order(taken, there, axis)):
+            self.ops[part.name] = Reorder(
+                name=part.name,
+                shape=part.shape,
+                reads=(made,),
+                source=part.source,
+                axis=axis,
+                order=sorted_as,
+            )
+            return
+        order = _order(taken, there)
         if order != tuple(range(len(order))):
             turned = [shape[i] for i in order]
             made = self.add(
@@ -162,7 +192,8 @@ class _Parts(Edit):
         """The name of an operation that computes some channels of ``op``."""
         key = (op.name, rows)
         if key not in self.made:
-            self.made[key] = self._made(op, rows)
+            self.made[key] = made = self._made(op, rows)
+            self.axes.setdefault(made, self._axis(op))
         return self.made[key]
 
     def _made(self, op: Op, rows: Rows) -> str:
@@ -210,6 +241,12 @@ class _Parts(Edit):
             )
         if isinstance(op, Join) and op.axis == axis:
             return self._joined(op, rows, shape, name)
+        if isinstance(op, Reorder) and op.axis == axis:
+            wanted = [op.order[row] for row in rows]
+            read = self._cut(self.ops[op.reads[0]], tuple(sorted(wanted)))
+            order = tuple(sorted(wanted).index(row) for row in wanted)
+            made = replace(op, name=name, shape=shape, reads=(read,), order=order)
+            return read if order == tuple(range(len(order))) else self.add(made, op)
         if isinstance(op, Reshape | Transpose):
             return self._carried(op, rows, shape, name)
         raise NoPartError(
@@ -281,9 +318,25 @@ class _Parts(Edit):
 def _moved(op: Op, array: np.ndarray) -> np.ndarray:
     if isinstance(op, Transpose):
         return array.transpose(op.order)
+    if isinstance(op, Reorder):
+        return array.take(op.order, op.axis)
     if isinstance(op, Part):
         return array[(*(slice(None),) * op.axis, slice(op.start, op.stop, op.step))]
     return array.reshape(op.shape)
+
+
+def _channel_order(taken: np.ndarray, wanted: np.ndarray, axis: int) -> tuple[int, ...]:
+    """The order of the entries along an axis in which ``taken`` is ``wanted``.
+
+    () where they differ by more, or not at all.
+    """
+    first, other = (
+        np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1)[:, 0] for a in (taken, wanted)
+    )
+    order = np.searchsorted(first, other).clip(max=len(first) - 1)
+    alike = (taken.take(order, axis) == wanted).all()
+    plain = (order == np.arange(len(order))).all()
+    return tuple(order.tolist()) if alike and not plain else ()
 
 
 def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
@@ -295,6 +348,13 @@ def _order(taken: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
     raise NoPartError(
         "it is a part of channels and of locations at once, or puts its channels in another order"
     )
+
+
+def _runs(parts: Sequence[Rows], count: int) -> list[Rows]:
+    """The longest runs of ``count`` outputs that lie in the same parts."""
+    inside = [set(part) for part in parts]
+    groups = groupby(range(count), lambda row: [row in part for part in inside])
+    return [tuple(run) for _, run in groups]
 
 
 def _span(rows: Rows) -> str:

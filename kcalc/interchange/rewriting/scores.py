@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
-from ...calculi.attention.weights import visible
+from ...calculi.attention.weights import buckets_of, visible
 from ..trace import Mask, Normalise
 
 Array = np.ndarray
@@ -28,10 +30,9 @@ OTHER_MASK = (
     "its mask is none of those that are known (causal, windows, chunks): token {} sees {} of {} "
     "tokens"
 )
-BIASES = (
-    "its scores have biases by head and distance of tokens (root mean square {:.3g}), as in T5; "
-    "left out"
-)
+BIASES = "its scores have biases by head and place of tokens (root mean square {:.3g}); left out"
+BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # those of T5 first
+FURTHEST = (128, *range(2, 1025))
 
 
 class NoAttentionError(Exception):
@@ -176,11 +177,24 @@ def mask_of(masked: Array) -> Mask:
     raise NoAttentionError(OTHER_MASK.format(token, int((~masked[head, token]).sum()), columns))
 
 
-def biases_of(found: Measured) -> tuple[tuple[str, ...], Mask, bool]:
-    """(differences from the scores of an Attend, its mask, whether with ALiBi slopes).
+@dataclass(frozen=True)
+class Biases:
+    """Differences from the scores of an Attend, as texts, and its fields.
 
-    The differences are texts.
+    False where there are no biases.
     """
+
+    texts: tuple[str, ...]
+    mask: Mask
+    alibi: bool = False
+    relative: tuple[float, int, int] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.texts) or self.alibi or self.relative is not None
+
+
+def biases_of(found: Measured) -> Biases:
+    """The mask and the biases of measured scores."""
     rows, columns = found.masked.shape[1:]
     mask = mask_of(found.masked)
     texts: tuple[str, ...] = ()
@@ -194,13 +208,53 @@ def biases_of(found: Measured) -> tuple[tuple[str, ...], Mask, bool]:
     )
     bias = np.where(seen, found.bias - first, 0)
     if np.abs(bias).max() < 10 * CLOSE * (1 + np.abs(found.bias).max()):
-        return texts, mask, False
+        return Biases(texts, mask)
     heads = len(bias)
     apart = np.abs(np.arange(rows)[:, None] - np.arange(columns))
     slopes = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
     if np.allclose(bias, np.where(seen, -slopes[:, None, None] * apart, 0), rtol=1e-3, atol=1e-4):
-        return texts, mask, True
-    return (*texts, BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))), mask, False
+        return Biases(texts, mask, True)
+    if (relative := _relative(found, seen, mask.causal)) is not None:
+        return Biases(texts, mask, relative=relative)
+    text = BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))
+    return Biases((*texts, text), mask)
+
+
+def _relative(found: Measured, seen: Array, causal: bool) -> tuple[float, int, int] | None:
+    """``relative`` of the Attend whose scores have the biases, those of T5; None for others."""
+    rows, columns = seen.shape[1:]
+    apart = np.arange(columns) - np.arange(rows)[:, None]
+    places = seen.all(axis=0)
+    distances, first = np.unique(apart[places], return_index=True)
+    table = found.bias[:, places]
+    near = CLOSE * (1 + np.abs(table).max())
+    by_distance = table[:, first]  # (heads, distances)
+    same = by_distance[:, np.searchsorted(distances, apart[places])]
+    if rows != columns or np.abs(table - same).max() > near:
+        return None
+    alike = (np.abs(by_distance[:, :, None] - by_distance[:, None]) <= near).all(axis=0)
+    fits = _bucketed(tuple(distances.tolist()), tuple(alike.argmax(axis=1).tolist()), causal)
+    if fits is None:
+        return None
+    values = by_distance[:, np.unique(alike.argmax(axis=1))]
+    return float(f"{np.sqrt(np.square(values).mean()):.9g}"), *fits
+
+
+@lru_cache
+def _bucketed(
+    distances: tuple[int, ...], groups: tuple[int, ...], causal: bool
+) -> tuple[int, int] | None:
+    """The buckets and the furthest distance by which as many distances share biases.
+
+    ``groups``: the place of the first distance with the same bias. The numbers of T5 come first.
+    """
+    apart = np.array(distances)
+    for buckets, furthest in product(BUCKETS, FURTHEST):
+        if furthest > buckets // (2 if causal else 4):
+            made = buckets_of(apart, buckets, furthest, causal)
+            if (np.array(groups) == (made[:, None] == made).argmax(axis=1)).all():
+                return buckets, furthest
+    return None
 
 
 def turned(

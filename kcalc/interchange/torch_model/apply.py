@@ -57,7 +57,7 @@ def apply_torch(
         raise KcalcError(
             f"generator must be a torch.Generator or None, got {type(generator).__name__}"
         )
-    regions = regions_of(reading, shaping)
+    regions = regions_of(reading, shaping, law)
     restored = [] if law == "keep" else _without_bias(reading, trace, set(regions.removed))
     emitter = Emitter(trace, law, generator, restored)
     editor = Editor(model, trace, regions, emitter)

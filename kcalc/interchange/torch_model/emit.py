@@ -406,14 +406,19 @@ class Emitter:
 
     # -- locations and results ---------------------------------------------------------------------
 
-    def _locations(self, name: str) -> tuple[int, ...]:
-        """The location sizes of an operation's output in the model."""
+    def _locations(self, name: str, channels: int | None = None) -> tuple[int, ...]:
+        """The location sizes of an operation's output in the model.
+
+        ``channels``: the axis of its channels where the model's operations do not tell it.
+        """
         op, axis = self.by_name[name], self.axes[name]
+        axis = channels if axis is None else axis
         return tuple(n for i, n in enumerate(op.shape) if i not in (0, axis))
 
     def _located(self, value: Value, op: Op) -> Value:
         """A value with the location axes that the model has there."""
-        return self._placed(value, self._locations(op.reads[0]))
+        read_on = op.axis if isinstance(op, Linear) else None
+        return self._placed(value, self._locations(op.reads[0], read_on))
 
     def _placed(self, value: Value, locations: tuple[int, ...]) -> Value:
         """A value with these location axes.

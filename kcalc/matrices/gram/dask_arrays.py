@@ -11,7 +11,7 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from .options import Kernels, Options, check_means, check_widths, tolerance
-from .plans import LevelPlan, PairPlan, Plan, TablePlan
+from .plans import Plan, TablePlan
 from .rows import RowSet
 from .sinks import ArraySink
 from .stripes import MEMORY, Job, block_rows, run
@@ -123,7 +123,7 @@ def _plan(
         if means is not None:
             check_means(kernels, means, q, what)
     plan = kernels.plan(left, right, equal)
-    if not isinstance(plan, PairPlan):
+    if isinstance(plan, TablePlan):
         _ = plan.table.near_rows  # made once here, not by every worker
     return plan
 
@@ -141,19 +141,6 @@ def _block(
     left, right = RowSet.of(X, "X"), RowSet.of(Y, "Y")
     out = np.empty((len(parts), len(left), len(right)), kind)
     rows = block_rows(len(left), len(right), len(parts), memory or MEMORY)
-    job = Job(left, right, False, _cut(plan, these, those), parts, rows)
+    job = Job(left, right, False, plan.cut(these, those), parts, rows)
     run(job, ArraySink({part: out[k] for k, part in enumerate(parts)}), lambda _: None)
     return out
-
-
-def _cut(plan: Plan, these: Array, those: Array) -> Plan:
-    """The plan of some rows and columns."""
-
-    def chosen(pair: tuple[Array, Array] | None) -> Any:
-        return None if pair is None else (pair[0][these], pair[1][those])
-
-    if isinstance(plan, PairPlan):
-        return PairPlan(plan.function, chosen(plan.q))
-    if isinstance(plan, LevelPlan):
-        return LevelPlan(plan.table, chosen(plan.weights), plan.error_bound)
-    return TablePlan(plan.table, chosen(plan.classes), chosen(plan.scale))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from .sinks import ArraySink, FileSink, places, recorded_block
 from .stripes import MEMORY, Job, block_rows, run
 
 Array = np.ndarray
+PATIENCE = 2.0
+"""Seconds after which a progress bar appears unasked."""
 
 
 def compute(
@@ -55,7 +58,8 @@ def compute(
     for rows, what in ((left, "X"), (right, "Y")):
         check_means(kernels, rows.rows.mean(axis=1), rows.q, what)
     single = left.single and right.single
-    plan = kernels.plan(left.q, right.q, tolerance(single))
+    on_device = options.backend == "jax" or options.mesh is not None
+    plan = kernels.plan(left.q, right.q, tolerance(single), on_device)
     return _filled(left, right, plan, parts, options, single)
 
 
@@ -130,15 +134,23 @@ def _check_apart(targets: list[Array], left: RowSet, right: RowSet) -> None:
 
 
 @contextmanager
-def _progress(shown: bool, job: Job) -> Any:
+def _progress(shown: bool | None, job: Job) -> Any:
+    """The function to be told how many pairs are done, which moves a progress bar.
+
+    ``shown`` = None: a bar that appears after ``PATIENCE`` seconds, on a terminal or in a notebook.
+    """
+    if shown is None:
+        shown, delay = sys.stderr.isatty() or "ipykernel" in sys.modules, PATIENCE
+    else:
+        delay = 0.0
     if not shown:
         yield lambda _: None
         return
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     pairs = sum(
         (rows.stop - rows.start) * (len(job.right) - job.columns(rows).start)
         for rows in job.stripes
     )
-    with tqdm(total=pairs, unit="pair", unit_scale=True, desc="kernel") as bar:
+    with tqdm(total=pairs, unit="pair", unit_scale=True, desc="kernel", delay=delay) as bar:
         yield bar.update

@@ -6,6 +6,7 @@ On a CPU or an accelerator, rows shared out over a mesh, differentiable in the d
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError
+from .norms import Coordinate, NormPlan
 from .options import Kernels, Options, check_means, check_widths, tolerance
 from .plans import Plan, TablePlan
 from .sinks import ArraySink, FileSink
@@ -45,23 +47,88 @@ def jax_matrices(
         else np.dtype(np.float32 if single else np.float64)
     )
     traced = any(isinstance(value, Tracer) for value in given)
-    table, extras = _traced(kernels, given) if traced else _known(kernels, given, single)
+    shares = _traced(kernels, given, parts) if traced else _known(kernels, given, single, parts)
     with jax.enable_x64(True):
         data = [value.astype(jnp.float64) for value in given]
-        found = _whole(data[0], data[-1], len(data) == 1, table, extras, parts, options)
+        found = _whole(data[0], data[-1], len(data) == 1, shares, options)
         return [value.astype(dtype) for value in found]
 
 
-def _known(kernels: Kernels, given: list[Any], single: bool) -> tuple[AngleTable, tuple[Any, ...]]:
-    """(table, scales and classes of rows and columns) of concrete data."""
+@dataclass(frozen=True)
+class _Lookup:
+    """Kernels by an :class:`.tables.AngleTable` of so many octaves, ``first`` as there."""
+
+    parts: tuple[int, ...]
+    octaves: int
+    first: int
+
+    def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
+        """The kernels at distances w; rows and columns: (scales, classes); whole: (table,)."""
+        import jax.numpy as jnp
+
+        (one, first), (two, second), (table,) = rows, columns, whole
+        high = jnp.maximum(first[:, None], second[None, :])
+        low = jnp.minimum(first[:, None], second[None, :])
+        side = self.octaves * PARTS + 2
+        start = ((high * (high + 1) // 2 + low) * 2 + upper) * side
+        shape = (self.octaves, self.first)
+        return [
+            _lookup()(shape, w, start, table[part]) * one[:, None] * two[None, :]
+            for part in self.parts
+        ]
+
+
+@dataclass(frozen=True)
+class _Clenshaw:
+    """Kernels by a :class:`.norms.NormTable`."""
+
+    coordinate: Coordinate
+
+    def __call__(self, w: Any, upper: Any, rows: Any, columns: Any, whole: Any) -> list[Any]:
+        """The kernels at distances w; rows and columns: factors (n, degrees, rank) per part."""
+        import jax.numpy as jnp
+        from jax import lax
+
+        x = self.coordinate(w, upper, jnp)
+
+        def step(carry: Any, factors: Any) -> Any:
+            last, before = carry
+            product = jnp.matmul(factors[0], factors[1].T, precision=lax.Precision.HIGHEST)
+            return (2 * x * last - before + product, last), None
+
+        def summed(one: Any, two: Any) -> Any:
+            sides = (jnp.moveaxis(one, 1, 0), jnp.moveaxis(two, 1, 0))
+            zero = jnp.zeros_like(x)
+            (last, before), _ = lax.scan(step, (zero, zero), sides, reverse=True)
+            return last - x * before
+
+        return [summed(one, two) for one, two in zip(rows, columns, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """A plan for the compiled function.
+
+    ``program``: (w, upper, rows, columns, whole) -> kernels of a block; ``rows`` and ``columns``:
+    arrays with an entry per row and per column of the matrices; ``whole``: arrays of the program.
+    """
+
+    program: _Lookup | _Clenshaw
+    rows: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    whole: tuple[Any, ...]
+    parts: int
+
+
+def _known(kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]) -> _Shares:
+    """Those of concrete data."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
     for value, level, what in zip(given, q, "XY", strict=False):
         check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
-    plan = _table_of(kernels.plan(q[0], q[-1], tolerance(single)))
-    return plan.table, _extras(plan, len(q[0]), len(q[-1]))
+    return _shares(kernels.plan(q[0], q[-1], tolerance(single), True), parts, len(q[0]), len(q[-1]))
 
 
-def _traced(kernels: Kernels, given: list[Any]) -> tuple[AngleTable, tuple[Any, ...]]:
+def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shares:
     """The same inside a transformation.
 
     q values count through a power, so that derivatives in X know of norms.
@@ -72,11 +139,8 @@ def _traced(kernels: Kernels, given: list[Any]) -> tuple[AngleTable, tuple[Any, 
     table, degree = kernels.by_angle()
     with jax.enable_x64(True):
         scales = [(value.astype(jnp.float64) ** 2).mean(axis=1) ** (degree / 2) for value in given]
-    return table, (
-        scales[0],
-        scales[-1],
-        *(np.zeros(len(value), np.int64) for value in (given[0], given[-1])),
-    )
+    rows, columns = ((scales[k], np.zeros(len(given[k]), np.int64)) for k in (0, -1))
+    return _Shares(_lookup_of(table, parts), rows, columns, _coefficients(table), len(parts))
 
 
 def _check(value: Any, what: str) -> None:
@@ -109,50 +173,44 @@ def _q(value: Any, what: str) -> Array:
     return q
 
 
-def _table_of(plan: Plan) -> TablePlan:
+def _shares(plan: Plan, parts: tuple[int, ...], rows: int, columns: int) -> _Shares:
+    if isinstance(plan, NormPlan):
+        factors = [plan.padded_factors(part) for part in parts]
+        sides = (tuple(pair[k] for pair in factors) for k in (0, 1))
+        return _Shares(_Clenshaw(plan.table.coordinate), *sides, (), len(parts))
     if isinstance(plan, TablePlan):
-        return plan
+        scale = plan.scale if plan.scale is not None else (np.ones(rows), np.ones(columns))
+        classes = (
+            plan.classes
+            if plan.classes is not None
+            else (np.zeros(rows, np.int64), np.zeros(columns, np.int64))
+        )
+        sides = zip(scale, classes, strict=True)
+        table = plan.table
+        return _Shares(_lookup_of(table, parts), *sides, _coefficients(table), len(parts))
     raise KcalcError(
-        "JAX computes kernels that are functions of the angle; these rows have many different "
-        "norms and the network is not homogeneous. "
+        "JAX computes kernels by tables, and these rows have many different norms, on which the "
+        "kernel of this network depends in a way that no table follows. "
         'Use backend="numpy" (the general recursion), rescale the rows to one norm, or pass q= to '
         "count angles alone"
     )
 
 
-def _extras(plan: TablePlan, rows: int, columns: int) -> tuple[Array, Array, Array, Array]:
-    """(row scales, column scales, row classes, column classes)."""
-    one, two = plan.scale if plan.scale is not None else (np.ones(rows), np.ones(columns))
-    first, second = (
-        plan.classes
-        if plan.classes is not None
-        else (np.zeros(rows, np.int64), np.zeros(columns, np.int64))
-    )
-    return one, two, first, second
-
-
-def _whole(
-    X: Any,
-    Y: Any,
-    symmetric: bool,
-    table: AngleTable,
-    extras: tuple[Any, ...],
-    parts: tuple[int, ...],
-    options: Options,
-) -> list[Any]:
+def _whole(X: Any, Y: Any, symmetric: bool, shares: _Shares, options: Options) -> list[Any]:
     """The matrices at once; JAX arrays of doubles."""
     import jax.numpy as jnp
 
     ids: Any = np.arange(len(X)) if symmetric else np.full(len(X), -1)
-    one, two, first, second = extras
-    mesh = options.mesh
+    rows, mesh = shares.rows, options.mesh
     extra = -len(X) % (1 if mesh is None else mesh.size)
     if extra:
-        X = jnp.concatenate([X, X[:1].repeat(extra, axis=0)])
-        ids, one, first = (jnp.concatenate([v, v[:1].repeat(extra)]) for v in (ids, one, first))
-    height = _height(options.memory, len(Y), len(parts))
-    found = _compiled(parts, _shape(table), mesh, height)(
-        X, Y, ids, one, two, first, second, *_coefficients(table)
+        X, ids, *rows = (
+            jnp.concatenate([v, v[:1].repeat(extra, axis=0)])
+            for v in map(jnp.asarray, (X, ids, *rows))
+        )
+    height = _height(options.memory, len(Y), shares.parts)
+    found = _compiled(shares.program, mesh, height, shares.parts)(
+        X, Y, ids, tuple(rows), shares.columns, shares.whole
     )
     return [value[: len(value) - extra] for value in found]
 
@@ -167,14 +225,12 @@ def run_jax(
     import jax
     import jax.numpy as jnp
 
-    plan = _table_of(job.plan)
-    table = plan.table
-    one, two, first, second = _extras(plan, len(job.left), len(job.right))
     devices = 1 if mesh is None else mesh.size
     height = -(-job.block // devices) * devices
     with jax.enable_x64(True):
-        function = _compiled(job.parts, _shape(table), mesh, height)
-        right, coefficients = jnp.asarray(job.right.rows), _coefficients(table)
+        shares = _shares(job.plan, job.parts, len(job.left), len(job.right))
+        function = _compiled(shares.program, mesh, height, len(job.parts))
+        right = jnp.asarray(job.right.rows)
         for k, rows in enumerate(job.stripes):
             if not sink.has(k):
                 index = np.minimum(np.arange(rows.start, rows.start + height), rows.stop - 1)
@@ -183,11 +239,9 @@ def run_jax(
                     job.left.rows[index],
                     right,
                     ids,
-                    one[index],
-                    two,
-                    first[index],
-                    second,
-                    *coefficients,
+                    tuple(values[index] for values in shares.rows),
+                    shares.columns,
+                    shares.whole,
                 )
                 for part, values in zip(job.parts, found, strict=True):
                     sink.write(
@@ -200,9 +254,8 @@ def run_jax(
             advance((rows.stop - rows.start) * (len(job.right) - job.columns(rows).start))
 
 
-def _shape(table: AngleTable) -> tuple[int, int]:
-    rows = table.all_rows
-    return rows.octaves, rows.first
+def _lookup_of(table: AngleTable, parts: tuple[int, ...]) -> _Lookup:
+    return _Lookup(parts, table.all_rows.octaves, table.all_rows.first)
 
 
 def _coefficients(table: AngleTable) -> tuple[Any, ...]:
@@ -211,35 +264,37 @@ def _coefficients(table: AngleTable) -> tuple[Any, ...]:
 
     rows = table.all_rows
     if "jax" not in rows.on_device:
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             rows.on_device["jax"] = jnp.asarray(rows.coefficients)
     return (rows.on_device["jax"],)
 
 
 @lru_cache(maxsize=32)
 def _compiled(
-    parts: tuple[int, ...], shape: tuple[int, int], mesh: Any, height: int
+    program: _Lookup | _Clenshaw, mesh: Any, height: int, parts: int
 ) -> Callable[..., Any]:
-    """(X, Y, ids, scales, classes, table) -> matrices.
+    """(X, Y, ids, rows, columns, whole) -> matrices; see :class:`_Shares`.
 
     ``ids``: the column each row is identical with, or -1; ``height``: rows at once.
     """
     import jax
     from jax.sharding import PartitionSpec
 
-    function = partial(_stacked, parts, shape, height)
+    function = partial(_stacked, program, height)
     if mesh is None:
         return jax.jit(function)
     mesh = jax.sharding.Mesh(mesh.devices.reshape(-1), ("rows",))
     split, whole = PartitionSpec("rows"), PartitionSpec()
-    specs = (split, whole, split, split, whole, split, whole, whole)
+    specs = (split, whole, split, split, whole, whole)
     mapped = jax.jit(
         jax.shard_map(
-            function, mesh=mesh, in_specs=specs, out_specs=[split] * len(parts), check_vma=False
+            function, mesh=mesh, in_specs=specs, out_specs=[split] * parts, check_vma=False
         )
     )
     places = [jax.sharding.NamedSharding(mesh, spec) for spec in specs]
-    return lambda *arguments: mapped(*jax.device_put(arguments, tuple(places)))
+    return lambda *arguments: mapped(
+        *(jax.device_put(value, place) for value, place in zip(arguments, places, strict=True))
+    )
 
 
 def _height(memory: int | None, columns: int, parts: int) -> int:
@@ -249,46 +304,32 @@ def _height(memory: int | None, columns: int, parts: int) -> int:
 
 
 def _stacked(
-    parts: tuple[int, ...],
-    shape: tuple[int, int],
-    height: int,
-    X: Any,
-    Y: Any,
-    ids: Any,
-    one: Any,
-    two: Any,
-    first: Any,
-    *rest: Any,
+    program: Any, height: int, X: Any, Y: Any, ids: Any, rows: Any, columns: Any, whole: Any
 ) -> list[Any]:
     """The matrices, ``height`` rows at a time."""
+    import jax
     import jax.numpy as jnp
     from jax import lax
 
+    def block(some: Any) -> list[Any]:
+        x, names, own = some
+        w, upper = _distances(x, Y, names)
+        return program(w, upper, own, columns, whole)
+
     if len(X) <= height:
-        return _block(parts, shape, X, Y, ids, one, two, first, *rest)
+        return block((X, ids, rows))
     extra = -len(X) % height
-    rows = [
-        jnp.concatenate([v, v[:1].repeat(extra, axis=0)]).reshape(-1, height, *v.shape[1:])
-        for v in (X, ids, one, first)
-    ]
-    found = lax.map(
-        lambda r: _block(parts, shape, r[0], Y, r[1], r[2], two, r[3], *rest), tuple(rows)
+    cut = jax.tree.map(
+        lambda v: jnp.concatenate([v, v[:1].repeat(extra, axis=0)]).reshape(
+            -1, height, *v.shape[1:]
+        ),
+        (X, ids, rows),
     )
-    return [values.reshape(-1, len(Y))[: len(X)] for values in found]
+    return [values.reshape(-1, len(Y))[: len(X)] for values in lax.map(block, cut)]
 
 
-def _block(
-    parts: tuple[int, ...],
-    shape: tuple[int, int],
-    X: Any,
-    Y: Any,
-    ids: Any,
-    one: Any,
-    two: Any,
-    first: Any,
-    second: Any,
-    table: Any,
-) -> list[Any]:
+def _distances(X: Any, Y: Any, ids: Any) -> tuple[Any, Any]:
+    """(w, upper): the distances of c from 1 or, where ``upper``, from -1."""
     import jax.numpy as jnp
     from jax import lax
 
@@ -297,13 +338,7 @@ def _block(
     upper = cosine < 0
     same = ids[:, None] == jnp.arange(len(Y))[None, :]
     w = jnp.where(same, 0.0, 1 - jnp.abs(cosine))
-    near = (w < NEAR) & ~same
-    w = _sharpened(X, Y, long, wide, w, upper, near)
-    high = jnp.maximum(first[:, None], second[None, :])
-    low = jnp.minimum(first[:, None], second[None, :])
-    side = shape[0] * PARTS + 2
-    start = ((high * (high + 1) // 2 + low) * 2 + upper) * side
-    return [_lookup()(shape, w, start, table[part]) * one[:, None] * two[None, :] for part in parts]
+    return _sharpened(X, Y, long, wide, w, upper, (w < NEAR) & ~same), upper
 
 
 def _sharpened(X: Any, Y: Any, long: Any, wide: Any, w: Any, upper: Any, near: Any) -> Any:

@@ -35,11 +35,11 @@ class Widths(Protocol):
 class Kernels(Widths, Protocol):
     """The options of kernel matrices.
 
-    A plan for rows of given q values, and, for data that are not known yet, a table T and a degree
-    k with ``K = T(c) (q1 q2)^(k/2)``.
+    A plan for rows of given q values (``tabled``: by a table however few the pairs), and, for data
+    that are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``.
     """
 
-    def plan(self, left: Array, right: Array, tolerance: float) -> Plan: ...
+    def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> Plan: ...
     def by_angle(self) -> tuple[AngleTable, int]: ...
 
 
@@ -51,7 +51,7 @@ class Options:
     out: Any = None
     block_rows: int | None = None
     memory: int | None = None
-    progress: bool = False
+    progress: bool | None = None
     backend: str | None = None
     mesh: Any = None
 
@@ -60,7 +60,8 @@ class Options:
             choice(self.backend, "backend", BACKENDS)
         if self.mesh is not None:
             _check_mesh(self.mesh, self.backend)
-        truth(self.progress, "progress")
+        if self.progress is not None:
+            truth(self.progress, "progress")
         for name in ("block_rows", "memory"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, whole(getattr(self, name), name, 1))

@@ -5,8 +5,9 @@ By table, or by the general recursion in (c, q1, q2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +21,44 @@ PairFunction = Callable[[Gap, Array, Array], Array]
 
 _PAIRS_AT_ONCE = 1 << 17
 _TABLE_AT_ONCE = 1 << 15
+
+
+class Plan(Protocol):
+    """How the kernels of a chunk of pairs are computed.
+
+    ``at_once``: pairs in a chunk; ``error_bound``: relative; ``method``: a description for
+    people; ``fingerprint``: values that tell one plan from another.
+    """
+
+    @property
+    def at_once(self) -> int: ...
+    @property
+    def error_bound(self) -> float: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def fingerprint(self) -> list[float]: ...
+    def fill(
+        self,
+        w: Array,
+        upper: Array,
+        rows: slice,
+        columns: slice,
+        near: Array,
+        parts: tuple[int, ...],
+        out: tuple[Array, ...],
+    ) -> None:
+        """Kernels at distances w (rows, columns) from c = 1 or, where ``upper``, -1, into ``out``.
+
+        w is overwritten.
+
+        ``near``: flat indices of the pairs with w < NEAR.
+        """
+        ...
+
+    def cut(self, rows: Array, columns: Array) -> Plan:
+        """The plan of some rows and columns."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +79,11 @@ class TablePlan:
         """Relative, of the table."""
         return self.table.error_bound
 
+    @property
+    def method(self) -> str:
+        """A description."""
+        return f"table in the angle between rows, relative error <= {self.error_bound:.0e}"
+
     def fill(
         self,
         w: Array,
@@ -50,12 +94,7 @@ class TablePlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """Kernels at distances w (rows, columns) from c = 1 or, where ``upper``, -1, into ``out``.
-
-        w is overwritten.
-
-        ``near``: flat indices of the pairs with w < NEAR.
-        """
+        """As :meth:`Plan.fill`."""
         flat, sides = w.reshape(-1), upper.reshape(-1)
         bank = None if self.classes is None else self._banks(rows, columns)
         special = None
@@ -75,6 +114,14 @@ class TablePlan:
                 values *= self.scale[0][rows, None]
                 values *= self.scale[1][None, columns]
 
+    def cut(self, rows: Array, columns: Array) -> TablePlan:
+        """The plan of some rows and columns."""
+        classes, scale = (
+            None if pair is None else (pair[0][rows], pair[1][columns])
+            for pair in (self.classes, self.scale)
+        )
+        return TablePlan(self.table, classes, scale)
+
     def _banks(self, rows: slice, columns: slice) -> Array:
         assert self.classes is not None
         one, two = self.classes[0][rows, None], self.classes[1][None, columns]
@@ -88,65 +135,6 @@ class TablePlan:
 
 
 @dataclass(frozen=True, eq=False)
-class LevelPlan:
-    """Kernels by interpolation in the q values of both rows.
-
-    One table per pair of ``levels``, weighted.
-
-    ``weights``: (rows, levels) and (columns, levels), the weight of each level in a row.
-    ``error_bound``: relative, as that of a table.
-    """
-
-    table: AngleTable
-    weights: tuple[Array, Array]
-    error_bound: float
-    at_once: int = _TABLE_AT_ONCE
-
-    def fill(
-        self,
-        w: Array,
-        upper: Array,
-        rows: slice,
-        columns: slice,
-        near: Array,
-        parts: tuple[int, ...],
-        out: tuple[Array, ...],
-    ) -> None:
-        """As :meth:`TablePlan.fill`."""
-        flat, sides = w.reshape(-1), upper.reshape(-1)
-        shares = [share.reshape(-1) for share in self._shares(rows, columns)]
-        special = np.zeros((2, near.size))
-        if near.size:
-            every = self.table.every_bank(flat[near], sides[near])
-            special = np.einsum("bpn,bn->pn", every, np.stack([share[near] for share in shares]))
-        tabled = self.table.near_rows
-        row, t = tabled.locate(flat, sides)
-        value, work = np.empty(flat.size), np.empty(flat.size)
-        for part, values in zip(parts, out, strict=True):
-            filled = values.reshape(-1)
-            filled[:] = 0.0
-            for bank, share in enumerate(shares):
-                tabled.values(part, row + 2 * tabled.side * bank, t, value, work)
-                value *= share
-                filled += value
-            filled[near] = special[part]
-
-    def _shares(self, rows: slice, columns: slice) -> Iterator[Array]:
-        """The weight of every bank at the pairs, in the order of the banks."""
-        one, two = self.weights[0][rows], self.weights[1][columns]
-        for i in range(one.shape[1]):
-            for j in range(i + 1):
-                share = np.outer(one[:, i], two[:, j])
-                yield share if i == j else share + np.outer(one[:, j], two[:, i])
-
-    @cached_property
-    def fingerprint(self) -> list[float]:
-        """Values that tell one plan from another."""
-        weights = [float(v) for side in self.weights for v in side.sum(axis=0)]
-        return [*self.table.fingerprint, *weights]
-
-
-@dataclass(frozen=True, eq=False)
 class PairPlan:
     """Kernels by the general recursion at every pair."""
 
@@ -154,6 +142,7 @@ class PairPlan:
     q: tuple[Array, Array]
     at_once: int = _PAIRS_AT_ONCE
     error_bound: float = 0.0
+    method: str = "recursion through the layers for every pair of rows"
 
     def fill(
         self,
@@ -165,7 +154,7 @@ class PairPlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`TablePlan.fill`."""
+        """As :meth:`Plan.fill`."""
         one = np.broadcast_to(self.q[0][rows, None], w.shape).ravel()
         two = np.broadcast_to(self.q[1][None, columns], w.shape).ravel()
         flat, sides = np.clip(w.reshape(-1), 0.0, 1.0), upper.reshape(-1)
@@ -173,6 +162,10 @@ class PairPlan:
         found = self.function(gap, one, two)
         for part, values in zip(parts, out, strict=True):
             values.reshape(-1)[:] = found[part]
+
+    def cut(self, rows: Array, columns: Array) -> PairPlan:
+        """The plan of some rows and columns."""
+        return PairPlan(self.function, (self.q[0][rows], self.q[1][columns]))
 
     @cached_property
     def fingerprint(self) -> list[float]:
@@ -189,6 +182,3 @@ def _summary(pair: tuple[Array, Array]) -> list[float]:
         for v in pair
         for weights in (np.ones(len(v)), np.arange(1.0, len(v) + 1))
     ]
-
-
-Plan = TablePlan | LevelPlan | PairPlan

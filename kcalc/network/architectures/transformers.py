@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ...fields.arguments import as_number
+from ...fields.arguments import as_number, one_number
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.plain_arguments import choice, extents, mapping, truth, whole
 from .. import layers as L
@@ -408,20 +408,22 @@ def t5(
     activation: Any = "relu",
     gated: bool = False,
     factor: Any = 1.0,
+    relative: bool = True,
 ) -> Network:
-    """T5's encoder without its relative position biases.
-
-    RMSNorm, no biases, scores without ``1 / sqrt(key_width)``.
+    """T5's encoder: RMSNorm, no biases of layers, scores without ``1 / sqrt(key_width)``.
 
     Weights have the standard deviations of the released code: ``factor / sqrt(features key_width)``
-    for queries, ``factor / sqrt(fan_in)`` for others, ``factor`` for embeddings. ``gated``: version
-    1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
+    for queries, ``factor / sqrt(fan_in)`` for others, ``factor`` for embeddings, and
+    ``factor / sqrt(features)`` for the biases of scores by distance, 32 buckets up to a distance of
+    128. ``relative=False`` leaves these biases out, which makes all tokens alike. ``gated``:
+    version 1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
     """
     width = whole(key_width, "key_width", 1)
     scale = as_number(factor, "factor")
-    stack = _T5(
-        features, heads, None, L.RMSNorm, bias=False, attention={"key_width": width, "scale": 1}
-    )
+    attention: dict[str, Any] = {"key_width": width, "scale": 1}
+    if truth(relative, "relative"):
+        attention["relative"] = (one_number(scale, "factor") / math.sqrt(features), 32, 128)
+    stack = _T5(features, heads, None, L.RMSNorm, bias=False, attention=attention)
     stack.factor = scale
     below = stack.add("ids", L.Input())
     below = stack.add("embedding", L.Embedding(features, vocabulary, scale), below)

@@ -1,0 +1,138 @@
+"""What shaped copies of models compute, beside what is predicted of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import kcalc as kc
+from kcalc.network.layers import Opaque
+
+from .architectures import WIDTH, Architecture
+
+BATCHES, TOLERANCE = 8, 0.1
+DRAWS, PRECISION, SECONDS = (4, 64), 0.02, 8.0
+APART = 10_000  # of the seeds of weights from those of inputs
+
+
+class Watched(torch.fx.Interpreter):
+    """A run of a graph that keeps the mean squares of some nodes."""
+
+    def __init__(self, module: torch.fx.GraphModule, names: set[str]) -> None:
+        super().__init__(module)
+        self.names, self.found = names, {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.names:
+            self.found[n.name] = float(value.detach().double().square().mean())
+        return value
+
+
+def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
+    """Inputs with q = 1 at every location, alike at all of them: what the kernel maps are about."""
+    found = []
+    seeds = range(BATCHES * seed, BATCHES * (seed + 1))
+    for parts in zip(*map(entry.example, seeds), strict=True):
+        x = torch.cat(parts)
+        if x.is_floating_point() and x.ndim > 2:
+            x = x[(..., *(slice(0, 1),) * (x.ndim - 2))].expand_as(x).clone()
+        if x.is_floating_point() and x.ndim > 1:
+            x = x / x.square().mean(1, keepdim=True).sqrt()
+        found.append(x)
+    return tuple(found)
+
+
+def predicted(network: kc.Network) -> dict[Any, float]:
+    """q at every node of the shaped network for inputs with q = 1; nothing where it has none."""
+    if network.nodes_of(Opaque):
+        return {}
+    for more in ({}, {"assume_independent": True}):
+        try:
+            return {node: float(q) for node, q in kc.q_values(network, 1.0, **more).items()}
+        except (kc.KcalcError, TypeError):
+            continue
+    return {}
+
+
+def watched_node(network: kc.Network, wanted: dict[Any, float]) -> tuple[Any, int]:
+    """The last node of at least 512 channels, the widest of all where there is none."""
+    widths = {node: network.features[node] for node in network if node in wanted}
+    known = {node: k for node, k in widths.items() if isinstance(k, int)}
+    if not known:
+        return None, 0
+    wide = [node for node, k in known.items() if k >= WIDTH]
+    node = wide[-1] if wide else max(known, key=known.__getitem__)
+    return node, known[node]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Whether the outputs of shaped copies are finite, and q at one node over the predicted one.
+
+    ``ratio`` is the mean over ``draws`` draws of the weights, ``error`` its standard error; both
+    are NaN where nothing was predicted. ``width``: the channels of the node.
+    """
+
+    finite: bool
+    ratio: float = math.nan
+    error: float = math.nan
+    width: int = 0
+    draws: int = 0
+
+    @property
+    def close(self) -> bool:
+        """Whether q lies within 10 % of the predicted one."""
+        return abs(self.ratio - 1) <= TOLERANCE
+
+    @property
+    def off(self) -> bool:
+        """Whether q lies further off than 10 %, and than three standard errors."""
+        return abs(self.ratio - 1) > max(TOLERANCE, 3 * self.error)
+
+    def __str__(self) -> str:
+        if not self.finite:
+            return "**not finite**"
+        if math.isnan(self.ratio):
+            return "finite"
+        text = f"{self.ratio:.2f} ± {self.error:.2f}"
+        text += "" if self.width >= WIDTH else f" (width {self.width})"
+        return f"**{text}**" if self.off else text
+
+
+def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> Copy:
+    """What shaped copies of a model compute.
+
+    With new weights until the standard error is below ``PRECISION``, or ``SECONDS`` of processor
+    time are over.
+
+    Raises: KcalcError where the model takes no copy.
+    """
+    network = getattr(shaping, "network", None)
+    wanted = {} if network is None else predicted(network)
+    node, width = watched_node(network, wanted) if network is not None else (None, 0)
+    ratios: list[float] = []
+    start = time.process_time()
+    for seed in range(DRAWS[1]):
+        torch.manual_seed(APART + seed)
+        new = shaping.apply_to(model)
+        names = {new.kcalc_nodes[node]} if node in new.kcalc_nodes else set()
+        run = Watched(new, names)
+        with torch.no_grad():
+            outputs = run.run(*alike(entry, seed))
+        leaves = outputs if isinstance(outputs, tuple) else (outputs,)
+        if not all(bool(torch.isfinite(y).all()) for y in leaves):
+            return Copy(False)
+        ratios += [value / wanted[node] for value in run.found.values()]
+        if not ratios:
+            return Copy(True)
+        error = float(np.std(ratios, ddof=1) / len(ratios) ** 0.5) if seed else math.inf
+        late = time.process_time() - start > SECONDS
+        if seed + 1 >= DRAWS[0] and (error < PRECISION or late):
+            break
+    return Copy(True, float(np.mean(ratios)), error, width, len(ratios))

@@ -1,0 +1,47 @@
+"""Channels that reshapes and transpositions put in another order, as a channel shuffle does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from ..layout import channel_axes
+from ..trace import Op, Pass, Reorder, Reshape, Trace, Transpose
+from .editing import Edit
+
+LARGEST = 2**24  # numbers in an array whose places are followed one by one
+
+
+def with_orders(trace: Trace) -> Edit:
+    """The operations with a reshape, a transposition and a reshape as one :class:`Reorder`.
+
+    Where together they change nothing but the order of the channels.
+    """
+    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+
+    def before(op: Op) -> Op:
+        """The operation that an operation reads, past those that change nothing."""
+        read = edit.ops[op.reads[0]]
+        return before(read) if isinstance(read, Pass) and read.reads else read
+
+    for last in [op for op in trace.ops if isinstance(op, Reshape)]:
+        turn = before(last)
+        if not isinstance(turn, Transpose) or not isinstance(first := before(turn), Reshape):
+            continue
+        origin = edit.ops[first.reads[0]]
+        if origin.shape != last.shape or prod(last.shape) > LARGEST:
+            continue
+        places = np.arange(prod(origin.shape)).reshape(origin.shape)
+        moved = places.reshape(first.shape).transpose(turn.order).reshape(last.shape)
+        axis = channel_axes(replace(trace, ops=tuple(edit.ops.values())))[origin.name]
+        if axis is None:
+            continue
+        line = np.moveaxis(moved, axis, 0).reshape(last.shape[axis], -1)[:, 0]
+        order = line // prod(origin.shape[axis + 1 :]) % last.shape[axis]
+        if (np.diff(order) != 1).any() and (places.take(order, axis) == moved).all():
+            told = {"name": last.name, "shape": last.shape, "source": last.source}
+            given = {"axis": axis, "order": tuple(order.tolist())}
+            edit.ops[last.name] = Reorder(**told, reads=(origin.name,), **given)
+    return edit

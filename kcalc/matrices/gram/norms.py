@@ -1,0 +1,393 @@
+"""Kernels of rows of many norms: one Chebyshev table in the angle and in log q of both rows.
+
+The kernel of two rows is a function F(x, log q1, log q2), x a coordinate of the gap 1 - c. As a
+Chebyshev series in x its coefficients are functions of q1 and q2, symmetric and of low rank, so
+that those of all pairs of rows are products of a factor per row and a factor per column. The series
+is summed by Clenshaw's rule, at a cost that knows nothing of the network's depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.fft import dct
+
+from ...fields.gaps import Gap
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import cached_property
+from .plans import PairFunction
+from .tables import AngleTable
+
+Array = np.ndarray
+
+ACCURATE = 4e-11
+"""Greatest error bound of a table that is used."""
+
+_STEP = 0.25  # ranges of log q are rounded outwards to its multiples, to serve further data
+_OFFSETS = tuple(4.0**k for k in range(2, -14, -1))
+_MOST_ANGLES, _MOST_NORMS = 384, 64
+_CUT = 1e-14  # of the largest coefficient: smaller ones are left out
+_SAFETY, _ROUNDING = 4.0, 1e-14
+_PROBES = 48
+_PAIRS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """x in [-1, 1] of a gap u in [0, 2], increasing; kernels are short Chebyshev series in x.
+
+    x is linear in log(u + offset), or if ``both`` in log((u + offset) / (2 - u + offset)): where a
+    kernel is singular beyond the ends of [0, 2] at distances of about the offset, it is regular in
+    x on a wide strip.
+    """
+
+    offset: float
+    both: bool
+
+    @property
+    def length(self) -> float:
+        """log(1 + 2/offset)."""
+        return math.log1p(2 / self.offset)
+
+    def __call__(self, w: Any, upper: Any, xp: Any = np) -> Any:
+        """x at distances w <= 1 from the gap 0 or, where ``upper``, from the gap 2."""
+        if self.both:
+            far = xp.log((w + self.offset) / (2 + self.offset - w)) / self.length
+            return xp.where(upper, -far, far)
+        gap = xp.where(upper, 2 - w, w)
+        return xp.log(gap + self.offset) * (2 / self.length) - (
+            1 + 2 * math.log(self.offset) / self.length
+        )
+
+    def gaps(self, x: Array) -> Gap:
+        """The gaps at coordinates x."""
+        a, span = self.offset, self.length
+        if self.both:
+            sides = (
+                -a * (2 + a) * np.expm1(-span * (1 + t)) / (a + (2 + a) * np.exp(-span * (1 + t)))
+                for t in (x, -x)
+            )
+            return Gap.of(*sides)
+        return Gap.of(a * np.expm1(span * (1 + x) / 2), -(2 + a) * np.expm1(-span * (1 - x) / 2))
+
+
+def nodes(count: int) -> Array:
+    """The Chebyshev points cos((k + 1/2) pi / count), k = 0, 1, ..."""
+    return np.cos((np.arange(count) + 0.5) * np.pi / count)
+
+
+def _series(values: Array, axis: int) -> Array:
+    """Chebyshev coefficients of functions of which the values at the nodes are given."""
+    found = dct(values, type=2, axis=axis) / values.shape[axis]
+    np.moveaxis(found, axis, 0)[0] /= 2
+    return found
+
+
+def _needed(coefficients: Array, axis: int) -> int:
+    """The number of leading coefficients along an axis that are not rounding."""
+    sizes = np.abs(np.moveaxis(coefficients, axis, 0)).reshape(coefficients.shape[axis], -1).max(1)
+    return 1 + int(np.flatnonzero(sizes > _CUT * sizes.max()).max(initial=0))
+
+
+@dataclass(frozen=True, eq=False)
+class NormTable:
+    """NNGP and NTK of pairs whose log q lie in [low, high].
+
+    ``scale``: Chebyshev coefficients in log q of the logarithm of sqrt(NNGP(x, x)), by which both
+    kernels are divided. ``ranks`` [part][degree in x] and ``bases`` [part]: the factors (sum of the
+    ranks, count) of the coefficients, as Chebyshev coefficients in log q; ``signs`` [part]: the
+    signs of their products. error_bound: of |table - kernel| over |kernel| or, where it is larger,
+    a hundredth of sqrt(K(x, x) K(y, y)), measured at random pairs and multiplied by 4.
+    evaluations: at how many pairs the exact kernels were evaluated.
+    """
+
+    coordinate: Coordinate
+    low: float
+    high: float
+    scale: Array
+    ranks: tuple[tuple[int, ...], tuple[int, ...]]
+    bases: tuple[Array, Array]
+    signs: tuple[Array, Array]
+    evaluations: int
+    error_bound: float = 0.0
+
+    def factors(self, part: int, q: Array) -> Array:
+        """The factors of rows of q values ``q`` (n,): (sum of the ranks, n)."""
+        log = self._log(q)
+        waves = np.polynomial.chebyshev.chebvander(log, len(self.scale) - 1)
+        size = np.exp(waves @ self.scale)
+        count = self.bases[part].shape[1]
+        return np.ascontiguousarray((self.bases[part] @ waves[:, :count].T) * size)
+
+    def _log(self, q: Array) -> Array:
+        return np.clip((2 * np.log(q) - self.low - self.high) / (self.high - self.low), -1, 1)
+
+    def at(self, gap: Gap, q1: Array, q2: Array) -> Array:
+        """(NNGP, NTK) of some pairs, (2, n)."""
+        flat, rest = np.asarray(gap), np.asarray(gap.rest)
+        x = self.coordinate(np.minimum(flat, rest), flat > rest)
+        out = np.empty((2, flat.size))
+        for part in (0, 1):
+            one, two = self.factors(part, q1), self.factors(part, q2)
+            products = one * two * self.signs[part][:, None]
+            starts = np.cumsum((0, *self.ranks[part]))
+            series = np.array([products[a:b].sum(axis=0) for a, b in pairwise(starts)])
+            out[part] = np.polynomial.chebyshev.chebval(x, series, tensor=False)
+        return out
+
+    def __repr__(self) -> str:
+        return (
+            f"NormTable(log q {self.low:g} to {self.high:g}, {len(self.scale)} values, "
+            f"{self.evaluations} evaluations, error <= {self.error_bound:.1e})"
+        )
+
+
+def q_range(*q: Array) -> tuple[float, float]:
+    """(low, high): the least and the greatest log q, rounded outwards to multiples of 0.25."""
+    low, high = (float(f([f(np.log(v)) for v in q])) for f in (np.min, np.max))
+    return math.floor(low / _STEP) * _STEP, max(
+        math.ceil(high / _STEP) * _STEP, math.floor(low / _STEP) * _STEP + _STEP
+    )
+
+
+def tabulate_norms(
+    pairs: PairFunction,
+    angle: Callable[[float], AngleTable],
+    low: float,
+    high: float,
+    odd: bool = False,
+) -> NormTable | None:
+    """The table of ``pairs`` for log q in [low, high], or None where no short series serves.
+
+    ``angle``: q -> the table of pairs of that q; ``odd``: as for :func:`.tables.tabulate`.
+    """
+    try:
+        coordinate, angles = _coordinate(angle(math.exp(high)), odd)
+    except (OverflowError, KcalcError):  # kernels of the rows themselves may yet be finite
+        return None
+    norms = _norm_count(pairs, low, high)
+    while angles <= _MOST_ANGLES and norms <= _MOST_NORMS:
+        found, wants = _tabulated(pairs, coordinate, (angles, norms), (low, high), odd)
+        if found is None:
+            return None
+        found = _measured(found, pairs)
+        if found.error_bound <= ACCURATE:
+            return found
+        more = [
+            math.ceil(0.7 * n) * 2 if want >= n else n
+            for n, want in zip((angles, norms), wants, strict=True)
+        ]
+        if more == [angles, norms]:
+            return None
+        angles, norms = more
+    return None
+
+
+def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
+    """(the coordinate of the shortest series, an even length) for the kernels of one q value."""
+    best: tuple[Coordinate, int] | None = None
+    count = _MOST_ANGLES
+    for both in (True,) if odd else (False, True):
+        for offset in _OFFSETS:
+            coordinate = Coordinate(offset, both)
+            gap = coordinate.gaps(nodes(count))
+            flat, rest = np.asarray(gap), np.asarray(gap.rest)
+            values = table.at(np.minimum(flat, rest), flat > rest)
+            length = max(_needed(_series(v[None], 1), 1) for v in values)
+            if best is None or length < best[1]:
+                best = coordinate, length
+    assert best is not None
+    return best[0], 2 * (best[1] // 2) + 4
+
+
+def _norm_count(pairs: PairFunction, low: float, high: float) -> int:
+    """The number of q values needed, from kernels with the largest q."""
+    spread = high - low
+    count = min(_MOST_NORMS, 16 + math.ceil(10 * spread))
+    q = np.exp((low + high) / 2 + spread / 2 * nodes(count))
+    gap = np.array([1e-12, 0.01, 0.3, 1.0, 1.9])
+    one, other = np.repeat(q, gap.size), np.full(count * gap.size, math.exp(high))
+    gaps = Gap.of(np.tile(gap, count), 2 - np.tile(gap, count))
+    values = pairs(gaps, one, other) / np.sqrt(pairs(Gap.of(0 * gaps, 2 + 0 * gaps), one, one)[:1])
+    return _needed(_series(values.reshape(2, count, gap.size), 1), 1) + 1
+
+
+def _tabulated(
+    pairs: PairFunction,
+    coordinate: Coordinate,
+    counts: tuple[int, int],
+    ends: tuple[float, float],
+    odd: bool,
+) -> tuple[NormTable | None, tuple[int, int]]:
+    """(table, numbers of angles and of norms whose coefficients matter)."""
+    (angles, norms), (low, high) = counts, ends
+    q = np.exp((low + high) / 2 + (high - low) / 2 * nodes(norms))
+    gap = coordinate.gaps(nodes(angles)[angles // 2 if odd else 0 :])
+    one, two = np.tril_indices(norms)
+    values = np.concatenate(
+        [
+            pairs(
+                Gap.of(*(np.tile(np.asarray(side), len(some)) for side in (gap, gap.rest))),
+                np.repeat(q[some], gap.size),
+                np.repeat(q[others], gap.size),
+            )
+            for some, others in _chunks(one, two, max(1, _PAIRS_AT_ONCE // gap.size))
+        ],
+        axis=1,
+    ).reshape(2, -1, gap.size)
+    evaluations = values[0].size + norms
+    if odd:
+        values = np.concatenate([-values[..., ::-1], values], axis=2)
+    size = np.sqrt(pairs(Gap.of(np.zeros(norms), np.full(norms, 2.0)), q, q)[0])
+    if not (np.isfinite(values).all() and np.isfinite(size).all() and (size > 0).all()):
+        return None, (0, 0)
+    grid = np.empty((2, norms, norms, angles))
+    grid[:, one, two] = grid[:, two, one] = values / (size[one] * size[two])[:, None]
+    series = _series(_series(_series(grid, 3), 2), 1)
+    wants = tuple(max(_needed(part, axis) for part in series) for axis in (2, 0))
+    scale = _series(np.log(size), 0)
+    ranks, bases, signs = zip(*(_factored(part) for part in series), strict=True)
+    return (
+        NormTable(coordinate, low, high, scale, ranks, bases, signs, evaluations),
+        wants,  # type: ignore[return-value]
+    )
+
+
+def _chunks(one: Array, two: Array, step: int) -> list[tuple[Array, Array]]:
+    return [(one[k : k + step], two[k : k + step]) for k in range(0, len(one), step)]
+
+
+def _factored(series: Array) -> tuple[tuple[int, ...], Array, Array]:
+    """(ranks, bases, signs) of the symmetric coefficients (norms, norms, degrees in x)."""
+    ranks, bases, signs = [], [], []
+    largest = np.abs(series).max()
+    for degree in range(_needed(series, 2)):
+        matrix = series[..., degree]
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+        keep = np.abs(values) > _CUT / 4 * largest
+        ranks.append(int(keep.sum()))
+        bases.append((vectors[:, keep] * np.sqrt(np.abs(values[keep]))).T)
+        signs.append(np.sign(values[keep]))
+    return tuple(ranks), np.concatenate(bases), np.concatenate(signs)
+
+
+def _measured(table: NormTable, pairs: PairFunction) -> NormTable:
+    """The table with its error at random pairs, some of close angles and q values."""
+    random = np.random.default_rng(0)
+    some = np.exp(np.append(random.uniform(table.low, table.high, 6), (table.low, table.high)))
+    some = np.append(some, some[:6] * (1 - 10.0 ** -random.uniform(2, 12, 6)))
+    one, two = some[random.integers(0, some.size, (2, _PROBES))]
+    one[:8], two[:8] = some[[0, 1, 2, 3, 4, 5, 6, 7]], some[[8, 9, 10, 11, 12, 13, 7, 7]]
+    theta = random.uniform(0, np.pi, _PROBES)
+    theta[:16] = 10.0 ** -random.uniform(0, 8, 16)
+    theta[16:28] = np.pi, np.pi - 1e-3, *[0.0] * 10
+    two[20:] = np.where(np.arange(20, _PROBES) % 2, two[20:], one[20:])
+    gap = Gap.of(2 * np.sin(theta / 2) ** 2, 2 * np.cos(theta / 2) ** 2)
+    found, wanted = table.at(gap, one, two), pairs(gap, one, two)
+    zero = Gap.of(np.zeros(_PROBES), np.full(_PROBES, 2.0))
+    size = np.sqrt(table.at(zero, one, one) * table.at(zero, two, two))
+    error = np.abs(found - wanted) / np.maximum(np.abs(wanted), 1e-2 * size)
+    return replace(table, error_bound=_SAFETY * float(error.max()) + _ROUNDING)
+
+
+@dataclass(frozen=True, eq=False)
+class NormPlan:
+    """Kernels of the angle and of the q values of rows and columns by a :class:`NormTable`."""
+
+    table: NormTable
+    q: tuple[Array, Array]
+    at_once: int = 1 << 14
+
+    @property
+    def error_bound(self) -> float:
+        """Relative, of the table."""
+        return self.table.error_bound
+
+    @property
+    def method(self) -> str:
+        """A description."""
+        return (
+            "table in the angle between rows and in the q values of both, relative error <= "
+            f"{self.error_bound:.0e}"
+        )
+
+    @cached_property
+    def _factors(self) -> dict[int, tuple[Array, Array]]:
+        return {}
+
+    def factors(self, part: int) -> tuple[Array, Array]:
+        """Those of rows and columns, the signs with the columns."""
+        if part not in self._factors:
+            one = self.table.factors(part, self.q[0])
+            two = one if self.q[1] is self.q[0] else self.table.factors(part, self.q[1])
+            self._factors[part] = one, two * self.table.signs[part][:, None]
+        return self._factors[part]
+
+    def padded_factors(self, part: int) -> tuple[Array, Array]:
+        """The same as arrays (rows, degrees, rank) and (columns, degrees, rank), filled with 0."""
+        ranks = np.array(self.table.ranks[part])
+        place = np.arange(ranks.max()) < ranks[:, None]
+        out = []
+        for side in self.factors(part):
+            out.append(np.zeros((side.shape[1], *place.shape)))
+            out[-1][:, place] = side.T
+        return out[0], out[1]
+
+    def fill(
+        self,
+        w: Array,
+        upper: Array,
+        rows: slice,
+        columns: slice,
+        near: Array,
+        parts: tuple[int, ...],
+        out: tuple[Array, ...],
+    ) -> None:
+        """As :meth:`.plans.Plan.fill`."""
+        x = self.table.coordinate(np.clip(w, 0.0, 1.0), upper)
+        double = 2 * x
+        work = [np.empty(w.shape) for _ in range(4)]
+        for part, values in zip(parts, out, strict=True):
+            one, two = self.factors(part)
+            sides = one[:, rows], two[:, columns]
+            self._clenshaw((x, double), sides, self.table.ranks[part], work, values)
+
+    @staticmethod
+    def _clenshaw(
+        variable: tuple[Array, Array],
+        sides: tuple[Array, Array],
+        ranks: tuple[int, ...],
+        work: list[Array],
+        out: Array,
+    ) -> None:
+        """The sum of (one_k^T two_k) T_k(x) over degrees k, into ``out``; variable: x, 2 x."""
+        (x, double), (one, two), (product, last, before, new) = variable, sides, work
+        last[:] = before[:] = 0.0
+        stop = len(one)
+        for degree in range(len(ranks) - 1, -1, -1):
+            rank = ranks[degree]
+            np.multiply(double if degree else x, last, out=new)
+            new -= before
+            if rank:
+                np.matmul(one[stop - rank : stop].T, two[stop - rank : stop], out=product)
+                new += product
+            stop -= rank
+            last, before, new = new, last, before
+        out[:] = last
+
+    def cut(self, rows: Array, columns: Array) -> NormPlan:
+        """The plan of some rows and columns."""
+        return NormPlan(self.table, (self.q[0][rows], self.q[1][columns]))
+
+    @cached_property
+    def fingerprint(self) -> list[float]:
+        """Values that tell one plan from another."""
+        gap = np.array([0.0, 0.01, 0.3, 0.7, 1.0, 1.3, 1.9, 2.0])
+        q = np.exp(np.linspace(self.table.low, self.table.high, 8))
+        found = self.table.at(Gap.of(gap, 2 - gap), q, q[::-1])
+        return [float(v) for v in found.reshape(-1)]

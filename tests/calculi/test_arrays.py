@@ -1,0 +1,669 @@
+"""Networks on JAX arrays against plain NumPy, against PyTorch, and at initialisation against the
+kernel maps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_oracle
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+from monte_carlo import input_pair
+
+import kcalc as kc
+from kcalc.calculi import array_operations
+
+L = kc.layers
+TANH = kc.activation("tanh").transformed(0.4, 0.3, 2.0, -0.25)
+
+
+def network(*steps: tuple[Any, ...]) -> kc.Network:
+    """From (name, layer, parents...)."""
+    return kc.Network.from_steps((name, layer, tuple(parents)) for name, layer, *parents in steps)
+
+
+def dense_network() -> kc.Network:
+    """Every layer that needs no locations."""
+    return network(
+        ("x", L.Input()),
+        ("a", L.Affine(12, sigma_b=0.5), "x"),
+        ("t", L.Nonlinear(TANH), "a"),
+        ("g", L.Affine(6, groups=3, sigma_w=1.5), "t"),
+        ("r", L.Nonlinear("relu"), "g"),
+        ("ln", L.LayerNorm(), "r"),
+        ("b", L.Affine(6, bias=False), "ln"),
+        ("s", L.Sum((0.6, -0.8)), "g", "b"),
+        ("twice", L.Sum(), "s", "s"),
+        ("rms", L.RMSNorm(), "twice"),
+        ("p", L.Product(), "rms", "s"),
+        ("c", L.Concat(), "p", "t"),
+        ("k", L.Scale(-1.25), "c"),
+        ("d", L.Dropout(0.5), "k"),
+        ("i", L.Identity(), "d"),
+        ("y", L.Affine(5), "i"),
+    )
+
+
+def image_network() -> kc.Network:
+    """Convolutions with every padding, stride and grouping, and every pooling."""
+    return network(
+        ("x", L.Input(4, (9, 8))),
+        ("same", L.Affine(6, kernel=3, stride=2), "x"),
+        ("circular", L.Affine(6, kernel=(5, 3), padding="circular", groups=2, sigma_b=0.3), "same"),
+        ("phi", L.Nonlinear("softplus"), "circular"),
+        ("point", L.Affine(6, stride=(2, 1)), "phi"),
+        ("padded", L.Affine(4, kernel=(3, 2), padding=(2, 1)), "point"),
+        ("max", L.Pool("max", 3, 2, "same"), "phi"),
+        ("mean", L.Pool("mean", (3, 2)), "padded"),
+        ("weighted", L.Pool("weighted_mean", 3, 2, "same"), "padded"),
+        ("valid", L.Affine(3, kernel=2, padding="valid"), "max"),
+        ("ln", L.LayerNorm(), "valid"),
+        ("all", L.Pool("weighted_mean"), "ln"),
+        ("flat", L.Flatten(), "mean"),
+        ("top", L.Pool("max"), "weighted"),
+        ("centre", L.Pool("mean"), "padded"),
+        ("y", L.Concat(), "all", "flat", "top", "centre"),
+    )
+
+
+def relative(found: Any, expected: np.ndarray) -> float:
+    """The largest difference, relative to the size of what is expected."""
+    found = np.asarray(found, float)
+    assert found.shape == expected.shape
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [(dense_network(), (7, 10)), (image_network(), (3, 9, 8, 4))],
+    ids=["dense", "images"],
+)
+def test_every_node_is_what_numpy_makes_of_it(net: kc.Network, shape: tuple[int, ...]):
+    x = np.random.default_rng(0).standard_normal(shape)
+    model = kc.to_jax(net, weights="gaussian", dtype="float64")
+    params = model.init(3, x)
+    found = model.trace(params, x)
+    expected = array_oracle.run(net, x, model.unstack(params))
+    assert set(found) == set(net)
+    for node in net:
+        assert found[node].dtype == jnp.float64
+        assert relative(found[node], expected[node]) < 1e-13, node
+
+
+def test_ntk_parameterization_is_the_same_function_of_the_same_draws():
+    net = dense_network()
+    x = np.random.default_rng(1).standard_normal((4, 10)).astype(np.float32)
+    fan_in = {"a": 10, "g": 4, "b": 6, "y": 18}
+    models = {
+        name: kc.to_jax(net, weights="gaussian", parameterization=name)
+        for name in ("standard", "ntk")
+    }
+    params = {name: model.init(5, x) for name, model in models.items()}
+    for node, k in fan_in.items():
+        layer: Any = net.layer(node)
+        ratio = np.asarray(params["standard"][node]["weight"]) / np.asarray(
+            params["ntk"][node]["weight"]
+        )
+        assert np.allclose(ratio, float(layer.sigma_w) / np.sqrt(k), rtol=1e-5)
+    assert [node for node in fan_in if "bias" in params["ntk"][node]] == ["a"]
+    assert (
+        relative(
+            models["ntk"].apply(params["ntk"], x),
+            np.asarray(models["standard"].apply(params["standard"], x)),
+        )
+        < 1e-5
+    )
+
+
+def test_functions_transform():
+    """jit, vmap over examples and over draws, grad, shard_map, batch axes; finite gradients."""
+    net = kc.shape(kc.architectures.vanilla(4, "softplus", features=16), method="dks").network
+    model = kc.to_jax(net, {"affine_5": 3} if net.layer("affine_5").features is None else None)  # pyright: ignore
+    x = jax.random.normal(jax.random.key(0), (8, 16))
+    params = model.init(jax.random.key(1))
+    y = model.apply(params, x)
+    assert relative(jax.jit(model.apply)(params, x), np.asarray(y)) < 1e-6
+    assert (
+        relative(jax.jit(jax.vmap(lambda one: model.apply(params, one)))(x), np.asarray(y)) < 1e-6
+    )
+    assert (
+        relative(model.apply(params, x.reshape(2, 4, 16)), np.asarray(y).reshape(2, 4, -1)) < 1e-6
+    )
+    many = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(1), 3))
+    assert jax.jit(jax.vmap(model.apply, (0, None)))(many, x).shape == (3, *y.shape)
+    gradient = jax.jit(jax.grad(lambda p: (model.apply(p, x) ** 2).mean()))(params)
+    assert all(
+        bool(jnp.isfinite(leaf).all()) and float(jnp.abs(leaf).max()) > 0
+        for leaf in jax.tree.leaves(gradient)
+    )
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    parallel = jax.shard_map(
+        model.apply, mesh=mesh, in_specs=(spec(), spec("data")), out_specs=spec("data")
+    )
+    assert relative(jax.jit(parallel)(params, x), np.asarray(y)) < 1e-6
+
+
+def test_gradients_are_difference_quotients():
+    net = dense_network()
+    x = np.random.default_rng(2).standard_normal((2, 10))
+    model = kc.to_jax(net, weights="gaussian", dtype="float64", parameterization="ntk")
+    with jax.enable_x64(True):
+        params = model.init(0, x)
+
+        @jax.jit
+        def loss(p: Any) -> Any:
+            return jnp.sum(jnp.sin(model.apply(p, x)))
+
+        gradient = jax.jit(jax.grad(loss))(params)
+        direction = jax.tree.map(
+            lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype),
+            params,
+        )
+        slope = sum(
+            float((g * d).sum())
+            for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+        )
+        ends = [
+            float(loss(jax.tree.map(lambda p, d, h=h: p + h * d, params, direction)))
+            for h in (1e-5, -1e-5)
+        ]
+    assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
+
+
+def test_dropout_keeps_means_and_squares():
+    net = network(("x", L.Input()), ("d", L.Dropout(0.25), "x"), ("y", L.Affine(8), "d"))
+    model = kc.to_jax(net)
+    x = jnp.ones((4, 50_000))
+    params = {"y": {"weight": jnp.zeros((50_000, 8)), "bias": jnp.zeros(8)}}
+    assert np.array_equal(model.trace(params, x)["d"], x)
+    dropped = np.asarray(model.trace(params, x, train=True, key=1)["d"])
+    assert set(np.unique(dropped)) == {np.float32(0), np.float32(4 / 3)}
+    assert np.mean(dropped == 0) == pytest.approx(0.25, abs=4 * np.sqrt(0.25 * 0.75 / dropped.size))
+    with pytest.raises(kc.KcalcError, match="node 'd' .*key="):
+        model.apply(params, x, train=True)
+
+
+def test_weight_standardisation():
+    net = network(("x", L.Input(7)), ("y", L.Affine(5, sigma_w=1.5, standardised=True), "x"))
+    model = kc.to_jax(net)
+    params = model.init(0)
+    weight = np.asarray(model.apply(params, jnp.eye(7)), float)
+    assert np.allclose(weight.mean(axis=0), 0, atol=1e-6)
+    assert np.allclose((weight**2).mean(axis=0), 1.5**2 / 7)
+    assert np.allclose(np.corrcoef(weight[:, 0], np.asarray(params["y"]["weight"])[:, 0])[0, 1], 1)
+
+
+def test_groups_are_normalised_over_locations_and_channels() -> None:
+    x = 0.3 + np.random.default_rng(1).standard_normal((5, 4, 3, 6))
+    found = kc.to_jax(
+        network(("x", L.Input(6, (4, 3))), ("y", L.GroupNorm(2), "x")), dtype="float64"
+    )
+    split = x.reshape(5, 12, 2, 3)
+    mean, std = split.mean(axis=(1, 3), keepdims=True), split.std(axis=(1, 3), keepdims=True)
+    params = found.init(jax.random.key(0), x)
+    assert relative(found.apply(params, x), ((split - mean) / std).reshape(x.shape)) < 1e-12
+
+
+@pytest.mark.parametrize("factor", [1, 2, -1, 2.5])
+def test_linear_activations_multiply(factor: float) -> None:
+    x = np.linspace(-2, 2, 12).reshape(3, 4)
+    found = kc.to_jax(
+        network(
+            ("x", L.Input(4)),
+            ("y", L.Nonlinear(kc.activation("identity").transformed(1, 0, factor)), "x"),
+        ),
+        dtype="float64",
+    )
+    np.testing.assert_allclose(
+        found.apply(found.init(jax.random.key(0), x), x), factor * x, rtol=1e-15
+    )
+
+
+def test_constant_channels_are_normalised_to_zero_with_finite_gradients():
+    net = network(
+        ("x", L.Input(4)),
+        ("n", L.LayerNorm(), "x"),
+        ("r", L.RMSNorm(), "n"),
+        ("y", L.Affine(2), "r"),
+    )
+    model = kc.to_jax(net)
+    params = model.init(0)
+    x = jnp.ones((1, 4))
+    assert float(jnp.abs(model.trace(params, x)["r"]).max()) == 0
+    assert bool(jnp.isfinite(jax.jit(jax.grad(lambda x: model.apply(params, x).sum()))(x)).all())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", jnp.float32])
+def test_dtypes(dtype: Any):
+    net = kc.shape(kc.architectures.vanilla(20, "tanh", features=64), method="dks").network
+    x = jax.random.normal(jax.random.key(0), (2, 64))
+    exact = kc.to_jax(net, dtype="float64")
+    model = kc.to_jax(net, dtype=dtype)
+    params = model.init(0)
+    y = model.apply(params, x)
+    assert all(leaf.dtype == y.dtype for leaf in jax.tree.leaves(params)) and y.dtype == jnp.dtype(
+        dtype
+    )
+    reference = np.asarray(exact.apply(jax.tree.map(lambda p: np.asarray(p, float), params), x))
+    assert relative(y, reference) < {"bfloat16": 0.1, "float16": 0.02}.get(str(dtype), 1e-5)
+    assert not jax.config.jax_enable_x64  # pyright: ignore
+
+
+# -- against the theory ----------------------------------------------------------------------------
+
+
+def pair_of_images(rng: np.random.Generator, channels: int, c: float) -> np.ndarray:
+    """Two images (2, 3, 3, channels) with q = 1 and cosine c at every location."""
+    return np.stack([input_pair(rng, channels, c, 1.0, 1.0) for _ in range(9)], axis=1).reshape(
+        2, 3, 3, channels
+    )
+
+
+def conv_net(phi: Any) -> kc.Network:
+    layer = kc.chain(L.Affine(kernel=3), L.Nonlinear(phi))
+    return kc.chain(L.Input(image_shape=(3, 3)), kc.repeat(layer, 3), L.Affine(kernel=3, stride=2))
+
+
+DKS = kc.shape(kc.architectures.vanilla(6, "tanh"), method="dks").network
+GAINED = kc.activation("relu").transformed(output_scale=2**0.5)
+
+
+@pytest.mark.parametrize(
+    ("net", "weights", "width", "draws"),
+    [
+        (DKS, "delta_gaussian", 192, 96),
+        (DKS, "delta_orthogonal", 64, 24),
+        pytest.param(
+            kc.architectures.vanilla(5, "relu", sigma_w=2**0.5),
+            "gaussian",
+            192,
+            96,
+            marks=pytest.mark.slow,
+        ),
+        (kc.architectures.rescaled_resnet(3, 2, 0.8, GAINED), "delta_gaussian", 192, 96),
+        (kc.shape(conv_net("tanh"), method="dks", zeta=3.0).network, "delta_gaussian", 192, 96),
+        pytest.param(conv_net(GAINED), "delta_orthogonal", 64, 24, marks=pytest.mark.slow),
+    ],
+    ids=["dks", "dks-orthogonal", "relu", "resnet", "conv", "conv-orthogonal"],
+)
+def test_measured_q_and_c_are_those_of_the_maps(
+    net: kc.Network, weights: str, width: int, draws: int
+):
+    """The mean over draws within four standard errors at every node.
+
+    Finite width biases a mean by less than one.
+    """
+    c, rng = 0.4, np.random.default_rng(7)
+    located = net.layer("input").image_shape is not None  # pyright: ignore
+    x = pair_of_images(rng, width, c) if located else input_pair(rng, width, c, 1.0, 1.0)
+    model = kc.to_jax(net, width, weights=weights)
+    affine = net.nodes_of(L.Affine)
+
+    def measure(key: Any) -> Any:
+        trace = model.trace(model.init(key), x)
+        rows = []
+        for node in affine:
+            a, b = trace[node].reshape(2, -1)
+            rows.append(
+                jnp.stack([(a * a).mean(), (a * b).sum() / jnp.sqrt((a * a).sum() * (b * b).sum())])
+            )
+        return jnp.stack(rows)
+
+    # drawing is what takes long here, not compiling
+    optimised = {"xla_backend_optimization_level": 1}
+    run = jax.jit(jax.vmap(measure), compiler_options=optimised)
+    measured = np.asarray(run(jax.random.split(jax.random.key(11), draws)), float)
+    mean, error = measured.mean(axis=0), measured.std(axis=0, ddof=1) / np.sqrt(draws)
+    expected = kc.node_values(net, c)
+    for (q, cosine), (q_error, c_error), node in zip(mean, error, affine, strict=True):
+        assert abs(q - expected[node][0]) < 4 * q_error + 1e-5, (node, "q")
+        assert abs(cosine - expected[node][2]) < 4 * c_error + 1e-5, (node, "c")
+        assert c_error < 0.03
+    assert model.assumptions == ()
+
+
+# -- PyTorch ---------------------------------------------------------------------------------------
+
+
+def test_outputs_and_gradients_are_those_of_pytorch():
+    """A small network with batch normalisation in training.
+
+    Outputs, gradients, running means, and evaluation.
+    """
+    torch = pytest.importorskip("torch")
+    net = kc.chain(
+        L.Input(3, (8, 8)),
+        L.Affine(8, kernel=3, stride=2, padding=1),
+        L.BatchNorm(),
+        L.Nonlinear("relu"),
+        L.Pool("max", 2),
+        L.Affine(6, kernel=3, groups=2, sigma_b=0.1),
+        L.Nonlinear("tanh"),
+        L.Pool("mean"),
+        L.Flatten(),
+        L.Affine(4, sigma_b=0.1),
+    )
+    x = np.random.default_rng(0).standard_normal((5, 8, 8, 3)).astype(np.float32)
+    model = kc.to_jax(net, weights="gaussian")
+    params, state = model.init(0), model.init_state()
+    modules = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, 2, 1),
+        torch.nn.BatchNorm2d(8, affine=False),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(8, 6, 3, 1, 1, groups=2),
+        torch.nn.Tanh(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(6, 4),
+    )
+    places = {"affine_1": modules[0], "affine_2": modules[4], "affine_3": modules[8]}
+
+    def turned(leaf: Any) -> Any:
+        leaf = np.asarray(leaf)
+        return torch.tensor(
+            np.ascontiguousarray(leaf.transpose(3, 2, 0, 1) if leaf.ndim == 4 else leaf.T)
+        )
+
+    for node, module in places.items():
+        module.weight.data, module.bias.data = (
+            turned(params[node]["weight"]),
+            turned(params[node]["bias"]),
+        )
+    images = torch.tensor(x.transpose(0, 3, 1, 2).copy())
+    expected = modules(images)
+    (expected**2).sum().backward()
+
+    def loss(p: Any) -> Any:
+        y, new = model.apply(p, x, state=state, train=True)
+        return (y**2).sum(), (y, new)
+
+    gradient, (y, new) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    assert relative(y, expected.detach().numpy().astype(float)) < 1e-5
+    for node, module in places.items():
+        for leaf in ("weight", "bias"):
+            wanted, found = getattr(module, leaf).grad.numpy(), turned(gradient[node][leaf]).numpy()
+            assert np.abs(wanted - found).max() < 1e-5 * max(1, np.abs(wanted).max()), (node, leaf)
+    assert np.allclose(new["batchnorm_1"]["mean"], modules[1].running_mean.numpy(), atol=1e-6)
+    unbiased = 1 + 0.1 / 79  # PyTorch keeps the unbiased variance of the 5 x 4 x 4 values
+    assert np.allclose(
+        new["batchnorm_1"]["variance"], modules[1].running_var.numpy(), rtol=unbiased - 1 + 1e-4
+    )
+    modules.eval()
+    with torch.no_grad():
+        modules[1].running_var.copy_(torch.tensor(np.asarray(new["batchnorm_1"]["variance"])))
+        wanted = modules(images).numpy().astype(float)
+    assert relative(model.apply(params, x, state=new)[0], wanted) < 1e-5
+
+
+# -- several inputs and outputs --------------------------------------------------------------------
+
+
+def test_several_inputs_and_outputs_of_any_label():
+    net = network(
+        (("in", 1), L.Input(3)),
+        (2, L.Input(3)),
+        ("s", L.Sum(), ("in", 1), 2),
+        ("2", L.Affine(4), "s"),
+        ((0,), L.Affine(5), 2),
+    )
+    model = kc.to_jax(net)
+    params = model.init(0)
+    # "2" is what the input 2 prints as
+    assert sorted(params) == ["'2'", "(0,)"] and params["'2'"]["weight"].shape == (
+        3,
+        4,
+    )
+    out = model.apply(params, {2: np.ones((6, 3)), ("in", 1): np.zeros((6, 3))})
+    assert {node: y.shape for node, y in out.items()} == {"2": (6, 4), (0,): (6, 5)}
+    with pytest.raises(kc.KcalcError, match="2 inputs"):
+        model.apply(params, np.ones((6, 3)))
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+MLP = kc.architectures.vanilla(2)
+CNN = kc.chain(L.Input(3), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Pool("mean"), L.Affine(2))
+
+
+def opaque() -> kc.Network:
+    graph = nx.DiGraph()
+    graph.add_node("x", layer=L.Input(2))
+    graph.add_node("what", layer=L.Opaque("lstm", "recurrent"))
+    graph.add_edge("x", "what")
+    return kc.Network(graph)
+
+
+REFUSED = {
+    "sum": (
+        lambda: kc.to_jax(kc.chain(L.Input(3), kc.residual(L.Affine(5), 0.6)), 8),
+        r"'sum_1' \(Sum\).*'input': 3, 'affine_1': 5",
+    ),
+    "default width": (
+        lambda: kc.to_jax(kc.chain(L.Input(3), kc.residual(L.Affine(), 0.6)), 8),
+        r"'sum_1' \(Sum\).*'affine_1': 8",
+    ),
+    "concat": (
+        lambda: kc.to_jax(kc.architectures.densenet(2, growth=None), 8).init(0),
+        r"'concat_1' \(Concat\).*ratio 2:1.*'stem': 8",
+    ),
+    "even kernel": (
+        lambda: kc.to_jax(kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=2))),
+        r"'affine_1'.*2 x 2 kernel has no centre tap",
+    ),
+    "no image": (lambda: kc.to_jax(CNN), r"'affine_1' is a convolution.*image_shape="),
+    "pool": (
+        lambda: kc.to_jax(kc.chain(L.Input(3), L.Pool("max", 2), L.Affine(2))),
+        r"'pool_1' pools.*image_shape=",
+    ),
+    "no features": (
+        lambda: kc.to_jax(MLP).init(0, np.ones((2, 3))),
+        r"'affine_1': its width is not known",
+    ),
+    "no input width": (
+        lambda: kc.to_jax(MLP, {"affine_1": 3}).init(0),
+        r"input 'input'.*not known.*model.init\(key, x\)",
+    ),
+    "unknown node": (lambda: kc.to_jax(MLP, {"afine_1": 3}), r"unknown node 'afine_1'.*affine_1"),
+    "width of relu": (lambda: kc.to_jax(MLP, {"nonlinear_1": 3}), r"'nonlinear_1' is a Nonlinear"),
+    "contradiction": (
+        lambda: kc.to_jax(CNN, {"affine_1": 3}, (4, 4)),
+        r"'affine_1' has features=4 in its layer, got 3",
+    ),
+    "bad width": (lambda: kc.to_jax(MLP, 2.5), r"features must be a whole number >= 1, got 2.5"),
+    "weights": (
+        lambda: kc.to_jax(MLP, 4, weights="orthogonl"),
+        r"unknown law of initial weights 'orthogonl'.*orthogonal",
+    ),
+    "weights of relu": (
+        lambda: kc.to_jax(MLP, 4, weights={"nonlinear_1": "gaussian"}),
+        r"'nonlinear_1' is a Nonlinear.*no weights",
+    ),
+    "parameterization": (
+        lambda: kc.to_jax(MLP, 4, parameterization="tp5"),
+        r"unknown parameterization.*mup",
+    ),
+    "dtype": (lambda: kc.to_jax(MLP, 4, dtype="int32"), r"unknown dtype"),
+    "symbols": (
+        lambda: kc.to_jax(kc.architectures.rescaled_resnet(2, 1, kc.symbols.psi), 4),
+        r"symbols \(psi\).*net.subs",
+    ),
+    "opaque": (lambda: kc.to_jax(opaque()), r"'what'.*Opaque.*recurrent"),
+    "no network": (lambda: kc.to_jax(nx.DiGraph(), 3), r"expected a kcalc.Network"),  # pyright: ignore
+    "image shape": (
+        lambda: kc.to_jax(CNN, image_shape=(4, 4, 3)),
+        r"\(height, width\).*\(4, 4, 3\)",
+    ),  # pyright: ignore
+    "other image": (
+        lambda: kc.to_jax(kc.architectures.resnet_v2(), image_shape=(32, 32)),
+        r"image_shape=\(224, 224\) in its layer",
+    ),
+    "window": (
+        lambda: kc.to_jax(kc.chain(L.Input(3, (2, 2)), L.Affine(kernel=3, padding="valid")), 4),
+        r"'affine_1'.*fit into 2 x 2",
+    ),
+    "groups": (
+        lambda: kc.to_jax(kc.chain(L.Input(), L.Affine(6, groups=3)), {"input": 4}),
+        r"'affine_1': 3 groups.*4 input",
+    ),
+    "shape of x": (
+        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 5, 4, 3))),
+        r"\(\.\.\., 4, 4, channels\), got \(2, 5",
+    ),
+    "channels of x": (
+        lambda: kc.to_jax(CNN, image_shape=(4, 4)).init(0, np.ones((2, 4, 4, 1))),
+        r"must have 3 channels, got 1",
+    ),
+    "key": (lambda: kc.to_jax(MLP, 4).init(None), r"jax.random.key\(seed\)"),
+    "params": (
+        lambda: kc.to_jax(MLP, 4).apply({}, np.ones((1, 4))),
+        r"lack 'affine_1'.*model.init",
+    ),
+    "text": (
+        lambda: kc.to_jax(MLP, 4).apply({}, "ones"),
+        r"'input' must be a real number or an array",
+    ),
+    "state": (
+        lambda: bn().apply(bn().init(0), np.ones((2, 3))),
+        r"'batchnorm_1' \(BatchNorm\).*init_state",
+    ),
+    "single example": (
+        lambda: bn().apply(bn().init(0), np.ones(3), state=bn().init_state(), train=True),
+        r"'batchnorm_1'.*needs a batch",
+    ),
+    "remat": (lambda: kc.to_jax(MLP, 4, remat=True, rolled=False), r"rolled=True"),
+}
+
+
+def bn() -> kc.Model:
+    return kc.to_jax(kc.chain(L.Input(3), L.BatchNorm(), L.Affine(2)))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_one_clear_error(case: str):
+    call, message = REFUSED[case]
+    with pytest.raises(kc.KcalcError, match=message):
+        call()
+
+
+def test_parameters_for_other_inputs_are_refused():
+    model = kc.to_jax(MLP, 8)
+    params = model.init(0, np.ones((1, 5)))
+    assert model.apply(params, np.ones((1, 5))).shape == (1, 8)
+    with pytest.raises(kc.KcalcError, match="'input' has 6 channels, but these params are for 5"):
+        model.apply(params, np.ones((1, 6)))
+
+
+def test_a_vector_multiplies_all_locations() -> None:
+    """A gate of one number per channel, as in squeeze and excitation."""
+    steps = [
+        ("x", L.Input(3, (2, 3)), ()),
+        ("a", L.Affine(4), ("x",)),
+        ("m", L.Pool("mean"), ("x",)),
+        ("g", L.Affine(4), ("m",)),
+        ("p", L.Product(), ("a", "g")),
+        ("q", L.Product(), ("g", "p")),
+    ]
+    model = kc.to_jax(kc.Network.from_steps(steps, ["q"]))
+    x = np.random.default_rng(0).standard_normal((5, 2, 3, 3)).astype(np.float32)
+    found = model.trace(model.init(0, x), x)
+    gate = np.asarray(found["g"]).reshape(5, 1, 1, 4)
+    assert np.allclose(found["p"], found["a"] * gate, rtol=1e-6)
+    assert np.allclose(found["q"], found["a"] * gate**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (5, 2, 3, 4), (2, 5, 2, 3, 4)])
+def test_pooling_of_everything(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    rows = x.reshape(-1, 6, 4)
+    for kind, expected in (("max", rows.max(1)), ("mean", rows.mean(1))):
+        found = array_operations.pool(jnp.asarray(x), kind, None, None, "valid", None)
+        assert np.allclose(found, expected.reshape(*shape[:-3], 4), atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [4, 7])
+def test_sinusoids_are_those_of_the_paper(width: int) -> None:
+    """sin(t 10000^(-2 f / width)) and its cosine, times sqrt 2 [Vaswani et al. 2017, sec. 3.5]."""
+    found = array_operations.sinusoids(5, width)
+    for t in range(5):
+        for k in range(width):
+            angle = t / 10000 ** (2 * (k // 2) / width)
+            wave = np.cos(angle) if k % 2 else np.sin(angle)
+            assert found[t, k] == pytest.approx(np.sqrt(2) * wave, abs=1e-14)
+
+
+def test_weighted_means_of_both_parameterisations_are_one_function() -> None:
+    net = kc.chain(L.Input(3, (4, 4)), L.Pool("weighted_mean", 2), L.Pool("weighted_mean"))
+    x = np.random.default_rng(0).standard_normal((5, 4, 4, 3)).astype(np.float32)
+    outputs = []
+    for name in ("standard", "ntk"):
+        model = kc.to_jax(net, weights="gaussian", parameterization=name)
+        outputs.append(np.asarray(model.apply(model.init(3, x), x)))
+    assert np.allclose(*outputs, rtol=1e-5)
+
+
+def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    x = np.random.default_rng(0).normal(size=(2, 4, 6, 8)).astype("float32")
+    image = torch.from_numpy(np.moveaxis(x, -1, 1).copy())
+
+    def last(y: Any) -> Any:
+        return np.moveaxis(y.numpy(), 1, -1)
+
+    for kind, options in (
+        ("nearest", {"mode": "nearest"}),
+        ("linear", {"mode": "bilinear"}),
+        ("corners", {"mode": "bilinear", "align_corners": True}),
+    ):
+        for size in ((8, 12), (5, 9), (2, 3)):
+            factors = (size[0] / 4, size[1] / 6)
+            expected = last(functional.interpolate(image, size, **options))
+            np.testing.assert_allclose(
+                array_operations.resize(x, factors, (0, 0), kind), expected, atol=1e-6
+            )
+    np.testing.assert_array_equal(
+        array_operations.pixel_shuffle(x, (2, 2), False), last(functional.pixel_shuffle(image, 2))
+    )
+    np.testing.assert_array_equal(
+        array_operations.pixel_shuffle(x, (2, 2), True), last(functional.pixel_unshuffle(image, 2))
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 2}], ids=str)
+def test_the_biases_of_alibi_are_those_of_the_paper(options: dict[str, Any]) -> None:
+    """Eight heads have the slopes 1/2, 1/4 ... 1/256; rows of scores by loops."""
+    rng = np.random.default_rng(0)
+    queries, keys, values = rng.standard_normal((3, 5, 8, 4))
+    expected = np.zeros((5, 8, 4))
+    for head in range(8):
+        for i in range(5):
+            seen = [
+                j
+                for j in range(5)
+                if (j <= i or not options.get("causal")) and abs(i - j) < options.get("window", 9)
+            ]
+            scores = [
+                queries[i, head] @ keys[j, head] / 2 - abs(i - j) / 2 ** (head + 1) for j in seen
+            ]
+            weights = np.exp(scores) / np.sum(np.exp(scores))
+            expected[i, head] = weights @ values[seen, head]
+    layer = L.Attend(8, 4, alibi=True, **options)
+    with jax.enable_x64(True):
+        found = array_operations.attend(layer, *map(jnp.asarray, (queries, keys, values)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_sinusoidal_positions_are_added_over_channels() -> None:
+    """``sqrt(2) sigma (sin(t / 10000^(2 f / n)), cos(...))`` at token t, pairs of channels f."""
+    model = kc.to_jax(kc.chain(L.Input(6, (4, 1)), L.Positions("sinusoidal", 0.5)))
+    x = np.random.default_rng(1).standard_normal((2, 4, 1, 6)).astype("float32")
+    angles = np.arange(4)[:, None] / 10000.0 ** (np.array([0, 0, 2, 2, 4, 4]) / 6)
+    added = np.sqrt(0.5) * np.where(np.arange(6) % 2, np.cos(angles), np.sin(angles))
+    found = model.apply(model.init(jax.random.key(0), x), x)
+    np.testing.assert_allclose(found, x + added[:, None], atol=1e-6)

@@ -1,0 +1,886 @@
+"""Kernel maps of attention over tokens, against drawn attention matrices written out here, and
+their modes against one another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.attention.rows import chi_squared
+from kcalc.calculi.attention.weights import distance_buckets
+from kcalc.gaussian.softmax import self_overlap
+
+Array = np.ndarray
+L = kc.layers
+DRAWS = 6000
+WORST = 4.5  # standard errors: the largest of some 150 numbers
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer of attention and two inputs.
+
+    Mean squares, cosine c between them, cosine rho of two tokens, sizes of weights and biases.
+    """
+
+    tokens: int = 6
+    q: tuple[float, float] = (1.0, 1.0)
+    c: float = 0.5
+    rho: float = 0.3
+    sigma: tuple[float, float, float] = (1.3, 0.9, 1.1)
+    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    norm: bool = False
+    cross: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def network(self) -> kc.Network:
+        """The layer, from ``x``, or queries from ``x`` and the rest from ``y``.
+
+        The mean over its tokens.
+        """
+        steps: list[Any] = (
+            [("x", L.Input(), ()), ("y", L.Input(), ())] if self.cross else [("x", L.Input(), ())]
+        )
+        reads = ("x", "y", "y") if self.cross else ("x",) * 3
+        names = []
+        for name, read, sigma, bias in zip("qkv", reads, self.sigma, self.bias, strict=True):
+            steps.append((name, L.Affine(sigma_w=sigma, sigma_b=bias), (read,)))
+            names.append(name)
+            if self.norm and name != "v":
+                steps.append((f"{name}_norm", L.RMSNorm(), (name,)))
+                names[-1] = f"{name}_norm"
+        steps.append(("attention", L.Attend(**self.options), tuple(names)))
+        return kc.Network.from_steps([*steps, ("mean", L.Pool("mean"), ("attention",))])
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "token_cosine": self.rho}
+
+    def inputs(self) -> Array:
+        """The covariance of the tokens of both sequences, (2 T, 2 T)."""
+        own = np.full((self.tokens, self.tokens), self.rho) + (1 - self.rho) * np.eye(self.tokens)
+        across = self.c * math.sqrt(self.q[0] * self.q[1])
+        return np.kron([[self.q[0], across], [across, self.q[1]]], own)
+
+    def covariances(self) -> list[Array]:
+        """Of queries, keys and values."""
+        found = [s * s * self.inputs() + b * b for s, b in zip(self.sigma, self.bias, strict=True)]
+        if self.norm:
+            found[:2] = [m / np.sqrt(np.outer(np.diag(m), np.diag(m))) for m in found[:2]]
+        return found
+
+    def drawn(self, rng: np.random.Generator) -> tuple[Array, ...]:
+        """Weights of both sequences in every draw, (draws, T, T) each."""
+        queries, keys, _ = self.covariances()
+        width, count = self.options.get("key_width"), 2 * self.tokens
+        scale = self.options.get("scale", "sqrt")
+        size = 1.0 if scale == "sqrt" else width**-0.5 if scale == "linear" else scale * width**0.5
+        if self.options.get("wide", True):
+            full = size * root(queries) @ rng.standard_normal((DRAWS, count, count)) @ root(keys).T
+        else:
+            q, k = (root(m) @ rng.standard_normal((DRAWS, count, width)) for m in (queries, keys))
+            full = size * q @ k.swapaxes(1, 2) / math.sqrt(width)
+        return tuple(
+            self.weights(full[:, part, part])
+            for part in (slice(0, self.tokens), slice(self.tokens, count))
+        )
+
+    def weights(self, scores: Array) -> Array:
+        """The weights of scores, (..., T, T)."""
+        normaliser, count = self.options.get("normaliser", "softmax"), self.tokens
+        scores = np.where(self.sees(), scores, -1e30)
+        if normaliser == "sigmoid":
+            return 1 / (1 + count * np.exp(np.minimum(-scores, 700)))
+        if normaliser == "relu":
+            return np.maximum(scores, 0) / count
+        if normaliser == "identity":
+            return np.where(scores < -1e29, 0, scores)
+        powers = np.exp(scores)
+        made = powers / (powers.sum(axis=-1, keepdims=True) + self.options.get("sink", False))
+        return (
+            self.options.get("identity", 0) * np.eye(count)
+            + made
+            - self.options.get("centre", 0) / count
+        )
+
+    def sees(self) -> Array:
+        """Whether a token (row) sees another one."""
+        causal, window, chunk = (self.options.get(n) for n in ("causal", "window", "chunk"))
+        return np.array(
+            [
+                [
+                    not (causal and j > i)
+                    and (window is None or abs(i - j) < window)
+                    and (chunk is None or i // chunk == j // chunk)
+                    for j in range(self.tokens)
+                ]
+                for i in range(self.tokens)
+            ]
+        )
+
+
+def root(covariance: Array) -> Array:
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(np.maximum(values, 0))
+
+
+CASES = {
+    "plain": Case(),
+    "two tokens": Case(tokens=2, rho=-0.2),
+    "one token": Case(tokens=1, rho=0.0),
+    "unequal q": Case(q=(0.7, 1.9)),
+    "negative c": Case(c=-0.6, q=(0.7, 1.9)),
+    "orthogonal tokens": Case(rho=0.0, tokens=10),
+    "the same input": Case(c=1.0),
+    "opposite inputs": Case(c=-1.0),
+    "biases": Case(bias=(0.5, 0.8, 0.4)),
+    "biases, unequal q": Case(bias=(0.5, 0.8, 0.4), q=(0.7, 1.9)),
+    "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
+    "shaped, unequal q": Case(q=(0.7, 1.9), options={"identity": 0.6, "centre": 0.5}),
+    "scale": Case(options={"scale": 0.5, "key_width": 9}),
+    "norms": Case(norm=True, bias=(0.5, 0.8, 0.4), q=(0.7, 1.9)),
+    "cross-attention": Case(cross=True, bias=(0.5, 0.8, 0.4), q=(0.7, 1.9)),
+    "dropout": Case(options={"dropout": 0.3}),
+    "sigmoid": Case(options={"normaliser": "sigmoid"}),
+    "sigmoid, unequal q": Case(
+        q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"normaliser": "sigmoid"}
+    ),
+    "relu": Case(options={"normaliser": "relu"}),
+    "relu, unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"normaliser": "relu"}),
+    "sink": Case(bias=(0.5, 0.8, 0.4), options={"sink": True}),
+    "sink, unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), rho=0.1, options={"sink": True}),
+    "sink, one token": Case(tokens=1, rho=0.0, bias=(0.5, 0.8, 0.4), options={"sink": True}),
+    "narrow": Case(options={"key_width": 4, "wide": False}),
+    "narrow, unequal q": Case(
+        q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"key_width": 8, "wide": False}
+    ),
+    "identity": Case(bias=(0.5, 0.8, 0.4), options={"normaliser": "identity"}),
+    "linear, narrow": Case(options={"scale": "linear", "key_width": 4, "wide": False}),
+}
+
+
+@pytest.mark.parametrize(("width", "close"), [(4, 3e-5), (16, 3e-8)])
+def test_finite_widths_at_large_scores(width: int, close: float) -> None:
+    """Scores of variance 27: the mean over the length of a query, by quadrature of its density."""
+    from scipy.stats import chi
+
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    low, high = max(math.sqrt(width) - 6, 0.0), math.sqrt(width) + 8
+    lengths = (low + high + (high - low) * nodes) / 2
+    overlaps = [self_overlap(12, 27 * length**2 / width) for length in lengths]
+    expected = (high - low) / 2 * weights @ (chi.pdf(lengths, width) * overlaps)
+    squares, shares = chi_squared(width)
+    found = shares @ [self_overlap(12, 27 * square) for square in squares]
+    assert found == pytest.approx(expected, rel=close)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_values_are_those_of_drawn_attention(case: Case) -> None:
+    found = kc.node_values(case.network(), c=case.c, q1=case.q[0], q2=case.q[1], **case.given)
+    value, mean = found["attention"], found["mean"]
+    T = case.tokens
+    both = case.drawn(np.random.default_rng(5))
+    V = case.covariances()[2]
+    parts = [slice(0, T), slice(T, 2 * T)]
+    own = [A @ V[part, part] @ A.swapaxes(1, 2) for A, part in zip(both, parts, strict=True)]
+    across = both[0] @ V[parts[0], parts[1]] @ both[1].swapaxes(1, 2)
+    others = T * (T - 1) or 1
+    expected = {
+        "q1": (own[0].trace(axis1=1, axis2=2) / T, value.q1),
+        "q2": (own[1].trace(axis1=1, axis2=2) / T, value.q2),
+        "joint": (across.trace(axis1=1, axis2=2) / T, value.c * math.sqrt(value.q1 * value.q2)),
+        "tokens 1": (
+            (own[0].sum(axis=(1, 2)) - own[0].trace(axis1=1, axis2=2)) / others,
+            value.q1 * value.token_cosine1 * (T > 1),
+        ),
+        "tokens 2": (
+            (own[1].sum(axis=(1, 2)) - own[1].trace(axis1=1, axis2=2)) / others,
+            value.q2 * value.token_cosine2 * (T > 1),
+        ),
+        "mean": (own[0].mean(axis=(1, 2)), mean.q1),
+        "mean, joint": (across.mean(axis=(1, 2)), mean.c * math.sqrt(mean.q1 * mean.q2)),
+    }
+    for name, (drawn, exact) in expected.items():
+        error = drawn.std() / math.sqrt(len(drawn))
+        assert abs(drawn.mean() - exact) <= WORST * error + 1e-12, (
+            name,
+            drawn.mean(),
+            exact,
+            error,
+        )
+
+
+MASKED = {
+    "one input": Case(options={"causal": True}),
+    "unequal q": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True}),
+    "negative c": Case(tokens=3, c=-0.7, rho=0.0, options={"causal": True}),
+    "a window": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True, "window": 3}),
+    "a window on both sides": Case(tokens=6, c=-0.6, options={"window": 2}),
+    "chunks": Case(tokens=5, options={"causal": True, "chunk": 2}),
+}
+
+
+@pytest.mark.parametrize("case", MASKED.values(), ids=MASKED)
+def test_the_first_layer_with_a_mask_is_exact(case: Case) -> None:
+    """Every entry of the covariance of all tokens of both inputs, without errors of sampling."""
+    found: Any = kc.node_values(case.network(), c=case.c, q1=case.q[0], q2=case.q[1], **case.given)
+    exact, spread = found.covariances["attention"]
+    assert not spread.any()
+    T, V = case.tokens, case.covariances()[2]
+    A = np.zeros((DRAWS, 2 * T, 2 * T))
+    for k, weights in enumerate(case.drawn(np.random.default_rng(6))):
+        A[:, k * T : k * T + T, k * T : k * T + T] = weights
+    drawn = A @ V @ A.swapaxes(1, 2)
+    error = drawn.std(axis=0) / math.sqrt(DRAWS)
+    assert (np.abs(drawn.mean(axis=0) - exact.reshape(2 * T, 2 * T)) <= WORST * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("wide", [True, False, None])
+def test_key_widths_count_as_the_layer_says(wide: bool | None) -> None:
+    """By formulas and in sampling, and assumptions say so."""
+    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
+    net, sampling = plain(key_width=4, wide=wide), kc.Sampling(1500, 8)
+    exact = kc.node_values(plain(key_width=4, wide=bool(wide)), **given)["attention"]
+    drawn: Any = kc.node_values(net, sampling=sampling, **given)
+    value = drawn["attention"]
+    assert abs(value.q - exact.q1) < WORST * value.q_error
+    assert abs(value.token_cosine - exact.token_cosine1) < WORST * value.token_cosine_error
+    other = kc.node_values(plain(key_width=4, wide=not wide), **given)["attention"]
+    assert abs(value.q - other.q1) > 2 * WORST * value.q_error
+    texts = {True: "key_width = 4 taken for large: scores", False: "many heads of key_width = 4:"}
+    for found, said in ((drawn, bool(wide)), (kc.node_values(net, **given), wide is not False)):
+        assert any(texts[said] in a.text for a in found.assumptions)
+
+
+@pytest.mark.parametrize("options", [{"window": 4}, {"chunk": 4}], ids=str)
+def test_windows_that_hold_all_tokens_are_none(options: dict[str, Any]) -> None:
+    """Kernel maps over 4 tokens are those without a window, and over 5 tokens there are none."""
+    given: dict[str, Any] = {"tokens": 4, "token_cosine": 0.3}
+    for make in (kc.node_values, kc.gradients):
+        found, expected = (make(plain(**o), **given) for o in (options, {}))
+        assert (
+            found["mean"] == expected["mean"]
+            if make is kc.node_values
+            else (found.nodes == expected.nodes)
+        )
+    assert kc.node_values(plain(**options), tokens=5)["attention"].q_error == 0
+    with pytest.raises(kc.KcalcError, match="of 4 tokens"):
+        kc.ntk(plain(**options), tokens=5)(0.5)
+
+
+# -- derivatives -----------------------------------------------------------------------------------
+
+
+def stacked(case: Case, count: int = 2) -> kc.Network:
+    """Blocks with skips and an MLP, and a readout."""
+    steps: list[Any] = [("x", L.Input(), ()), ("in", L.Affine(sigma_b=0.3), ("x",))]
+    below = "in"
+    for k in range(count):
+        reads = []
+        for name, sigma, bias in zip("qkv", case.sigma, case.bias, strict=True):
+            steps.append((f"{name}{k}", L.Affine(sigma_w=sigma, sigma_b=bias), (below,)))
+            reads.append(f"{name}{k}")
+            if case.norm and name != "v":
+                steps.append((f"{name}{k}_norm", L.RMSNorm(), (reads[-1],)))
+                reads[-1] += "_norm"
+        steps += [
+            (f"attention{k}", L.Attend(**case.options), tuple(reads)),
+            (f"o{k}", L.Affine(), (f"attention{k}",)),
+            (f"sum{k}", L.Sum((0.8, 0.6)), (below, f"o{k}")),
+            (f"norm{k}", L.LayerNorm(), (f"sum{k}",)),
+            (f"up{k}", L.Affine(), (f"norm{k}",)),
+            (f"phi{k}", L.Nonlinear("gelu"), (f"up{k}",)),
+        ]
+        below = f"phi{k}"
+    return kc.Network.from_steps([*steps, ("out", L.Affine(sigma_b=0.2), (below,))])
+
+
+FLAT = ("one token", "negative c", "opposite inputs")
+SMOOTH = {
+    n: c
+    for n, c in CASES.items()
+    if not (c.cross or n in FLAT or c.options.get("sink") or not c.options.get("wide", True))
+}
+
+
+@pytest.mark.parametrize("case", SMOOTH.values(), ids=SMOOTH)
+def test_gradients_and_the_tangent_kernel_agree(case: Case) -> None:
+    """``|d out / d parameters|^2``, backwards through both modes, is the tangent kernel at c = 1,
+    the jet through two sequences.
+    """
+    net = stacked(case)
+    found = kc.gradients(net, q=case.q[0], **case.given)
+    kernel = kc.ntk(net, **case.given)
+    assert sum(found.weights.values()) == pytest.approx(kernel(1.0, case.q[0]), rel=1e-11)
+    for node in ("q0", "k0", "v1"):
+        assert found.weights[node] == pytest.approx(
+            kernel.layers[node](1.0, case.q[0]), rel=1e-10, abs=1e-13
+        )
+
+
+@pytest.mark.parametrize("case", SMOOTH.values(), ids=SMOOTH)
+def test_derivatives_are_those_of_the_map(case: Case) -> None:
+    net, step = stacked(case), 1e-5
+    C = kc.c_map(net, **case.given)
+    for q in ((1.0, None), (0.7, 1.9)):
+        slope = (C(0.4 + step, *q) - C(0.4 - step, *q)) / (2 * step)
+        assert C.derivative(1)(0.4, *q) == pytest.approx(slope, rel=1e-7)
+    assert C.derivative(1)(1.0) == pytest.approx(
+        (math.sin(C.at_angle(1e-5) / 2) / math.sin(5e-6)) ** 2, rel=1e-5
+    )
+    Q = kc.q_map(net, **case.given)
+    assert Q.derivative(1)(1.2) == pytest.approx(
+        (Q(1.2 + step) - Q(1.2 - step)) / (2 * step), rel=1e-6, abs=1e-9
+    )
+    R = kc.token_map(net, case.tokens)
+    assert R.derivative(1)(0.3) == pytest.approx(
+        (R(0.3 + step) - R(0.3 - step)) / (2 * step), rel=1e-7
+    )
+    table = R.table()
+    at = np.array([-1 / (case.tokens - 1), -0.05, 0.3, 0.9, 1 - 1e-9, 1.0])
+    assert table.error_bound < 1e-10
+    np.testing.assert_allclose(table(at), R(at), rtol=0, atol=table.error_bound)
+    assert table.slope(0.3) == pytest.approx(float(R.derivative(1)(0.3)), rel=1e-8)
+
+
+def test_tables_of_token_maps_have_errors_that_hold() -> None:
+    """Behind kinks too; arrays of JAX, and derivatives; cosines that tokens cannot have."""
+    steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qkv")]
+    steps += [
+        ("a", L.Attend(), ("q", "k", "v")),
+        ("o", L.Affine(), ("a",)),
+        ("s", L.Sum(), ("x", "o")),
+        ("h", L.Affine(), ("s",)),
+        ("r", L.Nonlinear("relu"), ("h",)),
+        ("out", L.Affine(sigma_b=0.3), ("r",)),
+    ]
+    R = kc.token_map(kc.Network.from_steps(steps), 16)
+    table = R.table()
+    assert table.verify(30) <= table.error_bound < 1e-10 and "rho from -0.06667 to 1" in repr(table)
+    import jax
+
+    c = jnp.array([0.2, 1.0])
+    np.testing.assert_allclose(table(c), R(np.array([0.2, 1.0])), atol=3e-7)
+    np.testing.assert_allclose(jax.vmap(jax.grad(table))(c), R.derivative(1)(c), rtol=2e-5)
+    assert np.isnan(table(jnp.float32(-0.2)))
+    with pytest.raises(kc.KcalcError, match="lie between -0.0666667 and 1, got -0.2"):
+        table(-0.2)
+    jump = kc.Network.from_steps(
+        [*steps[:-2], ("r", L.Nonlinear("heaviside"), ("h",)), ("out", L.Affine(), ("r",))]
+    )
+    with pytest.raises(kc.KcalcError, match="too rough for a table.*call the map"):
+        kc.token_map(jump, 16).table()
+
+
+# -- arrays of frameworks, and tables --------------------------------------------------------------
+
+
+def test_tokens_may_be_arrays_of_jax_and_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    ids = [[5, 7, 7, 2], [5, 7, 8, 2]]
+    expected = str(kc.node_values(TABLES, tokens=np.array(ids)))
+    for tokens in (ids, jnp.asarray(ids), torch.tensor(ids)):
+        assert str(kc.node_values(TABLES, tokens=tokens)) == expected
+    with pytest.raises(kc.KcalcError, match="whole number"):
+        kc.node_values(TABLES, tokens=torch.tensor(4.5))
+
+
+def test_tables_have_no_errors_of_rounding() -> None:
+    """Chains of exact values differ in their last digits; a standard error of 3e-18 is no news."""
+    value = kc.node_values(plain(), tokens=4, sampling=kc.Sampling(draws=2, chains=2))["q"]
+    text = value._replace(q=2.0, q_error=3e-15, token_cosine=-1e-17, token_cosine_error=1e-17)
+    assert text._replace(c=0.25, c_error=0.004).texts() == ("2", "0", "0.25 +- 0.004")
+    assert value._replace(c=None, c_error=None).texts()[2] == ""
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def plain(**options: Any) -> kc.Network:
+    return Case(options=options).network()
+
+
+TABLES = kc.architectures.bert(blocks=1, features=8, heads=2, vocabulary=10)
+GPT = kc.architectures.gpt2(blocks=1, features=8, heads=2, vocabulary=10, length=3, causal=False)
+AFTER_POOLING = kc.Network.from_steps(
+    [
+        ("x", L.Input(), ()),
+        ("m", L.Pool("mean"), ("x",)),
+        ("q", L.Affine(), ("x",)),
+        ("k", L.Affine(), ("m",)),
+        ("v", L.Affine(), ("m",)),
+        ("a", L.Attend(), ("q", "k", "v")),
+    ]
+)
+
+
+def strided(behind: bool) -> kc.Network:
+    """A layer that steps over tokens, behind another one or at the input."""
+    first = [("e", L.Affine(), ("x",))] if behind else []
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        *first,
+        ("s", L.Affine(stride=2), (["x", "e"][behind],)),
+    ]
+    steps += [(n, L.Affine(), ("s",)) for n in "qkv"]
+    return kc.Network.from_steps([*steps, ("a", L.Attend(), ("q", "k", "v"))])
+
+
+def test_patches_of_the_input_are_counted_behind_their_layer() -> None:
+    found = kc.node_values(strided(False), tokens=4)
+    assert any("patches that a layer of stride 2" in a.text for a in found.assumptions)
+
+
+def beside_values() -> kc.Network:
+    """A sum of values and what attention reads from them."""
+    steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qkv")]
+    steps.append(("a", L.Attend(), ("q", "k", "v")))
+    return kc.Network.from_steps([*steps, ("s", L.Sum(), ("v", "a"))])
+
+
+def tied_at_finite_width() -> kc.Network:
+    attend = L.Attend(key_width=8, scale="linear", wide=False)
+    steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qv")]
+    return kc.Network.from_steps([*steps, ("a", attend, ("q", "q", "v"))])
+
+
+def over_relu(last: L.Layer | None = None, **options: Any) -> kc.Network:
+    """Attention to, or the mean of, a ReLU's output, and LayerNorm."""
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        ("h", L.Affine(), ("x",)),
+        ("r", L.Nonlinear("relu"), ("h",)),
+    ]
+    if last is not None:
+        return kc.Network.from_steps([*steps, ("a", last, ("r",)), ("n", L.LayerNorm(), ("a",))])
+    steps += [(n, L.Affine(), ("r",)) for n in "qk"]
+    steps.append(("a", L.Attend(**options), ("q", "k", "r")))
+    return kc.Network.from_steps([*steps, ("n", L.LayerNorm(), ("a",))])
+
+
+REFUSED = {
+    "no tokens": (lambda: kc.node_values(plain()), "node 'attention' .* pass tokens="),
+    "no tokens, ntk": (lambda: kc.ntk(plain()), "pass tokens="),
+    "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
+    "cosine alone": (lambda: kc.node_values(plain(), token_cosine=0.3), "say how many tokens"),
+    "no token": (lambda: kc.node_values(plain(), tokens=0), "must be a whole number >= 1"),
+    "an array where a number is meant": (
+        lambda: kc.q_values(plain(), tokens=[1, 2, 2]),
+        "kc.node_values, kc.gradients and kc.ntk take arrays of tokens",
+    ),
+    "a cosine too small": (
+        lambda: kc.node_values(plain(), tokens=3, token_cosine=-0.6),
+        "smallest eigenvalue .* is -0.2",
+    ),
+    "a covariance": (
+        lambda: kc.node_values(plain(), tokens=[[1.0, 2.0], [2.0, 1.0]]),
+        "eigenvalue -1",
+    ),
+    "one that is not symmetric": (
+        lambda: kc.node_values(plain(), tokens=[[1.0, 0.2], [0.3, 1.0]]),
+        "symmetric",
+    ),
+    "a token that is 0": (
+        lambda: kc.node_values(plain(), tokens=[[1.0, 0.0], [0.0, 0.0]]),
+        "node 'x' has q = 0",
+    ),
+    "q beside a covariance": (
+        lambda: kc.node_values(plain(), q=2, tokens=[[1.0, 0.0], [0.0, 1.0]]),
+        "says itself .*drop q=",
+    ),
+    "tokens in a C map": (
+        lambda: kc.c_map(plain(), tokens=[1, 2]),
+        "kc.node_values, kc.gradients and kc.ntk take arrays",
+    ),
+    "infinite numbers": (lambda: kc.node_values(plain(), tokens=np.full((2, 2), np.inf)), "finite"),
+    "ids below 0": (lambda: kc.node_values(GPT, tokens=[0, -4]), "ids are whole numbers >= 0"),
+    "ids beyond the vocabulary": (
+        lambda: kc.node_values(GPT, tokens=[0, 10]),
+        "embeds the ids 0 to 9",
+    ),
+    "more ids than positions": (
+        lambda: kc.node_values(GPT, tokens=[0, 1, 2, 3]),
+        "knows 3 positions, and the input has 4",
+    ),
+    "more tokens than positions": (
+        lambda: kc.node_values(GPT, tokens=4),
+        "knows 3 positions, and the input has 4",
+    ),
+    "large scores": (
+        lambda: kc.node_values(plain(), q=1e3, tokens=8),
+        "variance 1.37e\\+06.* norm before",
+    ),
+    "scores that overflow": (lambda: kc.node_values(plain(), q=1e200, tokens=8), "variance inf"),
+    "drawn scores that overflow": (
+        lambda: kc.node_values(plain(), q=1e160, tokens=8, sampling=kc.Sampling()),
+        "variance inf",
+    ),
+    "heads of queries": (
+        lambda: L.Attend(heads=5, key_heads=2),
+        "key_heads = 2 must divide heads = 5",
+    ),
+    "heads and channels": (
+        lambda: kc.Network.from_steps(
+            [
+                ("x", L.Input(4), ()),
+                *((n, L.Affine(4), ("x",)) for n in "qkv"),
+                ("a", L.Attend(3), ("q", "k", "v")),
+            ]
+        ),
+        "3 heads do not divide the 4 channels of its queries",
+    ),
+    "pooled keys": (lambda: kc.node_values(AFTER_POOLING, tokens=4), "tokens were pooled"),
+    "a causal mask in maps": (
+        lambda: kc.c_map(plain(causal=True), tokens=4),
+        "node 'attention' attends with a causal mask.*node_values",
+    ),
+    "a window in maps": (
+        lambda: kc.c_map(plain(window=3), tokens=4),
+        "attends with a window of 3 tokens.*node_values",
+    ),
+    "a window of no tokens": (lambda: L.Attend(window=0), "Attend: window"),
+    "a causal mask in kernels": (lambda: kc.ntk(plain(causal=True), tokens=4), "causal mask"),
+    "rotary without widths": (
+        lambda: kc.node_values(plain(rotary=1e4), tokens=4),
+        "the angles need key_width",
+    ),
+    "odd widths": (lambda: L.Attend(rotary=1e4, key_width=3), "is odd"),
+    "normaliser": (lambda: L.Attend(normaliser="softmix"), "unknown normaliser .* softmax"),
+    "linear scale": (lambda: L.Attend(normaliser="relu", scale="linear"), "vanish for wide heads"),
+    "shaped relu": (lambda: L.Attend(normaliser="relu", identity=1), "identity shapes softmax"),
+    "shaped sink": (lambda: L.Attend(sink=True, centre=1), "no rule together"),
+    "wide and rotary": (lambda: L.Attend(wide=True, rotary=1e4, key_width=4), "use wide=None"),
+    "c beside ids": (lambda: kc.node_values(plain(), c=0.5, tokens=[0, 1]), "drop c="),
+    "strides": (lambda: kc.node_values(strided(True), tokens=4), "'s' steps over tokens.*stride=1"),
+    "sampled strides": (lambda: kc.node_values(strided(True), tokens=[0, 1]), "'s' steps over"),
+    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' steps over"),
+    "width without width": (lambda: L.Attend(wide=False), "needs key_width >= 4"),
+    "scale": (lambda: L.Attend(scale=-1, key_width=3), "must be > 0"),
+    "dropout": (lambda: L.Attend(dropout=1), r"\[0, 1\)"),
+    "relative of two": (lambda: L.Attend(relative=(1, 8)), r"is \(sigma, buckets, furthest\)"),
+    "relative of a number": (lambda: L.Attend(relative=0.1), "Attend.relative"),
+    "biases of size 0": (lambda: L.Attend(relative=(0, 8, 9)), "sigma of relative lies between"),
+    "too few buckets": (lambda: L.Attend(relative=(1, 3, 9)), "buckets of Attend.relative"),
+    "too near": (lambda: L.Attend(relative=(1, 32, 8)), "more than 8"),
+    "relative biases in maps": (
+        lambda: kc.c_map(plain(relative=(1, 8, 9)), tokens=4),
+        "attends with relative position biases.*node_values",
+    ),
+    "linear scale and biases": (
+        lambda: kc.node_values(plain(scale="linear", relative=(1, 8, 9)), tokens=4),
+        "drop rotary, ALiBi and relative",
+    ),
+    "the slope with a sink": (
+        lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
+        "values only.*use sink=False",
+    ),
+    "the kernel at finite width": (
+        lambda: kc.ntk(stacked(Case(options={"key_width": 8, "wide": False})), tokens=4),
+        "values only.*use wide=True",
+    ),
+    "gradients with a sink": (
+        lambda: kc.gradients(plain(sink=True), tokens=4),
+        "no exact gradients; sample them with sampling=kc.Sampling\\(\\), or use sink=False",
+    ),
+    "keys of negative cosine with a sink": (
+        lambda: kc.node_values(plain(sink=True), tokens=4, token_cosine=-0.2),
+        "cosine >= 0",
+    ),
+    "a covariance of whole numbers": (
+        lambda: kc.node_values(plain(), tokens=np.eye(3, dtype=int)),
+        "could be a covariance or token ids",
+    ),
+    "complex numbers": (lambda: kc.node_values(plain(), tokens=np.eye(2) * 1j), "real numbers"),
+    "values that a sum reads too": (
+        lambda: kc.node_values(beside_values(), tokens=4),
+        "share weights",
+    ),
+    "values that a sum reads too, sampled": (
+        lambda: kc.node_values(beside_values(), tokens=np.eye(4)),
+        "share weights",
+    ),
+    "queries that are the keys at a finite width": (
+        lambda: kc.node_values(tied_at_finite_width(), tokens=np.eye(3)),
+        "use wide=True",
+    ),
+    "values with a mean and a sink": (
+        lambda: kc.node_values(over_relu(sink=True), tokens=4),
+        "channel mean is not 0",
+    ),
+    "sampling": (lambda: kc.node_values(plain(), tokens=4, sampling=3), r"kc.Sampling\(draws="),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(kc.KcalcError, match=message):
+        call()
+
+
+LINEAR_READS = {
+    "attention": (over_relu(), True),
+    "mean": (over_relu(L.Pool("mean")), True),
+    "channels": (over_relu(L.Flatten()), False),
+}
+
+
+@pytest.mark.parametrize(("net", "mixes"), LINEAR_READS.values(), ids=LINEAR_READS)
+def test_norms_take_off_the_means_of_what_tokens_read(net: kc.Network, mixes: bool) -> None:
+    """Rows of softmax sum to one: the channel mean stays that of ReLU, 1 / sqrt(2 pi)."""
+    given = {"c": 0.5, "tokens": 4, "token_cosine": 0.2}
+    exact, sampled = (
+        kc.node_values(net, **given, **more) for more in ({}, {"sampling": kc.Sampling(40, 12)})
+    )
+    a, m = exact["a"], 1 / (2 * math.pi)
+    assert exact["n"].c == pytest.approx((a.q1 * a.c - m) / (a.q1 - m), rel=1e-12)
+    found = sampled["n"]
+    assert abs(found.c - exact["n"].c) <= WORST * found.c_error + 1e-12
+    assert mixes == (a.q1 < 0.45)
+
+
+# -- tokens that are sampled -----------------------------------------------------------------------
+
+DRAWN = {
+    "alike": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4)),
+    "sigmoid": Case(options={"normaliser": "sigmoid"}),
+    "relu": Case(options={"normaliser": "relu"}),
+    "identity": Case(options={"normaliser": "identity"}),
+    "sink": Case(options={"sink": True}),
+    "shaped": Case(options={"identity": 0.6, "centre": 0.5}),
+    "narrow": Case(options={"key_width": 4, "wide": False}),
+}
+
+
+@pytest.mark.parametrize("case", DRAWN.values(), ids=DRAWN)
+def test_sampled_values_agree_with_exact_ones(case: Case) -> None:
+    net, given = case.network(), {"c": case.c, "q1": case.q[0], "q2": case.q[1], **case.given}
+    exact = kc.node_values(net, **given)["attention"]
+    found: Any = kc.node_values(net, **given, sampling=kc.Sampling(60, 24, 3))
+    mean, error = found.covariances["attention"]
+    T = case.tokens
+    off = ~np.eye(T, dtype=bool)
+    for truth, entries, spread in (
+        (exact.q1, mean[0, :, 0].diagonal(), error[0, :, 0].diagonal()),
+        (exact.q2 * exact.token_cosine2, mean[1, :, 1][off], error[1, :, 1][off]),
+        (
+            exact.c * math.sqrt(exact.q1 * exact.q2),
+            mean[0, :, 1].diagonal(),
+            error[0, :, 1].diagonal(),
+        ),
+    ):
+        assert abs(entries.mean() - truth) <= WORST * math.sqrt((spread**2).mean()) + 1e-14 * abs(
+            truth
+        )
+
+
+def matrices(
+    covariance: Array, width: int, rng: np.random.Generator, options: dict[str, Any]
+) -> Array:
+    """Causal attention of heads of the given width over tokens of a covariance, queries and keys of
+    unit weights.
+    """
+    T, heads, rotary = len(covariance), 8, options.get("rotary")
+    q, k = (root(covariance) @ rng.standard_normal((DRAWS, T, width)) for _ in range(2))
+    if rotary:
+        turn = np.exp(1j * np.arange(T)[:, None] * rotary ** (-2 * np.arange(width // 2) / width))
+        q, k = ((x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k))
+        scores = (q @ k.conj().swapaxes(1, 2)).real / math.sqrt(width)
+    else:
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(width)
+    if options.get("alibi"):
+        slopes = 2.0 ** (-8 * (rng.integers(heads, size=(DRAWS, 1, 1)) + 1) / heads)
+        scores = scores - slopes * np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
+    if options.get("relative"):
+        # distances 0, 1, 2 and 3, and all others, have a bias each
+        table = options["relative"][0] * rng.standard_normal((DRAWS, 6))
+        apart = np.subtract.outer(np.arange(T), np.arange(T)).clip(0)
+        scores = scores + table[:, np.array([0, 1, 2, 3, 5])[apart]]
+    sees = Case(tokens=T, options={"causal": True, **options}).sees()
+    powers = np.where(sees, np.exp(scores), 0)
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rotary": 100.0},
+        {"alibi": True, "heads": 8},
+        {"window": 2},
+        {"chunk": 3},
+        {"relative": (1.5, 6, 4)},
+    ],
+    ids=["causal", "rotary", "alibi", "window", "chunks", "relative"],
+)
+def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
+    """Two causal layers, or with windows, over tokens of one's own.
+
+    Every entry within its stated error of the mean of drawn layers.
+    """
+    width, rng = 8, np.random.default_rng(9)
+    x = rng.standard_normal((5, 4))
+    tokens = x @ x.T / 4 + 0.5 * np.eye(5)
+    steps: list[Any] = [("x", L.Input(), ())]
+    for name, below in (("a", "x"), ("b", "a_out")):
+        steps += [(name + part, L.Affine(), (below,)) for part in "qkv"]
+        attend = L.Attend(key_width=width, causal=True, **options)
+        steps += [
+            (name, attend, (f"{name}q", f"{name}k", f"{name}v")),
+            (f"{name}_out", L.Affine(), (name,)),
+        ]
+    found: Any = kc.node_values(
+        kc.Network.from_steps(steps), tokens=tokens, sampling=kc.Sampling(400, 16, 1)
+    )
+    K, errors = tokens, np.zeros_like(tokens)
+    for name in ("a", "b"):
+        A = matrices(K, width, rng, options)
+        out = A @ K @ A.swapaxes(1, 2)
+        errors = np.hypot(errors, out.std(axis=0) / math.sqrt(DRAWS))
+        K = out.mean(axis=0)
+        mean, stated = (part[0, :, 0] for part in found.covariances[name])
+        assert (np.abs(mean - K) <= WORST * np.hypot(stated, errors) + 1e-12).all()
+        random = Case(tokens=5, options={"causal": True, **options}).sees().sum(axis=1) > 1
+        assert (stated[random][:, random] > 0).all() and stated.max() < 0.05 * K.max()
+
+
+def test_buckets_of_distances_are_those_of_the_released_code_of_t5() -> None:
+    """Its function, for distances on either side; 32 buckets, 128 the furthest distance."""
+    starts = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]  # distances of new buckets
+    causal = [*range(16), 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    for mask, first in ((False, starts), (True, causal)):
+        found = distance_buckets(L.Attend(causal=mask, relative=(1, 32, 128)), 200, 200)
+        before = np.searchsorted(first, np.arange(200), side="right") - 1
+        after = np.zeros(200) if mask else before + 16 * (np.arange(200) > 0)
+        np.testing.assert_array_equal(found[:, 0], before)
+        np.testing.assert_array_equal(found[0], after)
+
+
+def test_arrays_add_biases_by_distance() -> None:
+    """``to_jax`` against scores written out here."""
+    import jax
+
+    steps: list[Any] = [
+        ("x", L.Input(6, image_shape=(5, 1)), ()),
+        *((n, L.Affine(6, bias=False), ("x",)) for n in "qkv"),
+        ("a", L.Attend(2, relative=(2.0, 8, 4)), ("q", "k", "v")),
+    ]
+    model = kc.to_jax(kc.Network.from_steps(steps))
+    x = jax.random.normal(jax.random.key(0), (5, 1, 6))
+    params = model.init(jax.random.key(1), x)
+    q, k, v = (
+        np.asarray(x @ params[n]["weight"], float).reshape(5, 2, 3).swapaxes(0, 1) for n in "qkv"
+    )
+    table = np.asarray(params["a"]["weight"], float)
+    assert table.shape == (2, 8) and 1 < table.std() < 3
+    # j - i = -4 ... 4; distances 3 and 4 share a bucket on either side
+    place = np.array([3, 3, 2, 1, 0, 5, 6, 7, 7])
+    places = place[np.arange(5) - np.arange(5)[:, None] + 4]
+    powers = np.exp(q @ k.swapaxes(1, 2) / math.sqrt(3) + table[:, places])
+    A = powers / powers.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(
+        np.asarray(model.apply(params, x)).reshape(5, 6),
+        (A @ v).swapaxes(0, 1).reshape(5, 6),
+        atol=2e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normaliser": "sigmoid"},
+        {"normaliser": "relu", "causal": True},
+        {"sink": True, "causal": True},
+        {"normaliser": "identity", "causal": True},
+        {"identity": 0.5, "centre": 0.3},
+        {"causal": True, "window": 3},
+        {"window": 2},
+        {"chunk": 2, "normaliser": "sigmoid"},
+    ],
+    ids=str,
+)
+def test_arrays_are_attended_as_the_case_says(options: dict[str, Any]) -> None:
+    """``to_jax`` against the weights written out here."""
+    import jax
+
+    steps: list[Any] = [
+        ("x", L.Input(6, image_shape=(5, 1)), ()),
+        *((n, L.Affine(6, bias=False), ("x",)) for n in "qkv"),
+    ]
+    model = kc.to_jax(
+        kc.Network.from_steps([*steps, ("a", L.Attend(2, **options), ("q", "k", "v"))])
+    )
+    x = jax.random.normal(jax.random.key(0), (5, 1, 6))
+    params = model.init(jax.random.key(1), x)
+    q, k, v = (
+        np.asarray(x @ params[n]["weight"], float).reshape(5, 2, 3).swapaxes(0, 1) for n in "qkv"
+    )
+    A = Case(tokens=5, options=options).weights(q @ k.swapaxes(1, 2) / math.sqrt(3))
+    expected = (A @ v).swapaxes(0, 1).reshape(5, 6)
+    np.testing.assert_allclose(
+        np.asarray(model.apply(params, x)).reshape(5, 6), expected, atol=2e-5
+    )
+
+
+def ending(row: tuple[float, ...] | None) -> kc.Network:
+    """A post-norm block of attention and a weighted sum of its tokens; None: all its tokens."""
+    steps: list[Any] = [
+        ("x", L.Input(), ()),
+        *((n, L.Affine(sigma_b=0.3), ("x",)) for n in "qkv"),
+        ("attention", L.Attend(), ("q", "k", "v")),
+        ("o", L.Affine(), ("attention",)),
+        ("sum", L.Sum(), ("x", "o")),
+        ("norm", L.RMSNorm(), ("sum",)),
+        *([("taken", L.TokenMix((row,)), ("norm",))] if row else []),
+        ("dense", L.Affine(sigma_b=0.2), ("taken" if row else "norm",)),
+        ("tanh", L.Nonlinear("tanh"), ("dense",)),
+        ("out", L.Affine(), ("tanh",)),
+    ]
+    return kc.Network.from_steps(steps)
+
+
+def test_one_token_has_the_numbers_of_every_token() -> None:
+    """A classifier that reads the first token, or the last, as BERT, ViT and GPT-2 have it."""
+    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
+    every = ending(None)
+    for row in ((1.0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 1.0), (1.0, 0)):
+        one = ending(row)
+        for q in ({}, {"q1": 0.7, "q2": 1.6}):
+            found = kc.node_values(one, 0.4, **q, **given)["out"]
+            expected = kc.node_values(every, 0.4, **q, **given)["out"]
+            assert found[:3] == pytest.approx(expected[:3], rel=1e-13)
+        gradients, all_tokens = kc.gradients(one, **given), kc.gradients(every, **given)
+        for node in every:
+            assert gradients.nodes[node] == pytest.approx(all_tokens.nodes[node], rel=1e-12)
+        kernels, expected = kc.ntk(one, **given), kc.ntk(every, **given)
+        assert kernels([0.2, 1.0]) == pytest.approx(expected([0.2, 1.0]), rel=1e-12)
+    with pytest.raises(kc.KcalcError, match="'taken' takes token 5, counted from 0.*tokens=6"):
+        kc.node_values(ending((0, 0, 0, 0, 0, 1.0)), tokens=4)
+    with pytest.raises(kc.KcalcError, match="'taken' mixes 3 tokens, and there are 4; give"):
+        kc.node_values(ending((1.0, 2.0, 0)), tokens=4)
+
+
+def test_weighted_sums_of_tokens() -> None:
+    """Covariances and gradients of sums written out, and of chains that follow every token."""
+    row = np.array([2.0, -1.0, 0.5, 0.0, 1.0])
+    given: dict[str, Any] = {"tokens": 5, "token_cosine": 0.3}
+    found = kc.node_values(ending(tuple(row)), 0.4, q1=0.7, q2=1.6, **given)
+    norm, taken = found["norm"], found["taken"]
+    alone, others = row @ row, row.sum() ** 2 - row @ row
+    assert taken.q1 == pytest.approx(alone + others * norm.token_cosine1, rel=1e-13)
+    assert taken.q2 == pytest.approx(alone + others * norm.token_cosine2, rel=1e-13)
+    few = kc.Sampling(draws=64, chains=16, seed=1)
+    drawn = kc.node_values(ending(tuple(row)), 0.4, q1=0.7, q2=1.6, sampling=few, **given)["taken"]
+    assert abs(drawn.c - taken.c) < WORST * drawn.c_error + 1e-9
+    weighted, mean, one = (
+        kc.gradients(ending(tuple(r)), **given).nodes["norm"]
+        / kc.gradients(ending(tuple(r)), **given).nodes["taken"]
+        for r in (row, np.full(5, 0.2), np.eye(5)[0])
+    )
+    assert (weighted, mean, one) == pytest.approx((alone, 0.2, 1.0), rel=1e-12)

@@ -1,0 +1,196 @@
+"""A class token before alike tokens: moments of rows, maps, gradients, kernels, readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.attention.class_token import Grouped, reading, response
+from kcalc.gaussian.softmax_groups import Pair, moments
+
+L, A = kc.layers, kc.architectures
+WORST = 4.5
+
+
+def vit(blocks: int = 1, width: int = 64, **options: Any) -> kc.Network:
+    """Sixteen patches behind a class token, which the readout takes."""
+    given = {"std": None, "classes": width, "class_token": True} | options
+    return A.vit(blocks, width, max(width // 64, 1), (32, 32), 8, **given)
+
+
+def without_readout() -> kc.Network:
+    return kc.Network.from_steps([s for s in vit().steps() if s[0] not in ("pool", "readout")])
+
+
+# -- moments of rows -------------------------------------------------------------------------------
+
+
+def test_a_class_token_that_is_like_the_others_has_their_overlap() -> None:
+    """Against frozen digits of python-flint, as in the theory of attention."""
+    known = moments(63, Pair(4, 4, 2.4), Pair(4, 4, 2.4))
+    every = Grouped(1, 0, 0, 0, 1)
+    assert reading(known, every) == pytest.approx(0.0699723586941146880092484851130, rel=2e-12)
+    assert response(known, every, every) == pytest.approx(0.0383916762579391, rel=1e-12)
+
+
+CASES = (
+    (6, Pair(1.5, 2.0, -0.9), Pair(1.0, 0.5, 0.4)),
+    (3, Pair(0.7, 0.7, 0.7), Pair(2.0, 2.0, -2.0)),
+    (4, Pair(1.0, 3.0, 0.2), Pair(0.0, 0.0, 0.0)),
+)
+
+
+@pytest.mark.parametrize(("n", "alike", "other"), CASES)
+def test_moments_are_those_of_drawn_rows(n: int, alike: Pair, other: Pair) -> None:
+    rng, draws = np.random.default_rng(1), 100_000
+    parts = []
+    for pair, count in ((other, 1), (alike, n)):
+        sizes, vectors = np.linalg.eigh([[pair.first, pair.joint], [pair.joint, pair.second]])
+        root = vectors * np.sqrt(np.maximum(sizes, 0))
+        parts.append(np.einsum("ab,bdn->adn", root, rng.standard_normal((2, draws, count))))
+    powers = np.exp(np.concatenate(parts, axis=-1))
+    a, b = powers / powers.sum(axis=-1, keepdims=True)
+    overlap = (a[:, 1:] * b[:, 1:]).sum(axis=-1)
+    v, w = Grouped(1.2, 0.3, -0.2, 0.1, 0.7), Grouped(0.9, 0.2, 0.5, -0.3, 1.1)
+    left, right = (np.eye(n + 1) * x[:, None] - x[:, None] * x[..., None] for x in (a, b))
+    known = moments(n, alike, other)
+    drawn = {
+        (1, 2, 0): a[:, 0] * b[:, 0] ** 2,
+        (2, 0, 0): a[:, 0] ** 2,
+        (1, 0, 1): a[:, 0] * overlap,
+        (0, 0, 2): overlap**2,
+        "AAB": (a[:, 1:] ** 2 * b[:, 1:]).sum(axis=-1),
+        "ABB": (a[:, 1:] * b[:, 1:] ** 2).sum(axis=-1),
+    }
+    found: list[tuple[float, np.ndarray]] = [(known[key], x) for key, x in drawn.items()]
+    found.append((reading(known, v), np.einsum("dj,jl,dl->d", a, v.spread(n + 1), b)))
+    inner = left @ v.spread(n + 1) @ right
+    found.append((response(known, v, w), (inner * w.spread(n + 1)).sum(axis=(1, 2))))
+    for value, sample in found:
+        error = sample.std() / draws**0.5
+        assert abs(sample.mean() - value) <= WORST * error + 1e-12
+
+
+# -- maps ------------------------------------------------------------------------------------------
+
+
+def test_maps_of_points_are_those_of_node_values() -> None:
+    net, given = vit(), {"tokens": 16, "token_cosine": 0.3}
+    C, Q = kc.c_map(net, **given), kc.q_map(net, **given)
+    value = kc.node_values(net, 0.5, **given)["readout"]
+    assert value.c_error == 0 and C(0.5) == pytest.approx(value.c, rel=1e-13)
+    assert Q(1) == pytest.approx(value.q, rel=1e-13)
+    assert C.derivative()(0.5) == pytest.approx((C(0.5001) - C(0.4999)) / 2e-4, rel=1e-6)
+    assert C(1) == pytest.approx(1, abs=1e-12) and C(0.5, 2, 1) < C(0.5)
+    np.testing.assert_allclose(C(np.array([0.2, 0.9])), [C(0.2), C(0.9)], rtol=1e-13)
+    assert "taken for large" in str(C.assumptions)
+    R = kc.token_map(without_readout(), 16)
+    expected: Any = kc.node_values(without_readout(), **given)["norm"].token_cosine
+    assert R(0.3) == pytest.approx(expected, rel=1e-13)
+
+
+def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> None:
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("class", L.ClassToken(count=2), ("x",)),
+            *((n, L.Affine(), ("class",)) for n in "qkv"),
+            ("a", L.Attend(), ("q", "k", "v")),
+        ]
+    )
+    values: Any = kc.node_values(net, 0.5, tokens=4)
+    assert values["a"].c_error > 0
+    for call in (kc.c_map(net, tokens=4), kc.q_map(net, tokens=4)):
+        with pytest.raises(kc.KcalcError, match=r"'a' attends behind class tokens.*node_values"):
+            call(0.5)
+
+
+def test_exact_attention_is_what_sampling_finds() -> None:
+    """``sampling=`` is followed where there are exact rules, too."""
+    net = vit(2).map_layers(wide, L.Attend)
+    given: dict[str, Any] = {"tokens": 6, "token_cosine": 0.3}
+    net = kc.Network.from_steps(
+        [
+            (n, L.TokenMix([[1.0] + [0.0] * 6]) if n == "pool" else layer, reads)
+            for n, layer, reads in net.steps()
+        ]
+    )
+    values, gradients = kc.node_values(net, 0.5, **given), kc.gradients(net, **given)
+    sampling = kc.Sampling(500, 12)
+    drawn: Any = kc.node_values(net, 0.5, sampling=sampling, **given)
+    back: Any = kc.gradients(net, sampling=sampling, **given)
+    assert drawn["pool"].c_error > 0 and back.errors["nodes"]["positions"] > 0
+    for node in net:
+        for name in ("q", "token_cosine", "c"):
+            exact, mean = getattr(values[node], name), getattr(drawn[node], name)
+            if exact is not None:
+                assert abs(exact - mean) <= WORST * getattr(drawn[node], f"{name}_error") + 1e-9
+        error = back.errors["nodes"][node]
+        assert abs(gradients.nodes[node] - back.nodes[node]) <= WORST * error + 1e-9
+
+
+def wide(_: Any, layer: Any) -> Any:
+    return replace(layer, wide=True)
+
+
+@pytest.mark.slow
+def test_drawn_networks_have_the_values_of_their_maps() -> None:
+    model = kc.to_jax(vit(2, 512), weights="delta_gaussian")
+    given = {"draws": 40, "pairs": 4, "tokens": 16, "token_cosine": 0.3, "tangent": False}
+    check = kc.verify_kernels(model, 0.5, 1.0, **given)
+    for name in check.quantities:
+        s = check.statistic(name)
+        far = np.abs(s.mean - s.expected) / np.maximum(np.abs(s.expected), 0.05)
+        assert ((np.abs(s.z) <= WORST) | (far <= 0.015))[check.judged()].all()
+    assert check.gradients is not None
+    for found in check.gradients.modes.values():
+        assert np.nanmax(np.abs(found.z)) <= WORST
+
+
+# -- what is refused, and arrays -------------------------------------------------------------------
+
+
+REFUSED = {
+    "pooled": (lambda: kc.token_map(vit(), 16)(0.3), "'readout' has no tokens"),
+    "derivative of R": (lambda: kc.token_map(without_readout(), 16).derivative()(0.3), "values"),
+    "derivative of Q": (lambda: kc.q_map(vit(), tokens=16).derivative()(1.0), "by q"),
+    "one tangent kernel": (lambda: kc.ntk(vit(), tokens=16), "a class token"),
+    "no tokens": (lambda: kc.c_map(vit())(0.5), "tokens=128"),
+    "another length": (lambda: kc.node_values(vit(), tokens=20), "knows 17 positions"),
+    "behind pooling": (
+        lambda: kc.node_values(
+            kc.chain(L.Input(4), L.Affine(8), L.Pool("mean"), L.ClassToken()), tokens=3
+        ),
+        "before the pooling",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "text"), REFUSED.values(), ids=REFUSED)
+def test_refusals_name_what_is_in_the_way(call: Any, text: str) -> None:
+    with pytest.raises(kc.KcalcError, match=text):
+        call()
+
+
+@pytest.mark.parametrize("options", [{"sigma": 0}, {"count": 0}, {"count": 1.5}])
+def test_bad_class_tokens(options: dict[str, Any]) -> None:
+    with pytest.raises(kc.KcalcError, match="ClassToken"):
+        L.ClassToken(**options)
+
+
+def test_arrays_have_the_token_in_front(tmp_path: Path) -> None:
+    net = kc.Network.from_steps(
+        [("x", L.Input(3, (2, 2)), ()), ("front", L.ClassToken(2.0, 2), ("x",))]
+    )
+    model = kc.to_jax(net)
+    params, x = model.init(0), np.arange(12.0).reshape(1, 2, 2, 3)
+    made = np.asarray(model.apply(params, x)).reshape(6, 3)
+    np.testing.assert_allclose(made[2:], x.reshape(4, 3))
+    assert made[:2].any()
+    kc.save_json(net, tmp_path / "net.json")
+    assert kc.load_json(tmp_path / "net.json") == net

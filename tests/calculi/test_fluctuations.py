@@ -1,0 +1,451 @@
+"""Fluctuations against drawn networks, exact laws of chains, and the closed forms of one layer."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import sympy as sp
+from scipy import integrate, stats
+
+import kcalc as kc
+from kcalc.activations.rectifiers import leaky_relu
+from kcalc.calculi.fluctuations import fluctuations
+from kcalc.calculi.fluctuations.expansions import alike, slopes
+from kcalc.calculi.fluctuations.homogeneous import ratio
+from kcalc.calculi.moments import moments
+from kcalc.network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Sum
+
+HE = sp.sqrt(2)
+
+
+def draw(net, c, draws, seed, orthogonal=False):
+    """{node: (q of each draw, c of each draw)} of dense networks."""
+    rng = np.random.default_rng(seed)
+    size = net.layer(net.inputs[0]).features
+    x = rng.standard_normal(size)
+    v = rng.standard_normal(size)
+    v -= (v @ x) / (x @ x) * x
+    x, v = x * math.sqrt(size) / np.linalg.norm(x), v * math.sqrt(size) / np.linalg.norm(v)
+    pair = np.stack([x, c * x + math.sqrt(1 - c * c) * v])
+    values = {}
+    for node, layer, parents in net.steps():
+        below = [values[p] for p in parents]
+        if isinstance(layer, Input):
+            values[node] = np.broadcast_to(pair, (draws, 2, size))
+        elif isinstance(layer, Affine):
+            product = _product(rng, below[0], layer.features, orthogonal)
+            values[node] = float(layer.sigma_w) * product + float(
+                layer.sigma_b
+            ) * rng.standard_normal((draws, 1, layer.features))
+        elif isinstance(layer, Nonlinear):
+            values[node] = np.asarray(layer.activation(below[0]))
+        elif isinstance(layer, Sum):
+            values[node] = sum(
+                float(w) * h for w, h in zip(layer.weights or (1,) * len(below), below, strict=True)
+            )
+        else:
+            values[node] = np.concatenate(below, axis=2)
+    out = {}
+    for node, h in values.items():
+        q1, q2 = (h**2).mean(axis=2).T
+        out[node] = q1, (h[:, 0] * h[:, 1]).mean(axis=1) / np.sqrt(q1 * q2)
+    return out
+
+
+def _product(rng, below, rows, orthogonal):
+    """W x for both inputs, (draws, 2, rows).
+
+    For two fixed vectors the product has the law of their Gram matrix's root times two Gaussian
+    vectors, or two columns of a random orthogonal matrix, so that matrices need not be formed.
+    """
+    draws, _, columns = below.shape
+    size = max(rows, columns) if orthogonal else rows
+    first, second = rng.standard_normal((2, draws, size))
+    if orthogonal:
+        first = first / np.linalg.norm(first, axis=1, keepdims=True)
+        second = second - np.sum(first * second, axis=1, keepdims=True) * first
+        second = second / np.linalg.norm(second, axis=1, keepdims=True)
+    scale = math.sqrt(max(1, rows / columns)) if orthogonal else 1 / math.sqrt(columns)
+    gram = below @ below.transpose(0, 2, 1)
+    a = np.sqrt(gram[:, 0, 0])
+    b = gram[:, 0, 1] / a
+    c = np.sqrt(np.maximum(gram[:, 1, 1] - b**2, 0))
+    upper, lower = a[:, None] * first, b[:, None] * first + c[:, None] * second
+    return scale * np.stack([upper, lower], axis=1)[:, :, :rows]
+
+
+def compare(net, weights, draws, seed, nodes, c=0.4, bias=0.06):
+    """Predicted against drawn variances.
+
+    Within 4 standard errors and the next order in 1/width, ``bias`` of the value.
+    """
+    found = fluctuations(net, weights=weights, c=c)
+    measured = draw(net, c, draws, seed, weights == "orthogonal")
+    for node in nodes:
+        own, (q, cosine) = found[node], measured[node]
+        for expected, sample in ((own.relative * own.q**2, q), (own.c_variance, cosine)):
+            spread = sample.var(ddof=1)
+            error = np.std((sample - sample.mean()) ** 2) / math.sqrt(draws)
+            assert abs(spread - expected) < 4 * error + bias * expected + 1e-12, (
+                node,
+                spread,
+                expected,
+                error,
+            )
+
+
+N = 128
+NETS = {
+    "resnet": kc.chain(
+        Input(N),
+        Affine(N),
+        kc.repeat(kc.residual(kc.chain(Nonlinear("relu"), Affine(N)), 0.7), 2),
+        Nonlinear("relu"),
+        Affine(N),
+    ),
+    "biases": kc.chain(
+        Input(N), kc.repeat(kc.chain(Affine(N, sigma_w=1.4, sigma_b=0.3), Nonlinear("tanh")), 2)
+    ),
+    "transition": kc.chain(
+        Input(N),
+        Affine(N),
+        kc.residual(
+            kc.chain(Nonlinear("softplus"), Affine(2 * N)),
+            0.6,
+            shortcut=kc.chain(Nonlinear("tanh"), Affine(2 * N)),
+        ),
+        Nonlinear("sin"),
+        Affine(N),
+    ),
+    "input skip": kc.Network.from_steps(
+        [
+            ("x", Input(N), ()),
+            ("A", Affine(N), ("x",)),
+            ("y", Sum((0.8, 0.6)), ("x", "A")),
+            ("B", Affine(N), ("y",)),
+            ("h", Nonlinear("erf"), ("B",)),
+            ("C", Affine(N), ("h",)),
+            ("z", Sum(), ("y", "C")),
+            ("D", Affine(N), ("z",)),
+        ]
+    ),
+    "concat": kc.Network.from_steps(
+        [
+            ("x", Input(N), ()),
+            ("A", Affine(N), ("x",)),
+            ("B", Affine(N // 2), ("x",)),
+            ("c", Concat(), ("A", "B")),
+            ("h", Nonlinear("gelu"), ("c",)),
+            ("C", Affine(N), ("h",)),
+            ("d", Concat(), ("c", "C")),
+            ("k", Nonlinear("gelu"), ("d",)),
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "orthogonal"])
+@pytest.mark.parametrize("name", list(NETS))
+def test_networks_against_draws(name, weights):
+    net = NETS[name]
+    nodes = [node for node, _, _ in net.steps()][-5:]
+    compare(net, weights, 1500, 11, nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["gaussian", "orthogonal"])
+@pytest.mark.parametrize("name", list(NETS))
+def test_networks_against_more_draws(name, weights):
+    net = NETS[name]
+    compare(net, weights, 8000, 21, list(net))
+
+
+# -- exact laws ------------------------------------------------------------------------------------
+
+
+def chain(phi, depth=30, sigma_w=1):
+    return kc.architectures.vanilla(depth, phi, sigma_w=sigma_w, readout=False)
+
+
+def test_numbers_of_the_papers():
+    """Var log q at n = 64 after 30 layers, measured by simulation.
+
+    Relu 2.48/1.52, tailored 1.32/.364, DKS-tanh .90/.033.
+    """
+    tailored = leaky_relu(sp.Rational(57, 100))
+    gain = math.sqrt(2 / (1 + 0.57**2))
+    for phi, sigma_w, gaussian, orthogonal in (
+        ("relu", HE, 2.48, 1.52),
+        (tailored, gain, 1.32, 0.364),
+    ):
+        net = chain(phi, 30, sigma_w)
+        assert fluctuations(net, 64).out.log_variance == pytest.approx(gaussian, rel=0.02)
+        assert fluctuations(net, 64, "orthogonal").out.log_variance == pytest.approx(
+            orthogonal, rel=0.02
+        )
+    phi = (
+        kc.shape(chain("tanh", 100), method="dks", zeta=1.5).network.layer("nonlinear_1").activation
+    )
+    # leading order: 10% above what is measured
+    assert fluctuations(chain(phi), 64).out.log_variance == pytest.approx(0.90, rel=0.12)
+    assert fluctuations(chain(phi), 64, "orthogonal").out.log_variance == pytest.approx(
+        0.033, rel=0.2
+    )
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, -1.0, 1.0])
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_one_layer_by_integration(slope, orthogonal):
+    """E r^2 and Var log r of r = mean phi(z_i)^2 for n = 3 by drawing directions densely.
+
+    Log r is smooth, so quadrature on the sphere.
+    """
+    n, draws = 3, 400_000
+    rng = np.random.default_rng(5)
+    z = rng.standard_normal((draws, n))
+    if orthogonal:
+        z *= math.sqrt(n) / np.linalg.norm(z, axis=1, keepdims=True)
+    r = np.mean(np.where(z > 0, z, slope * z) ** 2, axis=1)
+    log_second, spread = ratio(
+        leaky_relu(sp.Float(slope) if slope not in (0, 1, -1) else int(slope)), n, orthogonal
+    )
+    mean = (1 + slope**2) / 2
+    assert math.exp(log_second) == pytest.approx(np.mean(r**2) / mean**2, rel=0.01)
+    logs = np.log(r[r > 0])
+    assert spread == pytest.approx(logs.var(), rel=0.02, abs=1e-12)
+
+
+def test_wide_layers_join_narrow_ones():
+    """The normal rule for more than 300 channels against an integral over the mixture's density."""
+    n, low = 302, 0.3**2
+    nodes, rule = np.polynomial.legendre.leggauss(200)
+    first = second = total = 0.0
+    for k in range(90, 213):
+        law, weight = stats.beta(k / 2, (n - k) / 2), stats.binom.pmf(k, n, 0.5)
+        start, end = law.ppf(1e-13), law.isf(1e-13)
+        x = start + (end - start) * (nodes + 1) / 2
+        density, value = (end - start) / 2 * rule * law.pdf(x), np.log(low + (1 - low) * x)
+        first = first + weight * (density @ value)
+        second = second + weight * (density @ value**2)
+        total = total + weight
+    expected = second / total - (first / total) ** 2
+    assert ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1] == pytest.approx(expected, rel=3e-4)
+
+
+@pytest.mark.parametrize("n", [1024, 4096])
+def test_very_wide_layers_have_the_leading_order(n: int) -> None:
+    """Orthogonal weights: ``Var log r = (E phi^4 / (E phi^2)^2 - 3) / n + O(1 / n^2)``."""
+    fourth, square = 3 * (1 + 0.3**4) / 2, (1 + 0.3**2) / 2
+    found = ratio(leaky_relu(sp.Rational(3, 10)), n, True)[1]
+    assert found == pytest.approx((fourth / square**2 - 3) / n, rel=4 / n)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9])
+def test_channels_that_share_a_part_of_their_weights(rho):
+    """relu(a) and relu(rho a + sqrt(1 - rho^2) b), each through weights of its own, added.
+
+    E relu(a)^2 relu(s)^2 = (3 sin t cos t + (pi - t) (1 + 2 cos^2 t)) / (2 pi), cos t = rho.
+    """
+    n, relu = 50, Nonlinear("relu")
+    steps = [
+        ("x", Input(), ()),
+        ("a", Affine(), ("x",)),
+        ("b", Affine(), ("x",)),
+        ("s", Sum((rho, (1 - rho**2) ** 0.5)), ("a", "b")),
+        ("f", relu, ("a",)),
+        ("g", relu, ("s",)),
+        ("u", Affine(), ("f",)),
+        ("v", Affine(), ("g",)),
+        ("out", Sum((1, 1)), ("u", "v")),
+    ]
+    t = math.acos(rho)
+    both = (3 * math.sin(t) * rho + (math.pi - t) * (1 + 2 * rho**2)) / (2 * math.pi)
+    of_channels = 2 * (1.5 - 0.25) + 2 * (both - 0.25)
+    found = kc.fluctuations(kc.Network.from_steps(steps), features=n).out
+    assert found.relative == pytest.approx((2 + of_channels) / n, rel=1e-12)
+
+
+def test_exact_chains_agree_with_exact_moments():
+    net = kc.architectures.vanilla(12, "relu", features=20, sigma_w=HE)
+    exact = moments(net, jacobian=False)
+    found = fluctuations(net)
+    assert found.exact and found["nonlinear_12"].relative == pytest.approx(
+        (1 + 5 / 20) ** 12 - 1, rel=1e-12
+    )
+    assert found.out.relative == pytest.approx((1 + 5 / 20) ** 12 * (1 + 2 / 20) - 1, rel=1e-12)
+    assert exact.out.relative == pytest.approx(found.out.relative, rel=1e-12)
+
+
+def test_the_leading_order_of_a_chain():
+    """v <- (q Q'/Q)^2 v + (E phi^4/Q^2 - 1)/n for tanh, and 2 (q Q'/Q)^2/n less for orthogonal
+    weights, integrals by quad.
+    """
+
+    def mean(f):
+        return integrate.quad(
+            lambda z: f(z) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi), -10, 10
+        )[0]
+
+    n, q, v, w = 50, 1.0, 0.0, 0.0
+    for _ in range(4):
+        s = math.sqrt(q)
+        square = mean(lambda z, s=s: math.tanh(s * z) ** 2)
+        # d log Q / d log q
+        slope = mean(lambda z, s=s: z * math.tanh(s * z) / math.cosh(s * z) ** 2) * s / square
+        noise = mean(lambda z, s=s: math.tanh(s * z) ** 4) / square**2 - 1
+        v, w, q = slope**2 * v + noise / n, slope**2 * w + (noise - 2 * slope**2) / n, square
+    net = kc.architectures.vanilla(4, "tanh", features=n, readout=False)
+    assert fluctuations(net).out.relative == pytest.approx(v, rel=1e-10)
+    assert fluctuations(net, weights="orthogonal").out.relative == pytest.approx(w, rel=1e-9)
+
+
+# -- habits ----------------------------------------------------------------------------------------
+
+
+def test_assumptions():
+    deep = fluctuations(chain("tanh", 3), 4)
+    assert any(note.kind == "heuristic" and "not small" in note.text for note in deep.assumptions)
+    assert not any(
+        note.kind == "heuristic" for note in fluctuations(chain("tanh", 3), 400).assumptions
+    )
+    exact = [
+        note for note in fluctuations(chain("relu", 3), 40).assumptions if note.kind == "exact"
+    ]
+    assert exact and {note.node for note in exact} == {"network"}
+    assert "variances of q hold at any width" in exact[0].text
+    assert any("sampled" in note.text for note in fluctuations(NETS["resnet"], c=0.2).assumptions)
+
+
+def test_the_probability_that_a_layer_is_all_0_bounds_what_is_drawn() -> None:
+    net = kc.chain(Input(5), Affine(3), Nonlinear("relu"), Affine(2), Nonlinear("relu"))
+    (text,) = (note.text for note in fluctuations(net).assumptions if "all 0" in note.text)
+    # 1/8 + 1/4: each pre-activation is negative with probability 1/2
+    assert "probability 0.375 or less" in text
+    draws, rng = 20000, np.random.default_rng(3)
+    first = np.maximum(rng.standard_normal((draws, 3)), 0)  # pre-activations of any input
+    second = np.einsum("dij,dj->di", rng.standard_normal((draws, 2, 3)), first)
+    dead = (second <= 0).all(axis=1).mean()
+    exact = 1 / 8 + 7 / 8 / 4
+    assert abs(dead - exact) < 4 * np.sqrt(exact * (1 - exact) / draws) and exact <= 0.375
+
+
+def test_equal_inputs_have_no_variance_of_c():
+    for name in ("biases", "concat"):
+        assert fluctuations(NETS[name], c=1).out.c_variance == pytest.approx(0, abs=1e-9)
+
+
+def test_result_habits():
+    found = fluctuations(chain("tanh", 25), 30, c=0.5)
+    assert (
+        "\n" not in repr(found)
+        and "Var c" in str(found)
+        and "more" in str(found)
+        and "<table>" in found._repr_html_()
+    )
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert found.plot().get_ylabel()
+    with pytest.raises(kc.KcalcError, match="unknown node"):
+        found["nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "message"),
+    [
+        (chain("relu", 2), {}, "features=N"),
+        (chain("relu", 2), {"features": 4, "weights": "uniform"}, "weights"),
+        (chain("relu", 2), {"features": 4, "q": -1}, "must be > 0"),
+        (chain("relu", 2), {"features": 4, "c": 1.5}, "cosine"),
+        (chain("relu", 2), {"features": 4, "c": float("nan")}, "finite"),
+        (chain("relu", 2, sp.Symbol("s", positive=True)), {"features": 4}, "net.subs"),
+        (kc.chain(Input(4), Affine(4), LayerNorm()), {}, "LayerNorm"),
+        (kc.chain(Input(4), Affine(4, kernel=3)), {}, "dense"),
+        (kc.chain(Input(4), Nonlinear("relu"), Affine(4)), {}, "network's input"),
+        (kc.architectures.wide_resnet(10), {}, "image"),
+        (
+            kc.chain(Input(4), Affine(4), kc.residual(kc.chain(Nonlinear("relu"))), Affine(4)),
+            {},
+            "not Gaussian",
+        ),
+    ],
+)
+def test_refusals(net, options, message):
+    with pytest.raises(kc.KcalcError, match=message):
+        fluctuations(net, **options)
+
+
+def test_homogeneous_activations_at_any_q() -> None:
+    relu, square, q = kc.activation("relu"), kc.activation("square"), 3.0
+    # E relu^4 - (E relu^2)^2 = 3 q^2/2 - q^2/4
+    assert alike(relu, relu, q, None)[0, 0] == pytest.approx(1.25 * q**2, rel=1e-13)
+    # E x^4 relu^2 - E x^4 E relu^2 = (15 - 3) q^3/2
+    assert alike(square, relu, q, None)[0, 0] == pytest.approx(6 * q**3, rel=1e-13)
+    assert slopes(square, q, None)[0, 0] == pytest.approx(6 * q, rel=1e-13)  # Q = 3 q^2
+    with pytest.raises(kc.KcalcError, match="beyond double precision"):
+        alike(square, square, 1e90, None)
+
+
+def _two_layers(*between, last=Affine(6)):  # noqa: B008 - layers do not change
+    return kc.chain(Input(5), Affine(8, sigma_w=1.3, sigma_b=0.2), *between, last)
+
+
+def _numbers(net):
+    found = fluctuations(net, c=0.3, q=1.7)
+    return [
+        getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")
+    ]
+
+
+def test_the_same_network_written_in_two_ways():
+    """Scales, weights of sums and activations of activations are folded into what they act on."""
+    tanh, twice = kc.activation("tanh"), kc.activation("tanh").composed(kc.activation("softplus"))
+    assert _numbers(_two_layers(Nonlinear(tanh), kc.layers.Scale(0.7))) == pytest.approx(
+        _numbers(_two_layers(Nonlinear(tanh.transformed(output_scale=0.7)))), rel=1e-10
+    )
+    assert _numbers(_two_layers(kc.layers.Scale(-0.7), Nonlinear("softplus"))) == pytest.approx(
+        _numbers(_two_layers(Nonlinear(kc.activation("softplus").transformed(-0.7)))), rel=1e-10
+    )
+    assert _numbers(_two_layers(Nonlinear("softplus"), Nonlinear(tanh))) == pytest.approx(
+        _numbers(_two_layers(Nonlinear(twice))), rel=1e-10
+    )
+    steps = [
+        ("x", Input(5), ()),
+        ("a", Affine(8, sigma_w=1.3, sigma_b=0.2), ("x",)),
+        ("b", Affine(8), ("x",)),
+        ("s", Sum((0.7, 0)), ("a", "b")),
+    ]
+    steps += [("n", Nonlinear(tanh), ("s",)), ("y", Affine(6), ("n",))]
+    dropped = kc.Network.from_steps(steps)
+    assert _numbers(dropped) == pytest.approx(
+        _numbers(_two_layers(kc.layers.Scale(0.7), Nonlinear(tanh))), rel=1e-10
+    )
+
+
+def test_sums_that_cannot_be_followed():
+    def net(*steps):
+        start = [
+            ("x", Input(4), ()),
+            ("a", Affine(4), ("x",)),
+            ("b", Affine(8), ("x",)),
+            ("c", Affine(4), ("x",)),
+        ]
+        return kc.Network.from_steps([*start, *steps, ("y", Affine(3), (steps[-1][0],))])
+
+    crooked = net(
+        ("p", Concat(), ("a", "b")),
+        ("r", Concat(), ("b", "c")),
+        ("s", Sum(), ("p", "r")),
+        ("t", Sum(), ("s",)),
+    )
+    with pytest.raises(
+        kc.FreshnessError, match="node 's' adds concatenations whose parts do not line up"
+    ):
+        fluctuations(crooked)
+    again = net(("t", Sum(), ("a", "c")), ("s", Sum(), ("a", "t")), ("q", Concat(), ("s", "b")))
+    with pytest.raises(kc.FreshnessError, match="node 's' adds feature maps that share 'a'"):
+        fluctuations(again)
+    wild = kc.activation(sp.exp(sp.Symbol("x") ** 2 / 5))
+    with pytest.raises(kc.KcalcError, match=r"beyond double precision|infinite|diverges"):
+        fluctuations(_two_layers(Nonlinear(wild)), q=1.0)

@@ -1,0 +1,538 @@
+"""Parts of exact moments: laws, numbers beyond doubles, keys of monomials, entries, widths, depth,
+and what results say of themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import sympy as sp
+from scipy import stats
+
+import kcalc as kc
+from kcalc.calculi.moments import Moment, crelu_budget, moments
+from kcalc.calculi.moments.laws import LAWS, law_of, laws_by_node
+from kcalc.calculi.moments.monomials import CORNER, PAIRINGS, Monomials, pairing_of
+from kcalc.calculi.moments.numbers import Numeric, Symbolic, is_symbolic
+from kcalc.calculi.moments.reading import slopes
+from kcalc.calculi.moments.vectors import Fed, Vectors
+from kcalc.network.layers import Affine, Concat, Dropout, Input, Nonlinear, Sum
+from kcalc.network.network import Network
+
+HE = sp.sqrt(2)
+n = sp.Symbol("n", integer=True, positive=True)
+alpha = sp.Symbol("alpha", positive=True)
+
+
+def net(*steps: Any, outputs: Any = None) -> Network:
+    return Network.from_steps([("x", Input(3), ()), *steps], outputs)
+
+
+def layers(depth: int, width: Any = None, sigma_w: Any = HE) -> Network:
+    return kc.architectures.vanilla(depth, features=width, sigma_w=sigma_w, readout=False)
+
+
+# -- laws ------------------------------------------------------------------------------------------
+
+
+def test_kurtosis_of_laws() -> None:
+    drawn = {
+        "gaussian": stats.norm(),
+        "uniform": stats.uniform(),
+        "laplace": stats.laplace(),
+        "logistic": stats.logistic(),
+    }
+    for name, law in drawn.items():
+        assert float(LAWS[name].excess) == pytest.approx(float(law.stats("k")), abs=1e-14)
+    with mpmath.workdps(30):
+        second, fourth = (
+            mpmath.quad(lambda x, k=k: x**k * mpmath.npdf(x), [-2, 2]) for k in (2, 4)
+        )
+        whole = mpmath.erf(mpmath.sqrt(2))
+        assert float(LAWS["truncated normal"].excess) == pytest.approx(
+            float(fourth * whole / second**2 - 3), rel=1e-13
+        )
+    assert [law.name for law in LAWS.values() if law.atoms] == ["rademacher", "sparse ternary"]
+    assert (
+        LAWS["rademacher"].excess == -2
+        and LAWS["sparse ternary"].excess == Fraction(1, 3) / Fraction(1, 3) ** 2 - 3
+    )
+    assert all(law.stated for law in LAWS.values())
+
+
+def test_laws_by_name_and_number() -> None:
+    assert law_of("Truncated_Normal") is law_of("normal truncated") is LAWS["truncated normal"]
+    assert (
+        law_of("normal") is LAWS["gaussian"]
+        and law_of("ternary") is LAWS["sparse ternary"]
+        and law_of(-2.0) is LAWS["rademacher"]
+    )
+    given = law_of(-1.999)
+    assert (given.excess, given.atoms, given.stated, str(given)) == (
+        -1.999,
+        False,
+        False,
+        "excess kurtosis -1.999",
+    )
+    assert law_of(n).excess == n
+    two = net(("A", Affine(2), ("x",)), ("B", Affine(2), ("A",)))
+    assert {node: law.name for node, law in laws_by_node(two, {"A": "uniform"}).items()} == {
+        "A": "uniform",
+        "B": "gaussian",
+    }
+    assert {
+        node: law.name for node, law in laws_by_node(two, {None: "laplace", "B": 0.5}).items()
+    } == {
+        "A": "laplace",
+        "B": "excess kurtosis 0.5",
+    }
+    with pytest.raises(kc.KcalcError, match="'x' is a Input"):
+        laws_by_node(two, {"x": "uniform"})
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def balls(mean: Fraction, fourth: Fraction) -> Moment:
+    field = Numeric()
+    with field.working():
+        return Moment.of_balls(field.number(mean), field.number(fourth))
+
+
+def log10(value: Fraction) -> float:
+    with mpmath.workdps(40):
+        return float(mpmath.log10(value.numerator) - mpmath.log10(value.denominator))
+
+
+@pytest.mark.parametrize("power", [-900, -301, -299, 0, 5, 299, 301, 3000])
+def test_logarithms_at_any_size(power: int) -> None:
+    mean = Fraction(7, 3) * Fraction(10) ** power
+    found = balls(mean, 5 * mean**2)
+    assert found.log10_mean == pytest.approx(log10(mean), rel=1e-15, abs=1e-15)
+    assert found.log10_fourth == pytest.approx(log10(5 * mean**2), rel=1e-15, abs=1e-15)
+    assert found.log10_variance == pytest.approx(log10(4 * mean**2), rel=1e-15, abs=1e-15)
+    assert found.relative == pytest.approx(4, rel=1e-15)
+    assert found.in_range is (abs(2 * power) < 300)
+
+
+def test_the_ends_of_double_precision() -> None:
+    for power, inside in ((306, True), (307, False), (-306, True), (-308, False)):
+        found = Moment(1.0, 1.0, 1.0, 1.0, 0.0, power + 0.5, -math.inf)
+        assert found.in_range is inside, power
+    big = balls(Fraction(10**400), Fraction(3 * 10**800))
+    small = balls(Fraction(1, 10**400), Fraction(5, 10**800))
+    assert (big.mean, small.mean) == (math.inf, 0.0) and not big.in_range and not small.in_range
+    assert (big.text("mean"), big.text("fourth"), big.text("variance")) == (
+        "1.0000e+400",
+        "3.0000e+800",
+        "2.0000e+800",
+    )
+    assert (small.text("fourth"), small.text("relative")) == ("5.0000e-800", "4")
+    assert big.to_dict()["mean"] == "inf" and big.to_dict()["relative"] == 2.0
+    assert (
+        Moment(1e307, 1.0, 0.25, 1 / 3, 307.0).text("mean") == "1.0000e+307"
+        and Moment(1.0, 1.0, 0.25, 1 / 3).text("relative") == "0.333333"
+    )
+
+
+def test_no_variance() -> None:
+    still = balls(Fraction(1, 3), Fraction(1, 9))
+    assert (
+        still.variance,
+        still.relative,
+        still.log10_variance,
+        still.deviation,
+        still.in_range,
+    ) == (0.0, 0.0, -math.inf, 0.0, True)
+    assert balls(Fraction(1, 3), Fraction(1, 10)).variance == 0.0
+    nothing = balls(Fraction(0), Fraction(0))
+    assert (nothing.mean, nothing.relative, nothing.text("mean")) == (0.0, 0.0, "0")
+    assert balls(Fraction(2), Fraction(13)).deviation == 3.0
+    assert (
+        Moment.of_expressions(n, 4 * n**2).deviation == sp.sqrt(3) * n
+        and Moment.of_expressions(n, 4 * n**2).relative == 3
+    )
+
+
+def test_expressions_are_filled_in() -> None:
+    found = Moment.of_expressions(n * alpha, 3 * n**2 * alpha**2)
+    half = found.subs({alpha: 2})
+    assert (
+        half.mean == 2 * n
+        and half.fourth == 12 * n**2
+        and half.variance == 8 * n**2
+        and half.log10_mean is None
+    )
+    done = half.subs({n: 5})
+    assert (done.mean, done.fourth, done.variance, done.relative) == (
+        10.0,
+        300.0,
+        200.0,
+        2.0,
+    ) and done.log10_mean == 1.0
+
+
+def test_fractions_that_are_read_and_others() -> None:
+    number = Symbolic().number
+    assert number(Fraction(1, 10**9)) == sp.Rational(1, 10**9)
+    assert number(Fraction(1, 10**9 + 1)).is_Float and float(
+        number(Fraction(1, 10**9 + 1))
+    ) == 1 / (10**9 + 1)
+    assert is_symbolic(1, n) and not is_symbolic(1, sp.pi)
+
+
+# -- monomials -------------------------------------------------------------------------------------
+
+
+def monomial(kind: int, slots: tuple[int, ...], jacobians: np.ndarray) -> float:
+    """Rows contracted as ``kind`` says, columns paired (12)(34), of four of the matrices."""
+    rows = ("aabb", "abab", "abba", "aaaa")[kind]
+    terms = ",".join(row + column for row, column in zip(rows, "iijj", strict=True))
+    return float(np.einsum(f"{terms}->", *(jacobians[i] for i in slots)))
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_keys_name_values(columns: bool) -> None:
+    """Equal keys have equal values, and unequal ones unequal values."""
+    matrices = np.random.default_rng(0).standard_normal((3, 4, 5 if columns else 1))
+    steps, values = Monomials((), (), None, columns), dict[Any, float]()
+    for kind, slots in itertools.product(range(4), itertools.product(range(3), repeat=4)):
+        key, value = steps.quad(kind, slots), monomial(kind, slots, matrices)
+        assert value == pytest.approx(values.setdefault(key, value), rel=1e-12), (kind, slots, key)
+        assert value == pytest.approx(monomial(key[0], key[1:], matrices), rel=1e-12)
+        assert steps.quad(key[0], key[1:]) == key
+    assert len(values) == len({round(value, 9) for value in values.values()})
+    assert steps.pair(2, 1) == steps.pair(1, 2) == (1, 2)
+
+
+def test_pairings() -> None:
+    for i, j in itertools.permutations(range(4), 2):
+        assert any(set(pair) == {i, j} for pair in PAIRINGS[pairing_of(i, j)])
+    assert CORNER not in range(len(PAIRINGS))
+
+
+def test_products_of_activations_that_do_not_close() -> None:
+    """E (sum_i x_i relu(p_i))^2 needs E relu(p_i) relu(p_j), which is not 0.
+
+    E (sum_i x_i p_i)^2 does not.
+    """
+    made = Vectors()
+    x = made.source("x", 3)
+    p = made.fresh((Fed("p", x, Fraction(1, 2), 0, 1),), 3)
+    relu = made.rectified(p, 0, 1)
+    field = Numeric()
+    steps = Monomials(made.all, ["x", "p", "relu"], field, False)
+    with field.working():
+        assert [
+            (float(factor.mid()), key) for factor, key in steps.expand((0, x.id, p.id, x.id, p.id))
+        ] == [(0.5, (0, *(x.id,) * 4))]
+        with pytest.raises(kc.NoRule, match="nodes 'x', 'relu'.* activation 'relu'"):
+            steps.expand((0, x.id, relu.id, x.id, relu.id))
+        with pytest.raises(kc.NoRule, match="'relu'"):
+            steps.expand((x.id, relu.id))
+        assert steps.expand((x.id, p.id)) == []
+
+
+# -- entries ---------------------------------------------------------------------------------------
+
+
+def test_fourth_powers_of_the_input() -> None:
+    """One linear layer: E|y|^4 = sigma^4/n^2 (m^2 + 2 m + m e sum x_i^4)."""
+    one = kc.chain(Input(5), Affine(2))
+    for fourth in (0.2, 0.2 * (1 - 1e-13), 0.5, 1, 1 + 1e-13):
+        found = moments(one, weights="laplace", input_fourth=fourth)
+        assert found.out.fourth == pytest.approx((8 + 2 * 3 * fourth) / 25, rel=1e-14)
+    assert moments(one, weights="laplace").out.fourth == pytest.approx(
+        (8 + 2 * 3 / 5) / 25, rel=1e-14
+    )
+    for fourth in (0.2 * (1 - 1e-11), 1 + 1e-11, 0, -0.5):
+        with pytest.raises(kc.KcalcError, match=r"\[0.2, 1\]"):
+            moments(one, input_fourth=fourth)
+    open_ = kc.chain(Input(n), Affine(2))
+    assert float(
+        moments(open_, weights="laplace", input_fourth=0.5).out.fourth.subs(n, 4)
+    ) == pytest.approx((8 + 3) / 16)
+    with pytest.raises(kc.KcalcError, match=r"\[0, 1\]"):
+        moments(open_, input_fourth=1.5)
+    s = sp.Symbol("s", positive=True)
+    symbolic = moments(one, weights="laplace", input_fourth=s)
+    assert symbolic.symbolic and sp.simplify(symbolic.out.fourth - (8 + 6 * s) / 25) == 0
+
+
+def test_outputs_that_others_read() -> None:
+    """y = W x is an output, and also an addend of another one.
+
+    Its own Jacobian is that of an output.
+    """
+    steps = (
+        ("W", Affine(4), ("x",)),
+        ("V", Affine(4), ("x",)),
+        ("s", Sum(), ("W", "V")),
+        ("U", Affine(2), ("s",)),
+    )
+    found = moments(net(*steps, outputs=("W", "U")), output="W")
+    assert (found.weights["W"].mean, found.weights["V"].mean, found.weights["U"].mean) == (
+        4.0,
+        0.0,
+        0.0,
+    )
+    found = moments(net(*steps, outputs=("W", "U")), output="U")
+    assert found.weights["W"].mean == found.weights["V"].mean == pytest.approx(2, rel=1e-14)
+    assert found.out.mean == pytest.approx(2 / 4 * 2 * 4 / 3, rel=1e-14) and found.nodes[
+        "W"
+    ].mean == pytest.approx(4 / 3, rel=1e-14)
+    shared = (("W", Affine(4), ("x",)), ("V", Affine(4), ("W",)), ("s", Sum((1, 0.5)), ("W", "V")))
+    assert moments(net(*shared)).out.mean == pytest.approx(4 / 3 * 1.25, rel=1e-14)
+
+
+def test_piecewise_linear_activations() -> None:
+    x = sp.Symbol("x", real=True)
+    assert slopes(kc.activation("relu")) == (0, 1) and slopes(kc.activation("abs")) == (-1, 1)
+    assert slopes(kc.activation("identity")) == (1, 1) and slopes(kc.activation(-3 * x)) == (-3, -3)
+    assert slopes(kc.activations.leaky_relu(sp.Rational(1, 4))) == (Fraction(1, 4), 1)
+    assert all(
+        slopes(phi) is None
+        for phi in map(kc.activation, ("tanh", "relu6", "square", x + 1, sp.Max(x, 1)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (Affine(2, kernel=(1, 3)), "'W'.*convolution"),
+        (Affine(2, stride=2), "'W'.*convolution"),
+        (Affine(2, kernel=(1, 1), stride=(1, 1)), ""),
+        (Affine(2, kernel=1, stride=(1,)), ""),
+        (Affine(3, groups=3), "'W'.*groups"),
+        (Affine(2, sigma_b=sp.Rational(1, 10)), "'W'.*sigma_b = 0"),
+    ],
+)
+def test_layers_that_are_dense(layer: Affine, says: str) -> None:
+    if not says:
+        assert moments(net(("W", layer, ("x",)))).out.mean == pytest.approx(2 / 3, rel=1e-14)
+        return
+    with pytest.raises(kc.NoRule, match=says):
+        moments(net(("W", layer, ("x",))))
+
+
+def test_a_missing_width_is_named() -> None:
+    with pytest.raises(kc.KcalcError, match=r"node 'W' has none; give features=N"):
+        moments(net(("W", Affine(), ("x",))))
+    two = Network.from_steps(
+        [
+            ("x", Input(3), ()),
+            ("z", Input(3), ()),
+            ("c", Concat(), ("x", "z")),
+            ("A", Affine(2), ("c",)),
+        ]
+    )
+    with pytest.raises(kc.KcalcError, match=r"has 2 \(x, z\)"):
+        moments(two)
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("goal", "options"),
+    [(3.0, {}), (0.9, {"weights": "uniform"}), (1.2, {"input_fourth": 1, "weights": "laplace"})],
+)
+def test_the_least_width(goal: float, options: dict[str, Any]) -> None:
+    network = Network.from_steps(
+        [
+            ("x", Input(4), ()),
+            ("W", Affine(sigma_w=HE), ("x",)),
+            ("r", Nonlinear("relu"), ("W",)),
+            ("V", Affine(), ("r",)),
+        ]
+    )
+    found = moments(network, features=9, **options)
+    wide = [moments(network, features=k, **options).out.relative for k in range(1, 25)]
+    least = next(k for k, relative in enumerate(wide, 1) if relative <= goal)
+    assert found.width_for(goal) == found.width_for(goal, most=least) == least
+    assert found.width_for(wide[least - 1]) == least
+    if least > 1:
+        with pytest.raises(
+            kc.KcalcError,
+            match=f"even {least - 1} channels leave a relative variance of {wide[least - 2]:.6g} > "
+            f"{goal:.6g}",
+        ):
+            found.width_for(goal, most=least - 1)
+    partly = moments(network, features={None: 9, "W": 30}, **options)
+    assert partly.width_for(goal) == next(
+        k
+        for k in range(1, 25)
+        if moments(network, features={None: k, "W": 30}, **options).out.relative <= goal
+    )
+
+
+def test_widths_that_are_not_asked_for() -> None:
+    network = kc.chain(Input(), Affine(), Nonlinear("relu"))
+    with pytest.raises(kc.KcalcError, match="stand in the layers"):
+        moments(network, features={"input": 3, "affine_1": 4}).width_for(0.5)
+    with pytest.raises(kc.KcalcError, match="stand in the layers"):
+        moments(network, features={"input": 3, "affine_1": 4, None: 5}).width_for(0.5)
+    with pytest.raises(kc.KcalcError, match="most"):
+        moments(network, features=3).width_for(0.5, most=0)
+    assert moments(network, features=1).width_for(5, most=1) == 1
+    with pytest.raises(kc.KcalcError, match="got 0"):
+        moments(network, features=3).width_for(0)
+
+
+def test_budgets() -> None:
+    found = crelu_budget(50, 7)
+    assert found.crelu_width == pytest.approx(50 / math.sqrt(2), rel=1e-15)
+    assert found.relu_rate == pytest.approx(math.log(1.1), rel=1e-14)
+    assert found.crelu_rate == pytest.approx(math.log(1 + math.sqrt(8) / 50), rel=1e-14)
+    assert (
+        found.relu_variance
+        == pytest.approx(1.1**7 - 1, rel=1e-13)
+        == moments(layers(7, 50)).out.relative
+    )
+    assert found.crelu_variance == pytest.approx((1 + math.sqrt(8) / 50) ** 7 - 1, rel=1e-13)
+    assert crelu_budget(0.5).depth == 1 and crelu_budget(50, 1).depth == 1
+    assert [note.kind for note in found.assumptions] == [
+        "convention"
+    ] and "no biases" in found.assumptions[0].text
+    with pytest.raises(kc.KcalcError, match="width must be > 0, got 0"):
+        crelu_budget(0)
+
+
+def texts(found: Any) -> list[tuple[Any, str, str]]:
+    return [(note.node, note.text, note.kind) for note in found.assumptions]
+
+
+def test_what_moments_assume() -> None:
+    exact = (
+        "network",
+        "exact at these widths, for independent symmetric weights; the input has |x|^2 = 1, q = "
+        "0.333333",
+        "exact",
+    )
+    biases = ("network", "biases start at 0, and |J|^2 counts weights only", "convention")
+    dropout = ("d", "dropout is the identity (evaluation)", "convention")
+    plain = net(("W", Affine(3, bias=False), ("x",)))
+    assert texts(moments(plain)) == [exact, ("network", "weights are gaussian", "convention")]
+    biased = net(
+        ("W", Affine(3), ("x",)), ("d", Dropout(0.1), ("W",)), ("V", Affine(3, bias=False), ("d",))
+    )
+    assert texts(moments(biased)) == [
+        exact,
+        ("network", "weights are gaussian", "convention"),
+        dropout,
+        biases,
+    ]
+    assert texts(moments(biased, jacobian=False)) == [
+        exact,
+        ("network", "weights are gaussian", "convention"),
+        dropout,
+    ]
+    fourth = (
+        "the input has sum x_i^4 / |x|^4 = {} ({}), which matters for weights that are not Gaussian"
+    )
+    assert texts(moments(biased, weights={"V": "uniform"})) == [
+        exact,
+        ("W", "weights are gaussian", "convention"),
+        ("V", "weights are uniform", "convention"),
+        ("x", fourth.format("1/3", "all |x_i| equal"), "convention"),
+        dropout,
+        biases,
+    ]
+    free = ("network", "a law of weights given by its kurtosis has no atoms", "convention")
+    stated = [
+        exact,
+        ("network", "weights are excess kurtosis 0.5", "convention"),
+        ("x", fourth.format(0.5, "as given"), "convention"),
+    ]
+    assert texts(moments(plain, weights=0.5, input_fourth=0.5)) == [*stated, free]
+    assert texts(moments(plain, weights=0.5, input_fourth=0.5, jacobian=False)) == stated
+
+
+def test_moments_beyond_doubles_are_told() -> None:
+    told = (
+        "numbers beyond double precision show as inf or 0: read log10_mean, log10_fourth and "
+        "log10_variance"
+    )
+    deep = kc.chain(Input(2), *[Affine(2, sigma_w=1e20, bias=False)] * 4)
+    found = moments(deep, jacobian=False)
+    assert texts(found)[-1] == ("affine_4", told, "convention") and found.nodes["affine_3"].in_range
+    deeper = moments(kc.chain(Input(2), *[Affine(2, sigma_w=1e20, bias=False)] * 6))
+    far = [
+        node
+        for table in (deeper.nodes, deeper.weights)
+        for node, m in table.items()
+        if m.log10_fourth > 307
+    ]
+    assert len(far) == 3 + 6 and texts(deeper)[-1] == (
+        "affine_4",
+        f"{told} (here and at 8 more)",
+        "convention",
+    )
+
+
+def test_atoms_matter_where_there_are_kinks() -> None:
+    linear = net(("W", Affine(3), ("x",)))
+    bent = net(("W", Affine(3), ("x",)), ("r", Nonlinear("relu"), ("W",)))
+    assert (
+        moments(linear, weights="rademacher").weights and moments(bent, weights="uniform").weights
+    )
+    found = moments(bent, weights={"W": "sparse ternary"})
+    with pytest.raises(kc.KcalcError, match="'W' has sparse ternary weights"):
+        _ = found.weights
+    assert found.to_dict()["weights"] is None and found.out.mean == 0.5
+
+
+@pytest.mark.parametrize(
+    ("count", "more"), [(39, None), (40, "... 1 more ..."), (60, "... 21 more ...")]
+)
+def test_tables_of_long_networks(count: int, more: str | None) -> None:
+    found = moments(kc.chain(Input(2), *[Affine(2)] * count))
+    head, *rows, below = str(found).splitlines()
+    assert len(rows) == (count + 1 if more is None else 41)
+    if more:
+        shown = [line.split("  ")[0] for line in rows[18:23]]
+        assert shown == [
+            "affine_18",
+            "affine_19",
+            more,
+            f"affine_{count - 19}",
+            f"affine_{count - 18}",
+        ]
+        assert rows[20] == more
+    assert (
+        len(rows[0].split()) == 5
+        and rows[1].split()[:3] == ["affine_1", "Affine", "1"]
+        and len(rows[1].split()) == 8
+    )
+    assert found.growth == pytest.approx(2.0**count, rel=1e-12) and not found.symbolic
+    assert (
+        head.split("  ")[-1] == "Var |J|^2"
+        and rows[0].endswith("0")
+        and below.startswith("input: ")
+    )
+
+
+def test_tables_of_expressions_leave_variances_out() -> None:
+    shown = str(moments(kc.chain(Input(n), Affine(n)))).splitlines()
+    assert shown[0].split() == [
+        "node",
+        "layer",
+        "mean",
+        "|y|^2",
+        "fourth",
+        "|y|^4",
+        "mean",
+        "|J|^2",
+        "mean",
+        "|J|^4",
+    ]
+    assert shown[1].split() == ["input", "Input", "1", "1"] and "Var |y|^2" in str(
+        moments(kc.chain(Input(3), Affine(2)))
+    )
+    assert "|J|" not in str(moments(kc.chain(Input(3), Affine(2)), jacobian=False))

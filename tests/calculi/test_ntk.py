@@ -1,0 +1,170 @@
+"""Tangent kernels against neural-tangents 0.6.5.
+
+Chains, residual networks, shared trunks, LayerNorm, two parameterisations, unequal norms.
+
+tests/oracles/ntk.py froze the values; they agree to rounding wherever neural-tangents is right.
+Near duplicates it is not: it forms the angle from a rounded cosine. There the truth is mpmath's.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+
+L = kc.layers
+FROZEN = json.loads(
+    gzip.decompress((Path(__file__).parents[1] / "oracles" / "ntk.json.gz").read_bytes())
+)
+PEER, NEAR = FROZEN["peer"], FROZEN["near"]
+ROUNDING = 2e-14  # relative to the largest kernel of a network: both sides work in double precision
+x = sp.Symbol("x", real=True)
+
+ACTIVATIONS: dict[str, Any] = {  # neural-tangents' names and arguments
+    "relu": lambda: kc.activation("relu"),
+    "leaky_relu": kc.activations.leaky_relu,
+    "abrelu": lambda a, b: kc.activation(b * sp.Max(x, 0) + a * sp.Min(x, 0)),
+    "abs": lambda: kc.activation("abs"),
+    "erf": lambda a, b, c: kc.activation("erf").transformed(b, 0, a, c / a),
+    "sin": lambda a, b, c: kc.activation("sin").transformed(b, c, a),
+    "cos": lambda a, b, c: kc.activation("cos").transformed(b, c, a),
+    "rbf": lambda gamma: kc.activation("sin").transformed(
+        math.sqrt(2 * gamma), math.pi / 4, math.sqrt(2)
+    ),
+    "gelu": lambda: kc.activation("gelu"),
+    "monomial": lambda n: kc.activation(x**n),
+    "exp": lambda a, b: kc.activation(a * sp.exp(b * x)),
+    "gaussian": lambda a, b: kc.activation(a * sp.exp(b * x * x)),
+}
+
+
+def layer_of(kind: str, options: dict[str, Any]) -> Any:
+    """The layer that neural-tangents' layer is.
+
+    Its ``b_std=None`` is no bias, 0 a bias that starts at 0.
+    """
+    if kind == "dense":
+        b = options["b_std"]
+        return L.Affine(
+            options["features"], bias=b is not None, sigma_w=options["W_std"], sigma_b=b or 0
+        )
+    if kind == "phi":
+        name, *numbers = options["phi"]
+        return L.Nonlinear(ACTIVATIONS[name](*numbers))
+    if kind == "sum":
+        return L.Sum(tuple(options["weights"]))
+    return {"input": L.Input(3), "concat": L.Concat(), "layernorm": L.LayerNorm()}[kind]
+
+
+def network_of(steps: list[Any]) -> kc.Network:
+    return kc.Network.from_steps(
+        [(node, layer_of(kind, options), tuple(parents)) for node, kind, options, parents in steps]
+    )
+
+
+def standard(steps: list[Any]) -> bool:
+    return any(options.get("parameterization") == "standard" for _, _, options, _ in steps)
+
+
+def pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(c, q1, q2) of the pairs of inputs, q = |x|^2 / d."""
+    first, second = np.array(PEER["first"]), np.array(PEER["second"])
+    q1, q2 = (first**2).mean(axis=1), (second**2).mean(axis=1)
+    return (first * second).mean(axis=1) / np.sqrt(q1 * q2), q1, q2
+
+
+def by_output(net: kc.Network, value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {net.outputs[0]: value}
+
+
+@pytest.mark.parametrize("name", PEER["networks"])
+def test_kernels_agree_with_neural_tangents(name):
+    case = PEER["networks"][name]
+    net = network_of(case["steps"])
+    kernel = kc.ntk(net, "standard" if standard(case["steps"]) else "ntk")
+    nngp, ntk = (by_output(net, k(*pairs())) for k in (kernel.nngp, kernel))
+    assert set(nngp) == set(case["outputs"])
+    for node, (covariance, tangent) in case["outputs"].items():
+        for got, truth in ((nngp[node], np.array(covariance)), (ntk[node], np.array(tangent))):
+            assert np.isfinite(truth).all()
+            assert np.abs(got - truth).max() <= ROUNDING * np.abs(truth).max(), (node, got, truth)
+
+
+def test_pairs_are_of_unequal_norms_and_both_signs():
+    c, q1, q2 = pairs()
+    assert (np.abs(q1 / q2 - 1) > 0.05).sum() >= 3 and q1[3] == q2[3] and c.min() < 0 < c.max()
+
+
+@pytest.mark.parametrize(
+    ("bias", "sigma_b"),
+    [(False, 0), (True, 0), (True, 0.3)],
+    ids=["no bias", "a bias of deviation 0", "a bias of deviation 0.3"],
+)
+def test_table_of_parameterisation_factors(bias, sigma_b):
+    """One Affine of 5 numbers, read by one of 7: NTK parameterisation: K_out each.
+
+    Standard: fan_in E x x' + 1 if there is a bias.
+    """
+    w, c = 1.25, 0.4
+    affine = L.Affine(7, bias=bias, sigma_w=w, sigma_b=sigma_b)
+    net = kc.chain(L.Input(5), affine, L.Affine(2, bias=bias, sigma_w=w, sigma_b=sigma_b))
+    below, one = w**2 * c + sigma_b**2, float(bias)
+    above = w**2 * below + sigma_b**2
+    assert kc.ntk(net)(c) == pytest.approx(above + w**2 * below, rel=1e-15)
+    assert kc.ntk(net, "standard")(c) == pytest.approx(
+        7 * below + one + w**2 * (5 * c + one), rel=1e-15
+    )
+    wide = kc.chain(
+        L.Input(5),
+        L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b),
+        L.Affine(bias=bias, sigma_w=w, sigma_b=sigma_b),
+    )
+    assert kc.ntk(wide, "standard", features=7)(c) == pytest.approx(
+        7 * below + one + w**2 * (5 * c + one), rel=1e-15
+    )
+
+
+def test_scaling_s_of_neural_tangents_drops_out():
+    """Its ``s = (s_in, s_out)`` makes layers s times wider and divides by sqrt(s).
+
+    The kernel is that of the base width.
+    """
+    case = PEER["networks"]["standard, s = 4"]
+    assert any(options.get("s") == [4, 4] for _, _, options, _ in case["steps"])
+    net = network_of(case["steps"])
+    assert [net.features[node] for node in ("a0", "a1", "out")] == [8, 5, 1]
+    truth = np.array(case["outputs"]["out"][1])
+    assert np.abs(kc.ntk(net, "standard")(*pairs()) - truth).max() <= ROUNDING * np.abs(truth).max()
+
+
+@pytest.mark.parametrize("name", ["relu", "erf"])
+def test_near_duplicates_where_neural_tangents_is_wrong(name):
+    """Ten layers at angles 1e-2 ...
+
+    1e-8: its error is as that of acos of a rounded cosine, ours stays at rounding.
+    """
+    net = kc.architectures.vanilla(10, name, sigma_w=2.0**0.5 if name == "relu" else 1.5)
+    kernel, angles = kc.ntk(net), np.array(NEAR["angles"])
+    ntk = np.array([float(v) for v in NEAR[name]["ntk"]])
+    nngp = np.array([float(v) for v in NEAR[name]["nngp"]])
+    peer = np.abs(np.array(NEAR[name]["peer"][1]) / ntk - 1)
+    assert np.allclose(kernel.at_angle(angles), ntk, rtol=1e-14, atol=0)
+    assert np.allclose(kernel.nngp.at_angle(angles), nngp, rtol=1e-14, atol=0)
+    print(  # noqa: T201
+        f"\n{name}: relative error of neural-tangents' NTK at angles {NEAR['angles']}: "
+        + ", ".join(f"{e:.0e}" for e in peer)
+    )
+    assert name == "erf" or peer[1:4].max() > 1e-9
+
+
+def test_the_frozen_values_say_what_made_them():
+    versions = FROZEN["versions"]["peer"]
+    assert (versions["neural-tangents"], versions["jax"]) == ("0.6.5", "0.4.30")

@@ -1,0 +1,369 @@
+"""Gradients over tokens followed one by one.
+
+Against derivatives written out entry by entry, backpropagation through drawn heads and networks,
+the tangent kernel, and the exact gradients of tokens that are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.attention.score_slopes import by_biases, pulled, response
+from kcalc.calculi.attention.weights import distance_buckets
+
+A, L = kc.architectures, kc.layers
+WORST = 4.5  # standard errors
+X = np.random.default_rng(0).standard_normal((2, 6, 9))
+FEW = kc.Sampling(draws=4, chains=3, seed=1)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "finite width": {"causal": True, "key_width": 8},
+    "scale": {"causal": True, "key_width": 8, "scale": 0.7},
+    "sink": {"causal": True, "sink": True},
+    "sigmoid": {"normaliser": "sigmoid"},
+    "relu": {"normaliser": "relu"},
+    "scores": {"causal": True, "normaliser": "identity"},
+    "scores with ALiBi": {"normaliser": "identity", "alibi": True, "heads": 4},
+    "ALiBi": {"causal": True, "alibi": True, "heads": 4},
+    "relative": {"relative": (1.2, 8, 4)},
+    "shaped": {"identity": 0.5, "centre": 0.4},
+    "linear": {"scale": "linear"},
+    "a window": {"causal": True, "window": 3},
+    "scores in a window": {"normaliser": "identity", "window": 3},
+}
+
+
+def blocks(count: int = 2, **options: Any) -> kc.Network:
+    """Pre-norm blocks of attention and a gated MLP with a Concat, and a readout."""
+    steps: list[Any] = [("x", L.Input(), ()), ("e", L.Affine(sigma_b=0.2), ("x",))]
+    below = "e"
+    for b in map(str, range(count)):
+        steps += [
+            ("n" + b, L.LayerNorm(), (below,)),
+            *((n + b, L.Affine(sigma_w=1.5, sigma_b=0.3), ("n" + b,)) for n in "qkv"),
+            ("a" + b, L.Attend(**options), ("q" + b, "k" + b, "v" + b)),
+            ("o" + b, L.Affine(), ("a" + b,)),
+            ("s" + b, L.Sum((1, 0.7)), (below, "o" + b)),
+            ("m" + b, L.RMSNorm(), ("s" + b,)),
+            ("u" + b, L.Affine(sigma_b=0.1), ("m" + b,)),
+            ("w" + b, L.Affine(), ("m" + b,)),
+            ("p" + b, L.Nonlinear("gelu"), ("u" + b,)),
+            ("g" + b, L.Product(), ("p" + b, "w" + b)),
+            ("c" + b, L.Concat(channels=(3, 1)), ("g" + b, "u" + b)),
+            ("d" + b, L.Affine(), ("c" + b,)),
+            ("t" + b, L.Sum((1, 0.7)), ("s" + b, "d" + b)),
+        ]
+        below = "t" + b
+    return kc.Network.from_steps([*steps, ("out", L.Affine(), (below,))])
+
+
+# -- the derivatives of weights --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "sink"), [("softmax", False), ("softmax", True), ("sigmoid", False)]
+)
+def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bool) -> None:
+    """R and R' entry by entry, from the matrices of derivatives of every row."""
+    rng, op = np.random.default_rng(1), cast(Any, SimpleNamespace(normaliser=normaliser))
+    a = rng.uniform(0.1, 1, (2, 3, 4))
+    if normaliser == "softmax":
+        a /= a.sum(axis=-1, keepdims=True) + sink
+    roots = rng.standard_normal((3, 4, 5))
+    v, w = (part @ part.T for part in roots[:2])
+    m = roots[2][:3] @ roots[2][:3].T
+    for n in range(2):
+        slopes = np.empty((3, 4, 4))
+        for i, j, k in np.ndindex(3, 4, 4):
+            if normaliser == "softmax":
+                slopes[i, j, k] = a[n, i, j] * ((j == k) - a[n, i, k])
+            else:
+                slopes[i, j, k] = (j == k) * a[n, i, j] * (1 - a[n, i, j])
+        forward, back = np.zeros((3, 3)), np.zeros((4, 4))
+        for i, k in np.ndindex(3, 3):
+            moved = slopes[i] @ v @ slopes[k]
+            forward[i, k] = (moved * w).sum()
+            back += m[i, k] * moved
+        np.testing.assert_allclose(response(op, a, a, v, w)[n], forward, rtol=1e-12)
+        np.testing.assert_allclose(pulled(op, a, v, m)[n], back, rtol=1e-12)
+
+
+def test_derivatives_in_the_biases_of_scores() -> None:
+    """The sum over buckets of what a bias moves, by differences of the weights."""
+    rng, relative, step = np.random.default_rng(2), (1.0, 8, 5), 1e-6
+    op = cast(Any, SimpleNamespace(normaliser="softmax", relative=relative, causal=False))
+    scores, root = rng.standard_normal((2, 4, 4)), rng.standard_normal((4, 4))
+    buckets, v = distance_buckets(op, 4, 4), root @ root.T
+
+    def weights(table: np.ndarray) -> np.ndarray:
+        powers = np.exp(scores + table[buckets])
+        return powers / powers.sum(axis=-1, keepdims=True)
+
+    expected = 0.0
+    for table in step * np.eye(8):
+        moved = (weights(table) - weights(-table)) / (2 * step)
+        expected = expected + moved @ v @ moved[::-1].swapaxes(1, 2)
+    a = weights(np.zeros(8))
+    np.testing.assert_allclose(by_biases(op, a, a[::-1], v), expected, rtol=1e-7, atol=1e-9)
+
+
+def head(op: dict[str, Any], covariances: list[np.ndarray], draws: int, seed: int) -> list[Any]:
+    """Gradients at queries, keys and values of drawn heads, by backpropagation.
+
+    Each head has 8 channels, of tokens of the given covariances, and gradients of covariance
+    ``I / T`` behind it. Returns: (mean, standard error) of their products over tokens.
+    """
+    torch = pytest.importorskip("torch")
+    rng, T, width = np.random.default_rng(seed), len(covariances[0]), 8
+    q, k, v = (
+        torch.tensor(np.linalg.cholesky(c) @ rng.standard_normal((draws, T, width)))
+        for c in covariances
+    )
+    behind = torch.tensor(rng.standard_normal((draws, T, width)) / math.sqrt(T * width))
+    read = [x.requires_grad_() for x in (q, k, v)]
+    q, k = read[:2]
+    if op.get("rotary"):
+        frequency = op["rotary"] ** (-2 * torch.arange(width // 2) / width)
+        turn = torch.exp(1j * torch.arange(T)[:, None] * frequency)
+        q, k = ((x[..., : width // 2] + 1j * x[..., width // 2 :]) * turn for x in (q, k))
+        scores = (q @ k.conj().mT).real / math.sqrt(width)
+    else:
+        scores = q @ k.mT / math.sqrt(width)
+    seen = torch.ones(T, T, dtype=torch.bool).tril() if op.get("causal") else torch.ones(T, T) > 0
+    if op.get("normaliser") == "relu":
+        weights = torch.relu(scores) * seen / T
+    elif op.get("normaliser") == "sigmoid":
+        weights = 1 / (1 + T * torch.exp(-scores)) * seen
+    else:
+        powers = torch.exp(scores) * seen
+        weights = powers / (powers.sum(-1, keepdim=True) + op.get("sink", False))
+    gradients = torch.autograd.grad((behind * (weights @ read[2])).sum(), read)
+    found = []
+    for g in gradients:
+        products = (g @ g.mT).numpy()
+        found.append((products.mean(axis=0), products.std(axis=0) / math.sqrt(draws)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"causal": True, "rotary": 30.0},
+        {"sink": True, "causal": True},
+        {"normaliser": "sigmoid"},
+        {"normaliser": "relu", "causal": True},
+    ],
+    ids=str,
+)
+def test_one_layer_is_that_of_drawn_heads(options: dict[str, Any]) -> None:
+    """Covariances of the gradients at queries, keys and values: every entry, at a finite width."""
+    x = np.random.default_rng(3).standard_normal((3, 4))
+    tokens = x @ x.T / 4 + 0.3 * np.eye(3)
+    scales = (1.7, 1.2, 0.8)
+    steps: list[Any] = [("x", L.Input(), ())]
+    steps += [(n, L.Affine(sigma_w=s), ("x",)) for n, s in zip("qkv", scales, strict=True)]
+    steps.append(("a", L.Attend(key_width=8, **options), ("q", "k", "v")))
+    net = kc.Network.from_steps(steps)
+    readings: list[Any] = [
+        kc.gradients(net, tokens=tokens, sampling=kc.Sampling(1000, 8, seed)) for seed in range(8)
+    ]
+    expected = head(options, [s * s * tokens for s in scales], 100_000, 5)
+    for node, (mean, error) in zip("qkv", expected, strict=True):
+        ours = np.array([found.covariances[node][0] for found in readings])
+        spread = ours.std(axis=0, ddof=1) / math.sqrt(len(ours))
+        assert (np.abs(ours.mean(axis=0) - mean) <= 6 * np.hypot(error, spread) + 1e-12).all()
+        assert max(error.max(), spread.max()) < 0.02 * np.abs(mean).max()
+
+
+# -- identities ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_they_add_up_to_the_tangent_kernel(options: dict[str, Any]) -> None:
+    """With the same draws, the gradients of all parameters have the squares of the jet."""
+    net = blocks(**options)
+    found = kc.gradients(net, tokens=X[:1], sampling=FEW)
+    kernel = kc.ntk(net, tokens=X[:1], sampling=FEW)
+    expected = np.einsum("stst->st", kernel.ntk).mean()
+    assert sum(found.weights.values()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_queries_that_are_the_keys_have_the_gradients_of_their_values() -> None:
+    steps: list[Any] = [("x", L.Input(), ()), *((n, L.Affine(), ("x",)) for n in "qv")]
+    steps += [("a", L.Attend(scale="linear", causal=True), ("q", "q", "v"))]
+    net = kc.Network.from_steps([*steps, ("out", L.Affine(), ("a",))])
+    found: Any = kc.gradients(net, tokens=X)
+    kernel = kc.ntk(net, tokens=X)
+    assert found.nodes["q"] == 0 and not any(a.kind == "sampled" for a in found.assumptions)
+    expected = np.einsum("stst->st", kernel.ntk).mean()
+    assert sum(found.weights.values()) == pytest.approx(expected, rel=1e-12)
+    assert all(error == 0 for error in found.errors["nodes"].values())
+
+
+def test_tables_over_tokens_add_up() -> None:
+    net = blocks(causal=True, key_width=8)
+    found: Any = kc.gradients(net, tokens=X, sampling=FEW)
+    alone: list[Any] = [kc.gradients(net, tokens=x[None], sampling=FEW) for x in X]
+    for node in net:
+        each, error = found.tokens[node]
+        products = found.covariances[node]
+        assert each.shape == error.shape == (2, 6) and products.shape == (2, 6, 6)
+        assert each.sum(axis=1).mean() == pytest.approx(found.nodes[node], rel=1e-12)
+        np.testing.assert_allclose(np.einsum("stt->st", products), each, rtol=1e-12)
+        assert products.sum(axis=(1, 2)).mean() == pytest.approx(found.mean[node], abs=1e-12)
+        assert np.mean([one.nodes[node] for one in alone]) == pytest.approx(found.nodes[node])
+    assert found.tokens["e"][0][:, 0].mean() > 2 * found.tokens["e"][0][:, -1].mean()
+    assert "+-" in str(found.table if hasattr(found, "table") else found)
+
+
+# -- tokens that are alike -------------------------------------------------------------------------
+
+
+def pooled(last: Any, **options: Any) -> kc.Network:
+    """A block over tokens that ends with one number of tokens or none."""
+    steps = [*blocks(1, **options).steps()][:-1]
+    ends = [("taken", last, ("t0",)), ("dense", L.Affine(sigma_b=0.2), ("taken",))]
+    return kc.Network.from_steps([*steps, *ends])
+
+
+ALIKE: dict[str, kc.Network] = {
+    "softmax": blocks(),
+    "sigmoid": blocks(normaliser="sigmoid"),
+    "relu": blocks(normaliser="relu"),
+    "shaped": blocks(identity=0.5, centre=0.4),
+    "the mean": pooled(L.Pool("mean")),
+    "flat": pooled(L.Flatten()),
+    "one token": pooled(L.TokenMix(((0.0, 0.0, 1.0, 0.0, 0.0),))),
+    "a weighted sum": pooled(L.TokenMix(((2.0, -1.0, 0.5, 0.0, 1.0),))),
+}
+
+
+@pytest.mark.parametrize("net", ALIKE.values(), ids=ALIKE)
+def test_tokens_that_are_alike_have_their_exact_gradients(net: kc.Network) -> None:
+    given: dict[str, Any] = {"q": 1.3, "tokens": 5, "token_cosine": 0.3}
+    exact = kc.gradients(net, **given)
+    found: Any = kc.gradients(net, **given, sampling=kc.Sampling(100, 24, 4))
+    assert exact.mean is not None and exact.difference is not None
+    assert found.chi == pytest.approx(exact.chi, rel=0.02)
+    for name, table in (
+        ("nodes", exact.nodes),
+        ("weights", exact.weights),
+        ("mean", exact.mean),
+        ("difference", exact.difference),
+    ):
+        largest = max(exact.nodes.values())
+        for node, expected in table.items():
+            value, error = getattr(found, name)[node], found.errors[name][node]
+            bias = 2e-3 * abs(expected)  # falls as 1 over the draws
+            assert abs(value - expected) <= WORST * error + bias + 1e-12 * largest, (name, node)
+            assert error <= 0.1 * abs(expected) + 1e-12 * largest, (name, node)
+
+
+def test_plain_scores_need_no_draws() -> None:
+    """Weights that are scores: the covariances of gradients are formulas, as for alike tokens."""
+    net = blocks(normaliser="identity")
+    exact = kc.gradients(net, tokens=5, token_cosine=0.3)
+    own = np.full((5, 5), 0.3) + 0.7 * np.eye(5)
+    found: Any = kc.gradients(net, tokens=own)
+    for name in ("nodes", "weights", "mean", "difference"):
+        assert getattr(found, name) == pytest.approx(getattr(exact, name), rel=1e-11, abs=1e-12)
+    assert set(found.errors["nodes"].values()) == {0.0}
+
+
+def test_cross_attention_and_inputs_of_unequal_q() -> None:
+    steps: list[Any] = [("x", L.Input(), ()), ("y", L.Input(), ())]
+    steps += [(n, L.Affine(), (r,)) for n, r in zip("qkv", "xyy", strict=True)]
+    steps += [("a", L.Attend(), ("q", "k", "v")), ("out", L.Affine(), ("a",))]
+    net, q = kc.Network.from_steps(steps), {"x": 0.7, "y": 1.9}
+    exact = kc.gradients(net, q=q, tokens=5, token_cosine=0.2)
+    found: Any = kc.gradients(
+        net, q=q, tokens=5, token_cosine=0.2, sampling=kc.Sampling(200, 24, 1)
+    )
+    for node in net:
+        error = found.errors["nodes"][node]
+        assert abs(found.nodes[node] - exact.nodes[node]) <= WORST * error + 1e-12
+
+
+# -- networks that are drawn -----------------------------------------------------------------------
+
+
+def test_causal_networks_are_measured() -> None:
+    """``kc.verify_kernels`` on a causal network: gradients in all modes, errors of both counted."""
+    width = 192
+    steps: list[Any] = [("x", L.Input(width), ()), ("e", L.Affine(width), ("x",))]
+    steps += [(n, L.Affine(width, sigma_w=1.3), ("e",)) for n in "qkv"]
+    steps += [
+        ("a", L.Attend(heads=12, key_width=16, causal=True), ("q", "k", "v")),
+        ("o", L.Affine(width), ("a",)),
+        ("s", L.Sum(), ("e", "o")),
+        ("n", L.RMSNorm(), ("s",)),
+        ("out", L.Affine(width), ("n",)),
+    ]
+    model = kc.to_jax(kc.Network.from_steps(steps), image_shape=(6, 1))
+    check: Any = kc.verify_kernels(
+        model, draws=60, pairs=1, tokens=6, tangent=False, sampling=kc.Sampling(200, 12)
+    )
+    assert set(check.gradients.modes) == {"each token", "mean", "difference"}
+    assert {"q", "k", "v", "a", "e"} <= set(check.gradients.nodes)
+    for found in check.gradients.modes.values():
+        share = np.abs(found.mean / np.where(found.expected, found.expected, 1) - 1)
+        close = (np.abs(found.z) <= WORST) | (share <= 0.015) | ~np.isfinite(found.expected)
+        assert close.all(), check.gradients
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "q beside tokens": (
+        lambda: kc.gradients(blocks(), q=2, tokens=X),
+        "an array of tokens says itself",
+    ),
+    "no tokens": (lambda: kc.gradients(blocks(), sampling=FEW), "say which, tokens="),
+    "no sampling": (lambda: kc.gradients(blocks(), tokens=X, sampling=cast(Any, 3)), "kc.Sampling"),
+    "activations that jump": (
+        lambda: kc.gradients(
+            kc.Network.from_steps(
+                [
+                    *list(blocks(1, causal=True).steps())[:-1],
+                    ("h", L.Affine(), ("t0",)),
+                    ("step", L.Nonlinear("heaviside"), ("h",)),
+                ]
+            ),
+            tokens=X,
+        ),
+        "jumps",
+    ),
+    "too many tokens": (
+        lambda: kc.gradients(A.gpt2(48), tokens=2000),
+        "fit in memory for .* tokens, got 2000",
+    ),
+    "the output": (lambda: kc.gradients(blocks(causal=True), tokens=X, output="y"), "'y'"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(kc.KcalcError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_the_modes_are_projections_of_the_covariances(count: int) -> None:
+    """The mean mode is ``1^T N 1``, the difference mode ``T tr(P N) / (T - 1)``, P = I - 11^T/T."""
+    found: Any = kc.gradients(blocks(causal=True), tokens=X[:1, :count], sampling=FEW)
+    away = np.eye(count) - 1 / count
+    for node, products in found.covariances.items():
+        assert found.mean[node] == pytest.approx(products[0].sum(), rel=1e-12)
+        assert found.difference[node] == pytest.approx(
+            count / (count - 1) * np.trace(away @ products[0]), rel=1e-9, abs=1e-12
+        )

@@ -1,0 +1,394 @@
+"""Rules of the scaling calculus that few networks meet.
+
+Pairs of locations behind dropout and max pooling, symbols, groups, refusals.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy as sp
+from scaling_oracle import measure
+from scipy.special import ndtr
+
+import kcalc as kc
+from kcalc.calculi.scaling import scaling
+from kcalc.calculi.scaling.levels import Level
+from kcalc.network.notes import read_at
+
+L = kc.layers
+RELU, TANH = L.Nonlinear("relu"), L.Nonlinear("tanh")
+n = sp.Symbol("n", positive=True, integer=True)
+
+
+def conv(features: int, kernel: Any = 2, padding: Any = "circular", **options: Any) -> L.Affine:
+    return L.Affine(features, kernel=kernel, padding=padding, sigma_w=1.4, **options)
+
+
+def net(*steps: Any, outputs: Any = None) -> kc.Network:
+    return kc.Network.from_steps(list(steps), outputs)
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        kc.chain(
+            L.Input(30, (4, 4)),
+            conv(30),
+            RELU,
+            L.Dropout(0.3),
+            L.Pool("mean", 2),
+            L.Flatten(),
+            L.Affine(4),
+        ),
+        kc.chain(
+            L.Input(30, (4, 4)),
+            conv(30),
+            L.Pool("max", 2),
+            TANH,
+            conv(20),
+            RELU,
+            L.Pool("mean"),
+            L.Affine(4),
+        ),
+    ],
+    ids=["dropout", "max"],
+)
+def test_pairs_of_locations(network: kc.Network) -> None:
+    found, measured = scaling(network), measure(network, draws=300, seed=4)
+    for node, tensor in found.tensors.items():
+        assert measured.forward[node].value == pytest.approx(
+            tensor.forward, rel=0.05, abs=4 * measured.forward[node].error
+        ), node
+    first = next(iter(found.weights))
+    assert measured.backward[first].value == pytest.approx(
+        found.tensors[first].backward, rel=0.1, abs=4 * measured.backward[first].error
+    )
+
+
+def largest_of_four(power: int) -> float:
+    """E max(z_1 ... z_4)^power of independent standard normals."""
+    y = np.linspace(-10, 10, 40001)
+    density = 4 * ndtr(y) ** 3 * np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
+    return float(np.trapezoid(density * y**power, y))
+
+
+@pytest.mark.parametrize("moment", [1e-14, 1e-9])
+def test_tiny_values_are_pooled_as_large_ones(moment: float) -> None:
+    """tanh is the identity there, whatever the scale: E tanh(max)^2 = q E max^2 of the window."""
+    network = kc.chain(
+        L.Input(3, (4, 4)), L.Affine(5), L.Pool("max", 2), TANH, L.Flatten(), L.Affine(2)
+    )
+    found = scaling(network, input_moment=moment)
+    assert found.tensors["nonlinear_1"].forward == pytest.approx(
+        moment * largest_of_four(2), rel=1e-6
+    )
+
+
+def test_a_multiple_of_the_largest() -> None:
+    """relu(c max) for c > 0 has E = c^2 E relu(max)^2.
+
+    a negative multiple is no law that is known, and the result says so.
+    """
+
+    def after(factor: float) -> Any:
+        return scaling(
+            kc.chain(
+                L.Input(3, (2, 2)),
+                L.Affine(5),
+                L.Pool("max", 2),
+                L.Scale(factor),
+                RELU,
+                L.Affine(2),
+            )
+        )
+
+    y = np.linspace(0, 10, 20001)
+    truth = float(
+        np.trapezoid(4 * ndtr(y) ** 3 * np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi) * y**2, y)
+    )
+    assert after(1.5).tensors["nonlinear_1"].forward == pytest.approx(2.25 * truth, rel=1e-6)
+    assert any("not symmetric" in a.text for a in after(-1.5).violations)
+
+
+def test_dropout_and_layers_that_do_nothing() -> None:
+    plain = kc.chain(L.Input(3), L.Affine(5), RELU, L.Affine(2))
+    same = kc.chain(L.Input(3), L.Affine(5), L.Identity(), L.Dropout(0), RELU, L.Affine(2))
+    assert scaling(same).weights["affine_1"].gamma == scaling(plain).weights["affine_1"].gamma
+    assert scaling(same).weights["affine_2"].gamma == scaling(plain).weights["affine_2"].gamma
+
+
+def test_correlated_inputs_and_biases() -> None:
+    """The mean of 4 locations of correlation r: f (1 + 3 r)/4.
+
+    a bias that all locations share adds to r.
+    """
+    network = kc.chain(L.Input(3, (2, 2)), L.Affine(5, sigma_b=0.5), L.Pool("mean"), L.Affine(2))
+    for rho in (0.0, 0.4):
+        found = scaling(network, input_correlation=rho)
+        assert found.tensors["pool_1"].forward == pytest.approx((1 + 3 * rho) / 4 + 0.25, rel=1e-12)
+    given = scaling(network, correlation={"pool_1": 0.2})
+    assert given.tensors["pool_1"].forward == pytest.approx(1.25 * (1 + 3 * 0.2) / 4, rel=1e-12)
+
+
+def test_symbols_before_a_smooth_activation() -> None:
+    """sin has closed forms: f = E sin^2, and E cos^2 on the way back."""
+    q = sp.Symbol("q", positive=True)
+    found = scaling(
+        kc.chain(L.Input(n), L.Affine(n), L.Nonlinear("sin"), L.Affine(n)), input_moment=q
+    )
+    assert sp.simplify(found.tensors["nonlinear_1"].forward - (1 - sp.exp(-2 * q)) / 2) == 0
+    assert float(found.tensors["affine_1"].backward.subs(q, 0.7)) == pytest.approx(
+        (1 + math.exp(-1.4)) / 2, rel=1e-14
+    )
+
+
+def test_levels() -> None:
+    big, small = Level(np.array([1.0, 2.0]), 900), Level(np.array([3.0, 1.0]), 898)
+    for one, two in ((big, small), (small, big)):
+        found = one.plus(two)
+        np.testing.assert_allclose(
+            np.ldexp(found.values, found.exponent - 898), [7.0, 9.0], rtol=1e-15
+        )
+    nothing = Level(np.zeros(2), 900)
+    assert nothing.plus(small).plain("it") is not None and nothing.plus(small).exponent == 898
+    np.testing.assert_array_equal(small.plus(nothing).values, small.values)
+    far = Level(np.array([1.0]), 0).plus(Level(np.array([1.0]), -20000))
+    assert far.plain("it") == 1.0
+    assert Level(n + 1).plain("it") == n + 1 and Level(n).plus(Level(sp.Integer(2))).values == n + 2
+    with pytest.raises(kc.KcalcError, match=r"it is about 1e\+903"):
+        Level(np.array([1.0]), 3000).plain("it")
+
+
+def test_long_tables_leave_the_middle_out() -> None:
+    layers: list[Any] = [L.Input(3)]
+    for width in range(4, 40):
+        layers += [L.Affine(width), RELU]
+    found = scaling(kc.chain(*layers))
+    assert "... 6 more ..." in str(found)
+    assert repr(found.weights["affine_1"]) == "WeightScaling('affine_1', 3 -> 4, 1 taps)"
+    assert (
+        repr(found.tensors["affine_1"]) == "TensorScaling('affine_1', 4 channels, locations None)"
+    )
+    forward, backward = found.tensors["affine_1"].log10
+    assert forward == pytest.approx(math.log10(found.tensors["affine_1"].forward))
+    assert backward == pytest.approx(math.log10(found.tensors["affine_1"].backward))
+
+
+def test_no_weights_no_reference() -> None:
+    assert not scaling(kc.chain(L.Input(3), RELU)).weights
+    assert not scaling(kc.chain(L.Input(n), RELU)).weights
+
+
+# -- laws that do not hold are reported ------------------------------------------------------------
+
+
+def notes(network: kc.Network, **options: Any) -> str:
+    found = scaling(network, **options)
+    return " | ".join(f"{a.node}: {a.text}" for a in (*found.violations, *found.assumptions))
+
+
+def test_pooling_vectors_changes_no_scaling() -> None:
+    layers = [L.Input(3), L.Affine(4), TANH, L.Affine(2)]
+    plain, pooled = (
+        scaling(kc.chain(*layers[:3], *pools, layers[3])).to_dict()["weights"]
+        for pools in ([], [L.Pool("mean")])
+    )
+    assert plain == pooled
+
+
+def test_what_is_taken_for_granted_is_said_of_its_node() -> None:
+    found = {
+        (a.node, a.kind): a.text
+        for a in scaling(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3))).assumptions
+    }
+    assert (
+        "inputs are" in found["input", "convention"]
+        and "Gaussian pre-activations" in found["nonlinear_1", "convention"]
+    )
+    text = notes(kc.chain(L.Input(8), L.Affine(6), TANH, L.Affine(3)))
+    assert (
+        "network: weights are independent and symmetric" in text
+        and "network: cotangents at the outputs are independent" in text
+    )
+
+
+def test_laws_that_are_not_normal_are_reported() -> None:
+    text = notes(kc.chain(L.Input(3), TANH, L.Affine(2)))
+    assert "nonlinear_1: tanh reads values that are not Gaussian" in text
+    text = notes(kc.chain(L.Input(3, (2, 2)), L.Pool("max", 2), L.Affine(2)))
+    assert "pool_1: it takes the maximum of values of unknown law" in text
+    two = net(
+        ("x", L.Input(3, (2, 2)), ()),
+        ("a", L.Affine(4), ("x",)),
+        ("t", TANH, ("a",)),
+        ("p", L.Pool("max", 2), ("t",)),
+        ("f", L.Flatten(), ("t",)),
+        ("y", L.Affine(2), ("p",)),
+        ("z", L.Affine(2), ("f",)),
+        outputs=["y", "z"],
+    )
+    assert "p: 't' is read by others too" in notes(two)
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+X, IMAGE = ("x", L.Input(4), ()), ("x", L.Input(4, (4, 4)), ())
+A = ("a", L.Affine(4), ("x",))
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "says"),
+    [
+        ([X, ("a", L.Affine(), ("x",))], {}, r"'a'.*features"),
+        ([("x", L.Input(), ()), A], {}, "how many channels the input 'x' has"),
+        (
+            [X, A, ("b", L.Affine(5), ("x",)), ("s", L.Sum(), ("a", "b"))],
+            {},
+            "different widths .*'b': 5",
+        ),
+        ([X, A, ("b", L.Affine(n), ("x",)), ("s", L.Sum(), ("a", "b"))], {}, "different widths"),
+        (
+            [IMAGE, A, ("p", L.Pool("mean", 2), ("x",)), ("s", L.Sum(), ("a", "p"))],
+            {},
+            r"'s' \(Sum\).*locations",
+        ),
+        (
+            [IMAGE, A, ("p", L.Pool("mean", 2), ("x",)), ("s", L.Concat(), ("a", "p"))],
+            {},
+            r"'s' \(Concat\).*pool them",
+        ),
+        ([X, A, ("s", L.Sum((1, -1)), ("a", "a")), ("y", L.Affine(2), ("s",))], {}, "cancel"),
+        ([X, ("p", L.Product(), ("x", "x"))], {}, "'p'.*rule"),
+        (
+            [IMAGE, ("f", L.Flatten(), ("x",)), ("g", L.Affine(4, groups=2), ("f",))],
+            {},
+            "'g'.*flattened",
+        ),
+        ([X, ("g", L.Affine(4, groups=3), ("x",))], {}, "3 groups.* 4 input"),
+        ([X, ("g", L.Affine(5, groups=2), ("x",))], {}, "2 groups.* 5 output"),
+        ([X, A], {"input_moment": n, "features": 3}, None),
+        ([X, A], {"input_correlation": n}, "input_correlation = n has symbols"),
+        ([X, A], {"cotangent_moment": n}, "cotangent_moment = n has symbols"),
+        ([X, A], {"image_shape": {"y": (2, 2)}}, "'y'"),
+        (
+            [IMAGE, A, ("t", TANH, ("a",)), ("u", TANH, ("a",)), ("s", L.Sum(), ("t", "u"))],
+            {},
+            "correlation is not known",
+        ),
+    ],
+)
+def test_networks_that_are_refused(steps: Any, options: Any, says: str | None) -> None:
+    if says is None:
+        assert scaling(net(*steps), **options).symbolic
+        return
+    with pytest.raises(kc.KcalcError, match=says):
+        scaling(net(*steps), **options)
+
+
+def test_sums_that_do_not_line_up() -> None:
+    steps = [
+        X,
+        *((f"a{i}", L.Affine(w), ("x",)) for i, w in enumerate((n, 2 * n, 2 * n, n))),
+        ("c", L.Concat(), ("a0", "a1")),
+        ("d", L.Concat(), ("a2", "a3")),
+        ("s", L.Sum(), ("c", "d")),
+    ]
+    with pytest.raises(kc.KcalcError, match="'s'.*line up.*numbers"):
+        scaling(net(*steps))
+    known = [
+        X,
+        *((f"a{i}", L.Affine(w), ("x",)) for i, w in enumerate((2, 4, 6))),
+        ("c", L.Concat(), ("a0", "a1")),
+    ]
+    twice = [("d", L.Concat(), ("a1", "a0")), ("s", L.Sum(), ("c", "d", "a2"))]
+    with pytest.raises(kc.FreshnessError, match="'s'.*line up"):
+        scaling(net(*known, *twice))
+
+
+def test_concatenations_weigh_their_parts() -> None:
+    """Channels of mean square 1 (four of them) and 4 (eight)."""
+    two = net(
+        ("x", L.Input(4), ()),
+        ("a", L.Affine(4), ("x",)),
+        ("b", L.Affine(8, sigma_w=2), ("x",)),
+        ("j", L.Concat(), ("a", "b")),
+        ("o", L.Affine(2), ("j",)),
+    )
+    assert scaling(two).tensors["j"].forward == pytest.approx((4 * 1 + 8 * 4) / 12)
+
+
+def test_windows_that_reach_one_location_beyond_have_no_symbolic_rule() -> None:
+    sigma = sp.Symbol("sigma", positive=True)
+    for padding, refused in (("same", True), (0, False)):
+        layer = L.Affine(5, kernel=2, padding=padding, sigma_w=sigma)
+        network = kc.chain(L.Input(2, (3, 3)), layer, L.Pool("mean"), L.Flatten(), L.Affine(1))
+        with pytest.raises(kc.KcalcError, match="pads with zeros") if refused else nullcontext():
+            scaling(network)
+
+
+def test_sums_of_sums_know_whether_weights_are_shared() -> None:
+    """A sum that ends in an activation is correlated with another one of the same input."""
+
+    def branch(k: int, activated: bool) -> list[Any]:
+        top = [(f"r{k}", TANH, (f"a{k}",))] if activated else []
+        ends = (top[0][0] if activated else f"a{k}", f"b{k}")
+        layers = [(f"a{k}", L.Affine(4), ("x",)), (f"b{k}", L.Affine(4), ("x",))]
+        return [*layers, *top, (f"s{k}", L.Sum(), ends)]
+
+    def whole(activated: bool) -> kc.Network:
+        steps = [*branch(1, activated), *branch(2, activated)]
+        return net(("x", L.Input(4), ()), *steps, ("o", L.Sum(), ("s1", "s2")))
+
+    assert scaling(whole(False)).tensors["o"].forward == pytest.approx(4)
+    with pytest.raises(kc.FreshnessError, match="node 'o'"):
+        scaling(whole(True))
+
+
+def test_inputs_added_directly_are_uncorrelated() -> None:
+    """E (2 x + 3 y)^2 = 4 + 9 for symmetric inputs of mean square 1, and is unknown for others."""
+    network = net(
+        ("x", L.Input(3), ()),
+        ("y", L.Input(3), ()),
+        ("sum", L.Sum((2, 3)), ("x", "y")),
+        ("out", L.Affine(2), ("sum",)),
+    )
+    assert scaling(network).tensors["sum"].forward == pytest.approx(13, rel=1e-15)
+    with pytest.raises(kc.FreshnessError, match="correlation is not known"):
+        scaling(network, input_symmetric=False)
+
+
+def test_maps_have_the_shape_of_locations() -> None:
+    def found(width: Any) -> dict[str, Any]:
+        image = kc.chain(L.Input(width, (2, 3)), conv(width), RELU, L.Flatten(), L.Affine(2))
+        return dict(scaling(image).tensors)
+
+    numbers, symbols = found(3), found(n)
+    assert np.shape(numbers["nonlinear_1"].forward_map) == (2, 3)
+    assert np.shape(numbers["nonlinear_1"].backward_map) == (2, 3)
+    assert np.shape(numbers["flatten_1"].forward_map) == (6,)
+    assert float(symbols["nonlinear_1"].forward_map) == pytest.approx(0.98, rel=1e-14)  # 1.4^2 / 2
+    assert sp.simplify(symbols["flatten_1"].backward_map - 2 / (6 * n)) == 0
+
+
+def test_a_table_counts_taps() -> None:
+    found = scaling(kc.chain(L.Input(3, (2, 3)), conv(4), L.Flatten(), L.Affine(2)))
+    rows = {row.split()[0]: row for row in str(found).split("\n")}
+    assert "3 -> 4, 4 taps" in rows["affine_1"]
+    assert "24 -> 2 " in rows["affine_2"] and "taps" not in rows["affine_2"]
+
+
+def test_images_of_another_size_than_the_model_was_read_at_are_refused() -> None:
+    network = kc.chain(L.Input(3), conv(4), L.Flatten(), L.Affine(2)).with_notes(
+        [read_at("input", (7, 7))]
+    )
+    assert scaling(network, image_shape=(7, 7)).weights["affine_2"].inputs == 4 * 49
+    with pytest.raises(kc.KcalcError, match=r"images of \(8, 8\) here, but was read"):
+        scaling(network, image_shape=(8, 8))

@@ -1,0 +1,343 @@
+"""Singular values of I + A: the predicted law against simulated matrices, shortcuts I + A, and
+spectra during training.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.calculi.smoothness import residual_spectrum
+from kcalc.network.skips import SKIPS, averaging_shortcuts, projection_shortcuts, skip_network
+from kcalc.verification.spectra import histograms, training_spectra, variance_spectra
+
+L = kc.layers
+CASES = [
+    (1.0, 1.0, 3**-0.5),
+    (1.0, 1.0, 0.1),
+    (0.6, 0.8, 0.5),
+    (-1.0, 1.0, 0.7),
+    (0.5, 1.0, 1.5),
+    (0.0, 2.0, 0.6),
+]
+
+
+# -- the law ---------------------------------------------------------------------------------------
+
+
+def test_the_uniform_case_of_the_paper() -> None:
+    law = residual_spectrum(1 / math.sqrt(3))
+    assert law.support == pytest.approx((1 / (2 * math.sqrt(3)), 4 * math.sqrt(2) / 3), rel=1e-13)
+    assert law.support == pytest.approx((0.2887, 1.8856), abs=5e-5)
+    rng, n = np.random.default_rng(0), 500
+    A = rng.uniform(-1, 1, (n, n)) / math.sqrt(n)
+    s = np.linalg.svd(np.eye(n) + A, compute_uv=False)
+    assert law.support[0] - 0.03 < s.min() and s.max() < law.support[1] + 0.03
+    assert s.min() < law.support[0] + 0.05 and s.max() > law.support[1] - 0.05
+    assert 1 - np.linalg.norm(A, 2) < 0  # Weyl's bound says nothing here
+
+
+@pytest.mark.parametrize(("a", "b", "sigma"), CASES)
+def test_law_against_simulated_matrices(a: float, b: float, sigma: float) -> None:
+    """The distribution function over 10 matrices.
+
+    Fluctuations of linear statistics are O(1/n), those of the mean square have a formula.
+    """
+    law, n = residual_spectrum(sigma, a, b), 160
+    rng = np.random.default_rng(1)
+    draws = [
+        np.linalg.svd(
+            a * np.eye(n) + b * sigma * rng.normal(size=(n, n)) / math.sqrt(n), compute_uv=False
+        )
+        for _ in range(10)
+    ]
+    values = np.sort(np.concatenate(draws))
+    share = (np.arange(values.size) + 0.5) / values.size
+    assert np.abs(law.cdf(values) - share).max() < 2.5 / n
+    means = np.array([(s**2).mean() for s in draws])
+    assert means.mean() == pytest.approx(law.mean_square, abs=4 * means.std(ddof=1) / math.sqrt(10))
+    first = np.array([s.mean() for s in draws])
+    assert first.mean() == pytest.approx(
+        law.mean(), abs=4 * first.std(ddof=1) / math.sqrt(10) + 1 / n
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "sigma"), [*CASES, (1.0, 1.0, 0.01), (1.0, 1.0, 1.0), (1.0, 1.0, 40.0)]
+)
+def test_the_density_has_mass_one_and_the_right_second_moment(
+    a: float, b: float, sigma: float
+) -> None:
+    law = residual_spectrum(sigma, a, b)
+    low, high = law.support
+    angle = (np.arange(20_000) + 0.5) * np.pi / 20_000
+    x = low + (high - low) * (1 - np.cos(angle)) / 2
+    weight = law.density(x) * (high - low) / 2 * np.sin(angle) * np.pi / 20_000
+    assert weight.sum() == pytest.approx(1, abs=2e-5)
+    assert (weight * x * x).sum() == pytest.approx(law.mean_square, rel=2e-5)
+
+
+def test_the_edges_are_those_of_the_cubic() -> None:
+    """Double roots of y^3 - x y^2 + (tau^2 - 1) y + x, at exact rational tau."""
+    x, y = sp.symbols("x y")
+    for tau in (sp.Rational(1, 2), sp.Rational(4, 5), sp.Rational(3, 2)):
+        discriminant = sp.discriminant(y**3 - x * y**2 + (tau**2 - 1) * y + x, y)
+        roots = sorted(
+            float(r)
+            for r in sp.Poly(discriminant, x).nroots(n=30)
+            if abs(sp.im(r)) < 1e-20 and sp.re(r) > 1e-12
+        )
+        low, high = residual_spectrum(tau).support
+        assert high == pytest.approx(roots[-1], rel=1e-12)
+        assert low == pytest.approx(roots[0], rel=1e-12) if tau < 1 else low == 0
+
+
+def test_pure_noise_is_the_quarter_circle_and_shifts_are_statistical() -> None:
+    law = residual_spectrum(1, 0)
+    x = np.linspace(0, 2, 9)
+    assert law.density(x) == pytest.approx(np.sqrt(4 - x * x) / math.pi, abs=1e-7)
+    assert law.mean() == pytest.approx(8 / (3 * math.pi), abs=1e-6) and law.support == (0, 2)
+    half = residual_spectrum(0.5, 0)  # singular values of half the matrix
+    assert half.density(x / 2) == pytest.approx(2 * law.density(x), abs=1e-7)
+    # A = -I/2 is not shifted upwards
+    assert np.linalg.svd(np.eye(4) - np.eye(4) / 2, compute_uv=False).max() == 0.5
+    assert "not about one matrix" in law.assumptions[0].text
+    assert "support" in str(law) and "\n" not in repr(law)
+    json.dumps(law.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (0,),
+        (-1,),
+        (float("nan"),),
+        (True,),
+        ("a",),
+        (sp.Symbol("s"),),
+        (1, 1, 0),
+        (1, float("inf")),
+    ],
+)
+def test_bad_laws(arguments: tuple[object, ...]) -> None:
+    with pytest.raises(kc.KcalcError):
+        residual_spectrum(*arguments)
+    with pytest.raises(kc.KcalcError, match=">= 0"):
+        residual_spectrum(1).density(-1.0)
+
+
+# -- shortcuts I + A -------------------------------------------------------------------------------
+
+
+def identity_part(before: int, after: int, stride: int) -> np.ndarray:
+    """The matrix of I that is added to a projection from ``before`` to ``after`` channels, on 4 x 6
+    images.
+    """
+    net = kc.chain(
+        L.Input(before, (4, 6)),
+        kc.residual(
+            L.Affine(after, kernel=3, stride=stride), shortcut=L.Affine(after, stride=stride)
+        ),
+    )
+    (node,) = projection_shortcuts(net)
+    needed, steps = {(node, "I")}, list(averaging_shortcuts(net).steps())
+    for name, _, parents in reversed(steps):
+        needed |= set(parents) if name in needed else set()
+    model = kc.to_jax(
+        kc.Network.from_steps([step for step in steps if step[0] in needed], [(node, "I")]),
+        dtype="float64",
+    )
+    with jax.enable_x64(True):
+        found = jax.jacobian(lambda x: model.apply(model.init(0), x).ravel())(
+            np.zeros((1, 4, 6, before))
+        )
+        return np.asarray(found).reshape(found.shape[0], -1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stride"), [(3, 3, 1), (3, 3, 2), (2, 4, 2), (2, 6, 1)]
+)
+def test_all_singular_values_of_the_added_map_are_one(before: int, after: int, stride: int) -> None:
+    matrix = identity_part(before, after, stride)
+    assert matrix.shape == (24 * after // stride**2, 24 * before)
+    assert np.linalg.svd(matrix, compute_uv=False) == pytest.approx(1, abs=1e-12)
+    if stride == 2 and before == after:  # an average over windows
+        assert (
+            np.count_nonzero(matrix[0]) == 4
+            and len(set(np.round(matrix[0][matrix[0] != 0], 12))) == 1
+        )
+
+
+def test_projections_are_found_where_they_are() -> None:
+    assert len(projection_shortcuts(kc.architectures.resnet_v2(50))) == 4
+    assert len(projection_shortcuts(kc.architectures.wide_resnet(16))) == 3
+    assert projection_shortcuts(kc.architectures.vanilla(3)) == ()
+    assert projection_shortcuts(kc.architectures.rescaled_resnet(3)) == ()
+    averaged = averaging_shortcuts(kc.architectures.resnet_v2(50))
+    assert (
+        averaged.outputs == kc.architectures.resnet_v2(50).outputs
+        and projection_shortcuts(averaged) == ()
+    )
+
+
+def test_the_changed_network_adds_the_map_to_the_projection() -> None:
+    net = kc.chain(
+        L.Input(3, (4, 4)),
+        kc.residual(L.Affine(3, kernel=3, stride=2), shortcut=L.Affine(3, stride=2)),
+    )
+    averaged, x = averaging_shortcuts(net), np.random.default_rng(0).normal(size=(2, 4, 4, 3))
+    plain, changed = (kc.to_jax(n, dtype="float64", rolled=False) for n in (net, averaged))
+    own = plain.unstack(plain.init(0, x), x)
+    difference = np.asarray(changed.apply(changed.stack(own, x), x)) - np.asarray(
+        plain.apply(plain.stack(own, x), x)
+    )
+    pooled = x.reshape(2, 2, 2, 2, 2, 3).mean(axis=(2, 4)) * 2
+    assert np.abs(difference - pooled).max() < 1e-12
+
+
+def test_refused_changes() -> None:
+    with pytest.raises(kc.KcalcError, match="no projection shortcut"):
+        averaging_shortcuts(kc.architectures.vanilla(3))
+    with pytest.raises(kc.KcalcError, match="no map of singular values 1"):
+        averaging_shortcuts(
+            kc.chain(L.Input(4, (4, 4)), kc.residual(L.Affine(3, kernel=3), shortcut=L.Affine(3)))
+        )
+    with pytest.raises(kc.KcalcError, match="widths"):
+        averaging_shortcuts(
+            kc.chain(
+                L.Input(image_shape=(4, 4)),
+                kc.residual(L.Affine(3, kernel=3), shortcut=L.Affine(3)),
+            )
+        )
+    with pytest.raises(kc.KcalcError, match="not an Affine"):
+        averaging_shortcuts(kc.architectures.vanilla(3), ["nonlinear_1"])
+    with pytest.raises(kc.KcalcError, match="unknown kind"):
+        skip_network("dense")
+    with pytest.raises(kc.KcalcError, match="even"):
+        skip_network("none", image_shape=(7, 8))
+
+
+# -- measured spectra ------------------------------------------------------------------------------
+
+
+def test_jacobians_of_a_linear_block_follow_the_law() -> None:
+    """d (x + A x) / d x of a model with Gaussian weights, at three variances."""
+    net = kc.chain(L.Input(200), kc.residual(L.Affine(200)))
+    found = variance_spectra(net, factors=(0.25, 0.5, 0.9), draws=3)
+    for factor, values in found.values.items():
+        law = residual_spectrum(factor)
+        s = np.sort(values.ravel())
+        assert np.abs(law.cdf(s) - (np.arange(s.size) + 0.5) / s.size).max() < 0.02
+    assert len(str(found).splitlines()) == 4
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_first_singular_values_of_training_are_those_of_the_weights() -> None:
+    """A linear network: d affine_2 / d input is the product of the weights, before and after a step
+    written out by hand.
+    """
+    net = kc.chain(L.Input(4), L.Affine(5, bias=False), L.Affine(3, bias=False))
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(6, 4)), rng.integers(0, 3, 6)
+    found = training_spectra(
+        net, X, labels, "input", "affine_2", steps=1, learning_rate=0.3, key=5, weights="gaussian"
+    )
+    model = kc.to_jax(net, weights="gaussian", rolled=False)
+    own = model.unstack(model.init(5, X.astype(np.float32)))
+    one, two = (np.asarray(own[n]["weight"], float) for n in ("affine_1", "affine_2"))
+    for step in range(2):
+        assert found.values[step] == pytest.approx(
+            np.linalg.svd(one @ two, compute_uv=False), rel=1e-4
+        )
+        logits = X @ one @ two
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        assert found.losses[step] == pytest.approx(
+            -np.log(p[np.arange(6), labels]).mean(), rel=1e-4
+        )
+        error = (p - np.eye(3)[labels]) / 6
+        one, two = one - 0.3 * X.T @ error @ two.T, two - 0.3 * (X @ one).T @ error
+
+
+@pytest.mark.slow
+def test_skips_shift_singular_values_upwards_in_training(
+    untouched_pyplot: None, every: int
+) -> None:
+    """Chain < projection < I + A in the mean singular value over the first ten steps.
+
+    [MacDonald et al. 2023, Fig. 2]
+    """
+    rng = np.random.default_rng(0)
+    size = 8 if every == 1 else 4
+    X, labels = rng.normal(size=(16, size, size, 1)), rng.integers(0, 10, 16)
+    found = {}
+    for skips in SKIPS:
+        net = skip_network(skips, 4, image_shape=(size, size))
+        last = net.parents(
+            [node for node in net.nodes_of(L.Pool) if isinstance(net.layer(node), L.Pool)][-1]
+        )[0]
+        if skips == "average":
+            last = "sum_2"
+        found[skips] = training_spectra(
+            net, X, labels, "nonlinear_1", last, steps=10, learning_rate=0.1
+        )
+    assert found["none"].mean < found["projection"].mean < found["average"].mean
+    assert histograms(found).get_legend() is not None
+
+
+def test_plots_and_bad_input_of_spectra(untouched_pyplot: None) -> None:
+    rng = np.random.default_rng(0)
+    law = residual_spectrum(0.5)
+    assert law.plot(
+        values=np.linalg.svd(np.eye(50) + rng.normal(size=(50, 50)) / 2 / 50**0.5, compute_uv=False)
+    ).get_xlabel()
+    net = kc.architectures.vanilla(2, "tanh", features=4)
+    X = rng.normal(size=(3, 4))
+    labels = np.array([0, 1, 2])
+    spectra = training_spectra(net, X, labels, steps=1)
+    assert spectra.plot().get_ylabel() == "density" and len(str(spectra).splitlines()) == 3
+    json.dumps(spectra.to_dict(), allow_nan=False)
+    for arguments, match in (
+        ((X, np.array([0.5, 1, 2])), "labels"),
+        ((X, labels[:2]), "labels"),
+        ((X, labels, "nothing"), "unknown node"),
+        ((X, labels, "nonlinear_2", "affine_1"), "before"),
+        ((X * np.nan, labels), "finite"),
+    ):
+        with pytest.raises(kc.KcalcError, match=match):
+            training_spectra(net, *arguments)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(kc.KcalcError, match="example"):
+        training_spectra(net, X, labels, example=3)
+    with pytest.raises(kc.KcalcError, match="steps"):
+        training_spectra(net, X, labels, steps=-1)
+    with pytest.raises(kc.KcalcError, match="positive"):
+        variance_spectra(net, factors=(0.0, 1.0))
+
+
+def test_sums_that_are_no_residual_blocks_have_no_projection() -> None:
+    doubled = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("a", L.Affine(4), ("x",)),
+            ("s", L.Sum(), ("a", "a")),
+            ("b", L.Affine(), ("s",)),
+        ]
+    )
+    assert projection_shortcuts(doubled) == ()
+    # nothing that both addends depend on: all before them is walked through
+    apart = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("y", L.Input(), ()),
+            ("a", L.Affine(4), ("x",)),
+            ("b", L.Affine(4, kernel=3), ("y",)),
+            ("c", L.Affine(4), ("b",)),
+            ("s", L.Sum(), ("a", "c")),
+        ]
+    )
+    assert projection_shortcuts(apart) == ("a",)

@@ -1,0 +1,536 @@
+"""Bounds of ``smoothness`` against Jacobians and Hessians by automatic differentiation of networks
+written out by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.activations.base import X
+from kcalc.calculi.smoothness import activation_bounds, smoothness
+from kcalc.calculi.smoothness.logs import shown
+from kcalc.calculi.smoothness.losses import LOSSES
+
+L = kc.layers
+
+
+def residual_net(width: int, blocks: int, phi: str = "tanh", bias: bool = False) -> kc.Network:
+    def affine() -> kc.layers.Affine:
+        return L.Affine(width, bias=bias)
+
+    block = kc.residual(kc.chain(affine(), L.Nonlinear(kc.activation(phi)), affine()))
+    return kc.chain(L.Input(width), affine(), kc.repeat(block, blocks))
+
+
+def wn(w: jnp.ndarray, eps: float) -> jnp.ndarray:
+    """Weight normalisation of (fan-in, outputs): columns feed outputs."""
+    return w / jnp.sqrt(eps + (w * w).sum(0))
+
+
+def en(w: jnp.ndarray, eps: float) -> jnp.ndarray:
+    return w / jnp.sqrt(eps + w * w)
+
+
+def normalised_forward(
+    ws: list[jnp.ndarray], X: np.ndarray | jnp.ndarray, eps: float, scale: float
+) -> Any:
+    z = X @ en(ws[0], eps)
+    for a, b in zip(ws[1::2], ws[2::2], strict=True):
+        z = z + jnp.tanh(z @ (scale * wn(a, eps))) @ (scale * wn(b, eps))
+    return z
+
+
+def flat(function, ws: list[np.ndarray]):
+    """(function of one vector, that vector)."""
+    shapes = [w.shape for w in ws]
+    ends = np.cumsum([w.size for w in ws])[:-1]
+
+    def run(vector):
+        return function(
+            [
+                part.reshape(shape)
+                for part, shape in zip(jnp.split(vector, ends), shapes, strict=True)
+            ]
+        )
+
+    return run, np.concatenate([np.ravel(w) for w in ws])
+
+
+# -- lower bounds ----------------------------------------------------------------------------------
+
+
+def test_lambda_bound_holds_on_500_draws() -> None:
+    width, blocks, examples = 4, 2, 3
+    rng = np.random.default_rng(0)
+    net = residual_net(width, blocks)
+    nodes = net.nodes_of(L.Affine)
+    tightest, looseness = math.inf, []
+    with jax.enable_x64(True):
+
+        @jax.jit
+        def smallest(vector, X, eps, scale):
+            def run(v):
+                return normalised_forward(list(v.reshape(-1, width, width)), X, eps, scale).ravel()
+
+            J = jax.jacfwd(run)(vector)
+            return jnp.linalg.svd(J, compute_uv=False)[-1] ** 2
+
+        for _ in range(500):
+            eps = float(np.exp(rng.normal()))
+            scale = float(rng.uniform(0.2, 0.6))
+            X = rng.normal(size=(examples, width)) * np.exp(rng.normal())
+            ws = [rng.normal(size=(width, width)) * np.exp(rng.normal()) for _ in nodes]
+            s = smoothness(
+                net,
+                X=X,
+                weights=dict(zip(nodes, ws, strict=True)),
+                normalisation={nodes[0]: "entry", None: "weight"},
+                epsilon=eps,
+                scale={nodes[0]: 1.0, None: scale},
+            )
+            true = float(smallest(np.concatenate([w.ravel() for w in ws]), X, eps, scale))
+            assert true >= s.regularity * (1 - 1e-9)
+            looseness.append(s.regularity > 0)
+            tightest = min(tightest, true / s.regularity if s.regularity > 0 else math.inf)
+    assert np.mean(looseness) > 0.5  # the bound says something on most draws
+    assert tightest < 50
+
+
+def test_the_printed_form_of_the_explicit_bound() -> None:
+    """sigma(X)^2 min (eps/(eps+w^2)^1.5)^2 prod (1 - |Jg|)^2 over a ball in the first layer, all
+    other parameters free.
+    """
+    net, rng = residual_net(5, 3), np.random.default_rng(1)
+    X, w = rng.normal(size=(4, 5)), rng.normal(size=(5, 5))
+    s = smoothness(
+        net,
+        X=X,
+        weights={"affine_1": w},
+        radius={"affine_1": 0.7},
+        normalisation={"affine_1": "entry", None: "weight"},
+        epsilon=0.5,
+        scale={"affine_1": 1.0, None: "contracting"},
+    )
+    sigma = np.linalg.svd(X, compute_uv=False)[-1]
+    slope = 0.5 / (0.5 + (np.abs(w).max() + 0.7) ** 2) ** 1.5
+    assert s.regularity == pytest.approx((sigma * slope) ** 2 * (1 - 0.99**2) ** 6, rel=1e-6)
+    assert s.ingredients["affine_1"]["sigma_data"] == pytest.approx(sigma)
+    assert s.pl_constant == pytest.approx(2 / 4 * s.regularity)
+    low, high = s.blocks["sum_1", "sum_2"]
+    assert low == pytest.approx(1 - 0.99**2, rel=1e-6) and high == pytest.approx(1 + 0.99**2)
+
+
+def test_lower_bounds_are_attained() -> None:
+    """One affine layer: lambda = sigma(X)^2.
+
+    a linear block I + W with W = -c I: singular values 1 - c exactly.
+    """
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(3, 4))
+    plain = kc.chain(L.Input(4), L.Affine(2, bias=False))
+    s = smoothness(plain, X=X, weights={"affine_1": np.zeros((4, 2))})
+    assert s.regularity == pytest.approx(np.linalg.svd(X, compute_uv=False)[-1] ** 2)
+    with_bias = smoothness(
+        kc.chain(L.Input(4), L.Affine(2)), X=X, weights={"affine_1": np.zeros((4, 2))}
+    )
+    ones = np.concatenate([X, np.ones((3, 1))], axis=1)
+    assert with_bias.regularity == pytest.approx(np.linalg.svd(ones, compute_uv=False)[-1] ** 2)
+    block = kc.chain(L.Input(4), L.Affine(4, bias=False), kc.residual(L.Affine(4, bias=False)))
+    s = smoothness(block, X=X, weights={"affine_1": np.eye(4), "affine_2": -0.3 * np.eye(4)})
+    assert s.blocks["affine_1", "sum_1"][0] == pytest.approx(0.7)
+    assert s.regularity == pytest.approx(0.49 * np.linalg.svd(X, compute_uv=False)[-1] ** 2)
+    # more examples than features
+    assert smoothness(block, X=rng.normal(size=(9, 4)), radius=1.0).regularity == 0
+
+
+# -- upper bounds ----------------------------------------------------------------------------------
+
+
+def test_upper_bounds_are_attained() -> None:
+    X = np.array([[1.0, 2.0], [0.5, -1.0]])
+    one = smoothness(kc.chain(L.Input(2), L.Affine(3, bias=False)), X=X, radius=1.0)
+    assert (
+        one.parameter_lipschitz == pytest.approx(np.linalg.norm(X, 2))
+        and one.parameter_curvature == 0
+    )
+    assert one.log_regularity == pytest.approx(2 * math.log(np.linalg.svd(X, compute_uv=False)[-1]))
+    two = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False), L.Affine(1, bias=False)),
+        X=[[3.0]],
+        radius=2.0,
+    )
+    assert two.parameter_curvature == pytest.approx(3.0)  # f = w2 w1 x: D2 = [[0, x], [x, 0]]
+    assert two.parameter_lipschitz == pytest.approx(3 * math.hypot(2, 2))  # at w1 = w2 = 2
+    assert two.input_lipschitz == {"input": pytest.approx(4.0)}
+    block = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False), kc.residual(L.Affine(1, bias=False))),
+        X=[[1.0]],
+        radius=0.5,
+    )
+    assert block.input_lipschitz["input"] == pytest.approx(0.5 * 1.5)
+    # f = (1 + w2) w1: own and earlier parameters in squares
+    assert block.parameter_lipschitz == pytest.approx(math.hypot(1.5, 0.5))
+
+
+def test_descent_on_a_quadratic_is_exactly_the_rate() -> None:
+    """One example and one weight.
+
+    l = (w x - y)^2 / 2, where the linear rate of theorem 2.3 holds with equality.
+    """
+    s = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False)), X=[[2.0]], radius=9.0, targets=[[1.0]]
+    )
+    assert (
+        s.beta == pytest.approx(4.0)
+        and s.step_size == pytest.approx(0.5)
+        and s.pl_constant == pytest.approx(2 * 4.0)
+    )
+    for eta in (0.1, 0.25, 0.4):
+        factor = (1 - 4 * eta) ** 2
+        assert s.rate(eta) == pytest.approx(factor)
+    with pytest.raises(kc.KcalcError, match=r"2/beta"):
+        s.rate(0.6)
+
+
+# -- theorem 5.1 is refuted ------------------------------------------------------------------------
+
+
+def test_counterexample_to_global_convergence() -> None:
+    """d = N = 1, two blocks, logistic cost, |phi'| <= 1, every hypothesis of theorem 5.1 met, and a
+    step size proved to decrease the loss:
+    descent from one start stays above the loss that the other one reaches, because of a local
+    minimum at infinite first weight.
+    """
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(1), ()),
+            ("first", L.Affine(1, bias=False), ("x",)),
+            ("in", L.Affine(1, bias=False), ("first",)),
+            ("phi", L.Nonlinear(kc.activation(_wave())), ("in",)),
+            ("out", L.Affine(1, bias=False), ("phi",)),
+            ("sum", L.Sum(), ("first", "out")),
+        ]
+    )
+    s = smoothness(
+        net, X=[[1.0]], normalisation="entry", scale={"first": 3.0, None: 0.99}, loss="logistic"
+    )
+    assert activation_bounds(kc.activation(_wave())).slope == pytest.approx(1.0, rel=1e-5)
+    assert any(
+        h.name == "global convergence" and h.holds is False and "refuted" in h.text
+        for h in s.hypotheses
+    )
+    assert next(h for h in s.hypotheses if h.name.startswith("lambda(DF) > 0")).holds
+    assert next(h for h in s.hypotheses if "bounded away" in h.name).holds is False
+    eta = 0.95 * s.step_size
+
+    def output(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        u = 3 * en_scalar(w[0])
+        t = 0.99 * en_scalar(w[1]) * u
+        return u + 0.99 * en_scalar(w[2]) * (0.1 * jnp.sin(6 * t) + 0.4 * t), t
+
+    with jax.enable_x64(True):
+
+        def loss(w):
+            return jnp.logaddexp(0.0, -output(w)[0])
+
+        @jax.jit
+        def descend(w):
+            return jax.lax.fori_loop(0, 400_000, lambda _, v: v - eta * jax.grad(loss)(v), w)
+
+        trapped = descend(jnp.array([4.0, 0.13, 4.0]))
+        free = descend(jnp.array([4.0, 1.5, 4.0]))
+        t = float(output(trapped)[1])
+        ceiling = 3 + 0.99 * (0.1 * math.sin(6 * t) + 0.4 * t)
+        assert float(loss(trapped)) > 0.038962 > 0.022 > float(loss(free))
+    peak = math.acos(-2 / 3) / 6  # phi' = 0
+    assert t == pytest.approx(peak, abs=1e-3)
+    # the infimum of the basin: w1 and w3 at infinity
+    assert math.log1p(math.exp(-ceiling)) >= 0.0389615
+    assert float(trapped[0]) > 4.5
+
+
+def _wave():
+    x = sp.Symbol("x", real=True)
+    return sp.sin(6 * x) / 10 + sp.Rational(2, 5) * x
+
+
+def en_scalar(w):
+    return w / jnp.sqrt(1 + w * w)
+
+
+# -- activations -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tanh",
+        "erf",
+        "softplus",
+        "gelu",
+        "swish",
+        "elu",
+        "bentid",
+        "sin",
+        "relu",
+        "squareplus",
+        "softsign",
+        kc.activations.celu(2),
+    ],
+)
+@pytest.mark.parametrize("reach", [math.inf, 1.3])
+def test_activation_bounds_are_bounds_and_nearly_attained(name: str, reach: float) -> None:
+    phi = kc.activation(name)
+    b = activation_bounds(phi, reach)
+    x = np.linspace(-min(reach, 40), min(reach, 40), 400_001)
+    slopes, bends = np.abs(phi.numeric(1)(x)), np.abs(phi.numeric(2)(x))
+    assert slopes.max() <= b.slope <= slopes.max() * (1 + 2e-3)
+    assert b.least_slope <= slopes.min()
+    if name != "relu":
+        assert bends.max() <= b.curvature <= bends.max() * (1 + 1e-3)
+    else:
+        assert math.isinf(b.curvature)
+    assert np.abs(phi(x)).max() <= b.value * (1 + 1e-12)
+
+
+def test_activation_bounds_of_transformed_and_unbounded_ones() -> None:
+    phi = kc.activation("tanh").transformed(2, 0.5, 3, -0.1)
+    x = np.linspace(-1, 1, 100_001)
+    b = activation_bounds(phi, 1.0)
+    assert (
+        b.slope == pytest.approx(np.abs(phi.numeric(1)(x)).max(), rel=1e-5)
+        and b.least_slope <= np.abs(phi.numeric(1)(x)).min()
+    )
+    assert b.curvature == pytest.approx(np.abs(phi.numeric(2)(x)).max(), rel=1e-4)
+    assert math.isinf(activation_bounds(kc.activation("exp")).slope)
+    assert activation_bounds(kc.activation("exp"), 2.0).slope == pytest.approx(
+        math.exp(2), rel=1e-9
+    )
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def small(phi: object = "tanh", **options: object) -> kc.Network:
+    return kc.chain(L.Input(3), L.Affine(3, **options), L.Nonlinear(phi), L.Affine(2))  # type: ignore[arg-type]
+
+
+def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
+    steep = kc.Activation("|x|^1.5", sp.Abs(X) ** sp.Rational(3, 2), (sp.Integer(0),))
+    for phi, why in (("relu", "jumps at 0"), (steep, "C\\^1 is not enough")):
+        s = smoothness(small(phi), radius=1.0, loss="cross_entropy")
+        assert s.parameter_lipschitz > 0 and math.isfinite(s.parameter_lipschitz)
+        for name in ("beta", "step_size", "parameter_curvature"):
+            with pytest.raises(kc.KcalcError, match=why):
+                getattr(s, name)
+        assert s.hypotheses[0].holds is False and s.to_dict()["step_size"] is None
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "match"),
+    [
+        (small(), {}, "radius"),
+        (small(), {"radius": -1}, "radius"),
+        (small(), {"radius": True}, "radius"),
+        (small(), {"radius": float("nan")}, "finite"),
+        (small(), {"normalisation": "weight"}, "biases=False"),
+        (small(), {"normalisation": "batch", "radius": 1}, "add a BatchNorm layer"),
+        (small(), {"normalisation": "wn", "radius": 1}, "unknown normaliser"),
+        (small(), {"normalisation": "entry", "radius": 1, "epsilon": 0}, "epsilon"),
+        (small(), {"normalisation": "entry", "radius": 1, "scale": "big"}, "scale"),
+        (small(), {"radius": {"nonlinear_1": 1}}, "Nonlinear"),
+        (small(), {"radius": {"nothing": 1}}, "unknown node"),
+        (small(), {"radius": 1, "examples": 0}, "examples"),
+        (small(), {"radius": 1, "q": -1}, "q"),
+        (small(), {"radius": 1, "X": np.ones((2, 5))}, "shape"),
+        (small(), {"radius": 1, "X": [[1.0, float("nan"), 2.0]]}, "finite"),
+        (small(), {"radius": 1, "loss": "hinge"}, "unknown loss"),
+        (small(), {"radius": 1, "targets": np.ones((3, 2))}, "targets"),
+        (small(), {"radius": 1, "level": 0}, "level"),
+        (small(), {"weights": {"affine_1": np.ones((2, 2))}, "radius": 1}, "shape"),
+        (small(), {"weights": {"affine_1": {"kernel": np.ones((3, 3))}}, "radius": 1}, "weight"),
+        (small(), {"radius": 1, "biases": 1}, "biases"),
+        (small("sign"), {"radius": 1}, "jumps"),
+        (small(lambda x: x), {"radius": 1}, "numeric only"),
+        (small(sigma_w=sp.Symbol("s", positive=True)), {"radius": 1}, "symbols"),
+        (small("exp"), {"radius": 1e9}, "unbounded"),
+        (kc.architectures.vanilla(2), {"radius": 1}, "features"),
+        (kc.chain(L.Input(3), L.LayerNorm(), L.Affine(2)), {"radius": 1}, "LayerNorm; it divides"),
+        (kc.chain(L.Input(3), L.RMSNorm(), L.Affine(2)), {"radius": 1}, "RMSNorm; it divides"),
+        (
+            kc.chain(L.Input(3), L.Affine(2), L.Opaque("thing", "not understood")),
+            {"radius": 1},
+            "thing",
+        ),
+        (kc.chain(L.Input(3), L.Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
+        (kc.chain(L.Input(3), L.Affine(2, standardised=True)), {"radius": 1}, "standardis"),
+    ],
+)
+def test_what_is_refused(network: kc.Network, options: dict[str, object], match: str) -> None:
+    with pytest.raises(kc.KcalcError, match=match):
+        smoothness(network, **options)  # type: ignore[arg-type]
+
+
+def test_missing_residual_bound_and_missing_mu() -> None:
+    s = smoothness(small(), radius=1.0)
+    with pytest.raises(kc.KcalcError, match="level="):
+        _ = s.beta
+    s = smoothness(small(), radius=1.0, loss="cross_entropy")
+    assert s.pl_constant is None
+    with pytest.raises(kc.KcalcError, match="no PL constant"):
+        s.rate()
+
+
+def test_deep_networks_do_not_overflow_and_results_are_plain_data() -> None:
+    s = smoothness(
+        kc.architectures.vanilla(2000, "tanh", features=4),
+        features=4,
+        radius=3.0,
+        loss="cross_entropy",
+    )
+    assert s.log_beta > 2000 * math.log(9) and math.isinf(s.beta) and s.step_size == 0
+    assert "e+" in str(s) and len(str(s).splitlines()) < 50 and "more" in str(s)
+    json.dumps(s.to_dict(), allow_nan=False)
+    assert "<table>" in s._repr_html_() and "\n" not in repr(s)
+
+
+def test_bounds_hold_however_large_pre_activations_may_be() -> None:
+    deep = kc.chain(
+        L.Input(2), *[kc.chain(L.Affine(2), L.Nonlinear(kc.activation("softplus")))] * 200
+    )
+    s = smoothness(deep, radius=3.0, loss="cross_entropy")
+    assert math.isfinite(s.log_beta) and not any(a.kind == "heuristic" for a in s.notes)
+
+
+def test_several_inputs_and_outputs() -> None:
+    net = kc.Network.from_steps(
+        [
+            ("a", L.Input(2), ()),
+            ("b", L.Input(3), ()),
+            ("wa", L.Affine(2, bias=False), ("a",)),
+            ("wb", L.Affine(2, bias=False), ("b",)),
+            ("sum", L.Sum((2, -1)), ("wa", "wb")),
+            ("alone", L.Affine(1, bias=False), ("wa",)),
+        ]
+    )
+    data = {"a": np.array([[3.0, 4.0]]), "b": np.array([[1.0, 2.0, 2.0]])}
+    with pytest.raises(kc.KcalcError, match="choose one with output="):
+        smoothness(net, X=data, radius=1.0)
+    s = smoothness(net, X=data, radius=0.5, output="sum")
+    assert s.input_lipschitz == {"a": pytest.approx(1.0), "b": pytest.approx(0.5)}
+    assert s.parameter_lipschitz == pytest.approx(math.hypot(2 * 5, 3)) and "alone" not in s.layers
+    # D F = (2 a^T, -b^T) on every output: attained
+    assert s.regularity == pytest.approx(4 * 25 + 9)
+    with pytest.raises(kc.KcalcError, match="no X is given"):
+        smoothness(net, X={"a": data["a"]}, radius=1.0, output="sum")
+
+
+def test_plot(untouched_pyplot: None) -> None:
+    s = smoothness(residual_net(3, 2), X=np.eye(3), normalisation="weight", scale="contracting")
+    assert s.plot().get_xlabel()
+
+
+@pytest.mark.parametrize("name", ["square", "half_square", "cross_entropy", "logistic"])
+def test_losses_against_their_definitions(name: str) -> None:
+    """Slopes, curvatures, residuals and mu of a loss, from its own derivatives at 200 outputs."""
+    cost = {
+        "square": lambda z, y: jnp.sum((z - y) ** 2),
+        "half_square": lambda z, y: jnp.sum((z - y) ** 2) / 2,
+        "cross_entropy": lambda z, y: jax.nn.logsumexp(z) - z[0],
+        "logistic": lambda z, y: jnp.log1p(jnp.exp(-z[0])),
+    }[name]
+    loss, rng = LOSSES[name], np.random.default_rng(0)
+    z, y = rng.normal(size=(2, 200, 2)) * [[[3]], [[1]]]
+    with jax.enable_x64(True):
+        values = np.array([cost(*pair) for pair in zip(z, y, strict=True)])
+        slopes = np.array([jax.grad(cost)(*pair) for pair in zip(z, y, strict=True)])
+        bends = [np.linalg.norm(jax.hessian(cost)(*pair), 2) for pair in zip(z, y, strict=True)]
+    assert loss.curvature * 0.95 <= max(bends) <= loss.curvature * (1 + 1e-12)
+    size = np.linalg.norm(slopes, axis=1)
+    if loss.slope is not None:
+        assert loss.slope * 0.95 <= size.max() <= loss.slope
+        assert loss.pl is None
+        return
+    assert size == pytest.approx(loss.pull * np.linalg.norm(z - y, axis=1))
+    assert np.linalg.norm(slopes) == pytest.approx(loss.residual(float(values.mean()), 200))
+    assert np.sum((slopes / 200) ** 2) == pytest.approx(loss.pl / 200 * values.mean())
+
+
+def test_the_step_of_least_squares_is_exact() -> None:
+    """One layer without bias: the Hessian of the mean of (w x_n - y_n)^2 is 2 X^T X / N."""
+    X = np.random.default_rng(0).normal(size=(3, 2))
+    net = kc.chain(L.Input(2), L.Affine(1, bias=False))
+    found = smoothness(net, X=X, radius=1e-9, loss="square", level=1.0)
+    assert found.beta == pytest.approx(2 * np.linalg.norm(X, 2) ** 2 / 3, rel=1e-12)
+    assert smoothness(net, radius=1.0).examples == 1
+
+
+def test_logarithms_print_as_numbers() -> None:
+    assert shown(1000 * math.log(10) + math.log(2.5)) == "2.5e+1000"
+    assert (shown(math.log(3)), shown(-math.inf)) == ("3", "0")
+
+
+def test_grouped_layers_have_no_lower_bound() -> None:
+    X = np.random.default_rng(0).normal(size=(2, 4))
+    for groups, positive in ((1, True), (2, False)):
+        first = L.Affine(4, groups=groups, bias=False)
+        found = smoothness(kc.chain(L.Input(4), first, L.Affine(1)), X=X, radius=1.0)
+        assert (found.layers["affine_1"].sigma > -math.inf) is positive
+
+
+@pytest.mark.parametrize("leaves", [{"weights": 1}, {"weight": 1, "scale": 1}])
+def test_weights_of_other_names_are_refused(leaves: dict[str, Any]) -> None:
+    net = kc.chain(L.Input(2), L.Affine(1))
+    with pytest.raises(kc.KcalcError, match="must be an array or"):
+        smoothness(net, weights={"affine_1": dict.fromkeys(leaves, np.eye(2))}, radius=1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "slope", "most"),
+    [({}, 1.0, 1.0), ({"epsilon": 4.0}, 0.5, 1.0), ({"scale": 3.0}, 3.0, 3.0)],
+)
+def test_one_normalised_weight_by_hand(
+    options: dict[str, float], slope: float, most: float
+) -> None:
+    """``P(w) = s w / sqrt(e + w^2)``, e = s = 1 by default: sup P' = s / sqrt(e), sup P = s."""
+    one = smoothness(
+        kc.chain(L.Input(1), L.Affine(1, bias=False)), X=[[3.0]], normalisation="weight", **options
+    )
+    assert one.parameter_lipschitz == pytest.approx(3 * slope, rel=1e-12)
+    assert one.input_lipschitz == {"input": pytest.approx(most, rel=1e-12)}
+
+
+@pytest.mark.parametrize(("radius", "least"), [(0.0, 0.5), (0.1, 0.4), (0.6, 0.0)])
+def test_the_least_singular_value_of_later_weights_bounds_regularity(
+    radius: float, least: float
+) -> None:
+    """f = W2 W1 x at x = I: D f has squared singular values >= s_min(W2)^2.
+
+    They are exactly 0.5^2 + 0.3^2 at W1 = 0.3 I and W2 = 0.5 I.
+    """
+    net = kc.chain(L.Input(2), L.Affine(2, bias=False), L.Affine(2, bias=False))
+    given = {"affine_1": 0.3 * np.eye(2), "affine_2": 0.5 * np.eye(2)}
+    found = smoothness(net, X=np.eye(2), weights=given, radius=radius)
+    assert found.regularity == pytest.approx(least**2, abs=1e-12)
+    jacobian = np.hstack(
+        [np.kron(given["affine_2"], np.eye(2)), np.kron(np.eye(2), 0.3 * np.eye(2))]
+    )
+    assert found.regularity <= np.linalg.eigvalsh(jacobian @ jacobian.T)[0]
+
+
+def test_a_kink_that_is_out_of_reach_does_not_bend() -> None:
+    """hard_tanh(w x) = w x for |w x| <= 1: at |w| <= 1 and x = 0.5 its curvature is 0, at 3 not."""
+    net = kc.chain(L.Input(1), L.Affine(1, bias=False), L.Nonlinear("hard_tanh"))
+    near = smoothness(net, X=[[0.5]], radius=1.0)
+    assert near.parameter_curvature < 1e-300 and near.parameter_lipschitz == pytest.approx(0.5)
+    with pytest.raises(kc.KcalcError, match="'hard_tanh' jumps at -1"):
+        assert smoothness(net, X=[[3.0]], radius=1.0).parameter_curvature

@@ -1,0 +1,492 @@
+"""The registry of claims, how verdicts follow from evidence, and how runs are resumed
+and reported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import flint
+import numpy as np
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc import claims
+from kcalc.claims import Claim, Evidence, Method, Paper, Verdict
+from kcalc.claims.bench import Bench
+from kcalc.claims.claim import verdict
+from kcalc.claims.per_layer_gradient.draws import agree
+from kcalc.claims.report import Report, plain
+from kcalc.claims.what_holds import page
+from kcalc.cli import main
+from kcalc.foundation.mathml import mathml
+
+QUICK = ["DKS-eq4", "TAT-eq9"]
+
+
+def bench(budget: str = "quick") -> Bench:
+    return Bench(np.random.default_rng(0), budget)
+
+
+def found(about: str, holds: bool | None) -> Evidence:
+    return Evidence(about, Method.NUMERIC, holds, "something")
+
+
+def made(**more: object) -> Claim:
+    return Claim("X-1", "dks", "nowhere", "$x$", Verdict.HOLDS, lambda _: [], **more)  # type: ignore[arg-type]
+
+
+# -- the registry ----------------------------------------------------------------------------------
+
+
+def test_every_claim_is_whole() -> None:
+    everything = claims.all()
+    assert len({claim.id for claim in everything}) == len(everything)
+    for claim in everything:
+        assert claim.statement.strip() and claim.place.strip(), claim.id
+        assert claim.statement.count("$") % 2 == 0, claim.id
+        for text in (claim.printed, claim.caveat, claim.hypotheses, claim.reason):
+            assert text is None or text.count("$") % 2 == 0, claim.id
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(kc.KcalcError, match="DKS-thm13"):
+        claims.get("DKS-thm13")
+    with pytest.raises(kc.KcalcError, match="paper"):
+        claims.all("dsk")
+    with pytest.raises(kc.KcalcError, match="not of the paper"):
+        claims.verify(QUICK, paper="tat", processes=1)
+    for bad in ({"budget": "huge"}, {"seed": -1}, {"seed": 1.5}, {"processes": 0}, {"ids": []}):
+        with pytest.raises(kc.KcalcError):
+            claims.verify(**({"ids": QUICK} | bad))  # type: ignore[arg-type]
+
+
+def test_what_holds_is_written_down() -> None:
+    assert (
+        Path(__file__).parents[2].joinpath("docs/what_holds.md").read_text(encoding="utf-8")
+        == page()
+    )
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        ([], Verdict.UNDECIDED),
+        ([("statement", True)], Verdict.HOLDS),
+        ([("statement", True), ("statement", None)], Verdict.UNDECIDED),
+        ([("statement", False)], Verdict.REFUTED),
+        ([("printed", False), ("statement", True)], Verdict.CORRECTED),
+        ([("statement", False), ("statement", None)], Verdict.REFUTED),
+        ([("statement", None), ("statement", False), ("statement", True)], Verdict.REFUTED),
+        ([("printed", False), ("statement", None)], Verdict.UNDECIDED),
+        ([("printed", None), ("statement", False)], Verdict.REFUTED),
+        ([("printed", False), ("statement", False)], Verdict.REFUTED),
+        ([("printed", True), ("statement", False)], Verdict.REFUTED),
+    ],
+)
+def test_verdicts_follow_from_evidence(
+    evidence: list[tuple[str, bool | None]], expected: Verdict
+) -> None:
+    assert verdict(made(), [found(*item) for item in evidence]) is expected
+
+
+@pytest.mark.parametrize("form", [{"printed": "$y$"}, {"caveat": "but"}])
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        ([("printed", False), ("statement", True)], None),
+        ([("printed", False), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", None), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", True), ("statement", False)], Verdict.CONTRADICTED),
+        ([("printed", False), ("printed", True), ("statement", True)], Verdict.CONTRADICTED),
+        ([("printed", True), ("statement", True)], Verdict.HOLDS),
+        ([("printed", False), ("statement", None)], Verdict.UNDECIDED),
+        ([("printed", None), ("statement", True)], Verdict.UNDECIDED),
+        ([("printed", False), ("printed", None), ("statement", True)], Verdict.UNDECIDED),
+        ([("statement", False), ("statement", None)], Verdict.CONTRADICTED),
+        ([("printed", False), ("printed", True), ("printed", None)], Verdict.CONTRADICTED),
+        ([("printed", False)], Verdict.UNDECIDED),
+    ],
+)
+def test_the_statement_must_hold_and_every_finding_about_the_printed_form_fail(
+    form: dict[str, str], evidence: list[tuple[str, bool | None]], expected: Verdict | None
+) -> None:
+    stands = Verdict.CORRECTED if "printed" in form else Verdict.CAVEAT
+    claim = Claim("X-1", "dks", "nowhere", "$x$", stands, lambda _: [], **form)  # type: ignore[arg-type]
+    assert claim.amended and not made().amended
+    assert verdict(claim, [found(*item) for item in evidence]) is (expected or stands)
+
+
+def test_findings_are_about_the_statement() -> None:
+    b = Bench(np.random.default_rng(0), amended=True)
+    own = [
+        b.equal(1, 1, ""),
+        b.at_most(1, 2, ""),
+        b.exact(0, ""),
+        b.proved([1], ""),
+        b.statistical(b.rng.normal(size=99), 0, ""),
+    ]
+    assert {item.about for item in own} == {"statement"}
+    assert b.equal(1, 1, "", about="printed").about == b.counterexample(1, "").about == "printed"
+    assert bench().counterexample(1, "").about == "statement"
+
+
+def test_too_few_samples_decide_nothing() -> None:
+    b = bench()
+    assert b.statistical(b.rng.normal(size=10), 0.0, "").holds is None
+    # 0 would do as well
+    assert b.statistical(1 + 3 * b.rng.normal(size=100), 1.0, "").holds is None
+    assert b.statistical(1 + 3 * b.rng.normal(size=10000), 1.0, "").holds is True
+    assert b.statistical(50 + b.rng.normal(size=10), 0.0, "").holds is False
+
+
+def test_of_many_comparisons_none_that_is_undecided_is_dropped() -> None:
+    b = bench()
+    good = 1 + 0.01 * b.rng.normal(size=99)
+    wrong = 2 + 0.01 * b.rng.normal(size=99)
+    blurred = 1 + 3 * b.rng.normal(size=99)
+    for samples, expected in (
+        ((good, good), True),
+        ((good, blurred), None),
+        ((wrong, blurred), False),
+        ((blurred, wrong), False),
+    ):
+        named = dict(enumerate(samples))
+        table = {node: SimpleNamespace(mean=1.0) for node in named}
+        assert [item.holds for item in agree(b, named, table, "", powers=(1,))] == [expected]
+        assert b.worst(named, 1.0, "").holds is expected
+
+
+def test_a_claim_without_its_reason_or_correction_is_refused() -> None:
+    with pytest.raises(kc.KcalcError, match="printed form"):
+        Claim("X", "dks", "p", "s", Verdict.CORRECTED, lambda _: [])
+    with pytest.raises(kc.KcalcError, match="a reason"):
+        Claim("X", "dks", "p", "s", Verdict.NOT_DECIDABLE)
+    paper = Paper("p", "P")
+    paper.undecidable("X", "p", "s", "no data")
+    with pytest.raises(kc.KcalcError, match="two claims"):
+        paper.undecidable("X", "p", "s", "no data")
+
+
+def test_each_way_to_decide_can_say_yes_no_and_do_not_know() -> None:
+    x = sp.Symbol("x")
+    b = bench()
+    assert b.exact((x + 1) ** 2 - x**2 - 2 * x - 1, "").holds is True
+    assert b.exact((x + 1) ** 2 - x**2, "").holds is False
+    assert b.equal([1.0, 2.0], [1.0, 2.0 + 1e-13], "").holds is True
+    assert b.equal([1.0], [1.1], "").holds is False
+    assert b.equal([np.nan], [1.0], "").holds is None
+    assert b.at_most([1.0], [2.0], "").holds is True
+    assert b.at_most([1.0, 3.0], [2.0, 2.0], "").data["violations"] == 1
+    assert b.statistical(b.rng.normal(size=1000), 0.0, "").holds is True
+    assert b.statistical(b.rng.normal(size=1000), 1.0, "").holds is False
+    assert b.statistical([1.0], 1.0, "").holds is None
+    assert b.certified(lambda c: 1 - c * c + 0.1, -1, 1, "").holds is True
+    assert b.certified(lambda c: c * c - 0.1, -1, 1, "").holds is False
+    assert b.certified(lambda c: c * c * 0, -1, 1, "").holds is True
+    assert b.counterexample(0.5, "").holds is False
+    assert b.counterexample(0.0, "").holds is True
+    assert b.proved([0.1, 0.2], "").holds is True
+    # lower bounds, which the quantity itself may exceed
+    assert b.proved([-0.1, 0.2], "").holds is None
+    assert b.proved([-1, 2], "").holds is b.proved([sp.Rational(-1, 3)], "").holds is False
+    ball = flint.arb(0, 0.5)
+    assert b.proved([1 + ball, 2], "").holds is True
+    assert b.proved([ball, 2], "").holds is None
+    assert b.proved([ball - 1, 2], "").holds is False
+
+
+def test_what_holds_has_no_negative_margin() -> None:
+    b = bench()
+    assert b.at_most([1.0 + 1e-14], [1.0], "").margin == pytest.approx(1e-12, rel=0.1)
+    assert (b.counterexample(1e-10, "").margin or 0) > 0
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_runs_are_the_same_for_every_seed_and_number_of_processes() -> None:
+    one, two = claims.verify(QUICK, processes=1), claims.verify(QUICK, processes=2)
+    assert [f.to_dict() | {"seconds": 0} for f in one.findings] == [
+        f.to_dict() | {"seconds": 0} for f in two.findings
+    ]
+    assert not one.contradictions
+    assert QUICK[0] in str(one)
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    claims.verify(QUICK[:1], processes=1, journal=journal)
+    kept = journal.read_text()
+    journal.write_text(kept + '{"id": "TAT-eq9", "verd')  # cut short
+    report = claims.verify(QUICK, processes=1, journal=journal)
+    assert [f.claim.id for f in report.findings] == QUICK
+    assert json.loads(kept.splitlines()[1])["seconds"] == report[QUICK[0]].seconds  # not run again
+    with pytest.raises(kc.KcalcError, match="seed 1"):
+        claims.verify(QUICK, seed=1, processes=1, journal=journal)
+    for text in ("garbage\n", "[" * 100_000, kept + "rubbish\n" + kept.splitlines()[1] + "\n"):
+        journal.write_text(text)
+        with pytest.raises(kc.KcalcError, match=r"j\.jsonl"):
+            claims.verify(QUICK, processes=1, journal=journal)
+        assert journal.read_text() == text
+
+
+def test_a_check_that_fails_is_an_undecided_contradiction() -> None:
+    def broken(_: Bench) -> list[Evidence]:
+        raise ZeroDivisionError("oh")
+
+    finding = claims.check(Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, broken))
+    assert (finding.verdict, finding.expected) == (Verdict.UNDECIDED, False)
+    assert "ZeroDivisionError" in str(finding.error)
+
+
+def test_what_stays_undecided_is_a_contradiction_and_told() -> None:
+    undecided = claims.check(
+        Claim("X-1", "dks", "p", "$x$", Verdict.HOLDS, lambda b: [b.equal(np.nan, 1, "blurred")])
+    )
+    allowed = claims.check(
+        Claim(
+            "X-2",
+            "dks",
+            "p",
+            "$x$",
+            Verdict.HOLDS,
+            lambda b: [b.equal(np.nan, 1, "")],
+            may_stay_open=True,
+        )
+    )
+    assert (undecided.verdict, undecided.expected, allowed.expected) == (
+        Verdict.UNDECIDED,
+        False,
+        True,
+    )
+    report = Report((undecided, allowed), "quick", 0, 1.0)
+    assert report.contradictions == (undecided,)
+    assert "2 claims are undecided that were decided before" in report.summary
+    assert "CONTRADICTION X-1: expected holds, found undecided (blurred)" in report.summary
+
+
+def test_journals_replace_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe, link, loose, real = (tmp_path / name for name in ("pipe", "link", "loose", "real"))
+    os.mkfifo(pipe)
+    link.symlink_to(real)
+    loose.symlink_to(pipe)
+    (tmp_path / "real.new").write_text("mine")
+    for bad in (pipe, loose, tmp_path, tmp_path / "no" / "x", tmp_path / ("x" * 300)):
+        with pytest.raises(kc.KcalcError, match="a journal is a file"):
+            claims.verify(QUICK[:1], processes=1, journal=bad)
+        for option in ("--journal", "--json", "--html"):
+            assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, str(bad))
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and link.is_symlink()
+    claims.verify(QUICK[:1], processes=1, journal=link)
+    assert link.is_symlink() and len(real.read_text().splitlines()) == 2
+    assert (tmp_path / "real.new").read_text() == "mine"
+    assert {p.name for p in tmp_path.iterdir()} == {"pipe", "link", "loose", "real", "real.new"}
+
+
+def test_journals_are_not_believed(tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    claims.verify(QUICK[:1], processes=1, journal=journal)
+    head, line = journal.read_text().splitlines()
+    good = json.loads(line)
+    first = good["evidence"][0]
+    wrong = [
+        {"evidence": {}},
+        {"evidence": []},
+        {"evidence": [first | {"holds": "yes"}]},
+        {"evidence": [first | {"holds": 1}]},
+        {"evidence": [first | {"holds": False}]},
+        {"evidence": [first | {"margin": "x"}]},
+        {"evidence": [first | {"data": 3}]},
+        {"evidence": [first | {"about": "other"}]},
+        {"evidence": [first | {"what": None}]},
+        {"evidence": [first | {"method": "guess"}]},
+        {"verdict": "undecided"},
+        {"verdict": 3},
+        {"seconds": "1"},
+        {"seconds": float("nan")},
+        {"seconds": -1},
+        {"seconds": True},
+        {"error": 5},
+        {"id": "X"},
+        {"id": ["DKS-eq4"]},
+        {"evidence": [first | {"more": 1}], "verdict": "holds with caveat"},
+    ]
+    for change in wrong:
+        journal.write_text("\n".join([head, json.dumps(good | change), line, ""]))
+        with pytest.raises(kc.KcalcError, match="line 2: not a finding"):
+            claims.verify(QUICK[:1], processes=1, journal=journal)
+    journal.write_text(json.dumps(json.loads(head) | {"version": "\x1b[2J\n\u202e"}) + "\n")
+    with pytest.raises(kc.KcalcError) as told:
+        claims.verify(QUICK[:1], processes=1, journal=journal)
+    assert str(told.value).isprintable()
+
+
+def test_the_page_needs_no_network_and_no_scripts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    html, data = tmp_path / "r.html", tmp_path / "r.json"
+    assert (
+        main(
+            [
+                "verify",
+                "--claim",
+                QUICK[0],
+                "--claim",
+                QUICK[1],
+                "--processes",
+                "1",
+                "--html",
+                str(html),
+                "--json",
+                str(data),
+            ]
+        )
+        == 0
+    )
+    text = html.read_text()
+    assert "<math" in text and "viewport" in text and "<script" not in text
+    assert not re.findall(r'(?:src|href)="(?!#)', text)
+    assert json.loads(data.read_text())["schema"] == "kcalc.claims/2"
+    assert QUICK[0] in capsys.readouterr().out
+    assert main(["verify", "--claim", "nothing"]) == 2
+    assert main(["verify", "--claim", QUICK[0], "--json", str(tmp_path / "no" / "x.json")]) == 2
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a refusal."""
+    try:
+        status = main(["verify", *arguments])
+    except SystemExit as end:
+        status = end.code
+    told = capsys.readouterr()
+    assert status == 2 and not told.out, arguments
+    assert told.err.count("\n") == 1 and "Traceback" not in told.err
+    return told.err
+
+
+def test_contradictory_options_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "r")
+    assert "--json and --html name the same file" in refused(
+        capsys, "--json", file, "--html", str(tmp_path / "." / "r")
+    )
+    assert "--journal and --html name the same file" in refused(
+        capsys, "--journal", file, "--html", file
+    )
+    assert "of the paper 'dks', not of the paper 'tat'" in refused(
+        capsys, "--claim", "DKS-eq4", "--paper", "tat"
+    )
+    assert "TAT-eq9" in refused(capsys, "--claim", "TAT-eq99")
+    assert (
+        "DKS-eq4" in refused(capsys, "--claim", "dks-EQ4").partition("known: ")[2].partition(",")[0]
+    )
+    assert refused(capsys, "--claim", "tat-eq9").partition("known: ")[2].startswith("TAT-eq9,")
+    assert "standard output" in refused(capsys, "--journal", "-")
+    assert "name the same" in refused(capsys, "--json", "-", "--html", "-")
+    assert "folder" in refused(capsys, "--json", str(tmp_path))
+    assert "needs the name" in refused(capsys, "--html", "")
+    assert "'dks'" in refused(capsys, "--paper", "dsk")
+    assert "'quick'" in refused(capsys, "--budget", "tiny")
+    assert "seed" in refused(capsys, "--claim", "TAT-eq9", "--seed", "-1")
+    assert "processes" in refused(capsys, "--claim", "TAT-eq9", "--processes", "0")
+    assert main(["verify", "--claim", QUICK[0], "--processes", "1", "--journal", file]) == 0
+    capsys.readouterr()
+    for other in (("--seed", "1"), ("--budget", "full")):
+        assert "journal of a run" in refused(capsys, "--claim", QUICK[0], "--resume", file, *other)
+
+
+def test_several_papers_and_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ("--claim", QUICK[0], "--claim", QUICK[1], "--processes", "1")
+    assert main(["verify", *both, "--paper", "tat", "--paper", "dks", "--json", "-"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["schema"] == "kcalc.claims/2" and "2 claims" in told.err
+    assert "not of the paper 'tat' or 'skips'" in refused(
+        capsys, *both, "--paper", "tat", "--paper", "skips"
+    )
+    with pytest.raises(kc.KcalcError, match="paper is empty"):
+        claims.verify(paper=())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_files_that_cannot_be_written_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for option, path in (
+        ("--json", "/dev/full"),
+        ("--html", "/proc/x"),
+        ("--json", "a\0b"),
+        ("--html", "x" * 300),
+    ):
+        assert "cannot write" in refused(capsys, "--claim", QUICK[0], option, path)
+
+
+def test_an_interruption_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kcalc.cli.verify.verify", interrupted)
+    assert main(["verify"]) == 130
+    assert "--journal FILE" in capsys.readouterr().err
+    assert main(["verify", "--journal", str(tmp_path / "j")]) == 130
+    assert "goes on from there" in capsys.readouterr().err
+
+
+def test_long_formulas_break_between_terms_and_primes_are_seen() -> None:
+    text = mathml(
+        r"\max_{c\in[-1,1]}|C_f(c)-c| \le \bigl(2\,(1-C_f'(0))\bigr)^2 + \tfrac12\,(C_f'(1)-1)"
+    )
+    # before the relation and the plus, not within strokes or brackets
+    assert text.count("<wbr>") == 2
+    assert text.count("<math") == text.count("</math>") == 3
+    assert re.search(r"<msub><mrow><mi>C</mi><mi[^>]*>\u2032</mi></mrow><mi>f</mi></msub>", text)
+    twice = mathml(r"2\,C_f''(1) + C_{f}''")
+    assert len(re.findall(r"<mi[^>]*>\u2033</mi></mrow>", twice)) == 2 and "\u2032" not in twice
+    assert "<mo>\u223c</mo>" in mathml(r"u \sim N(0, 1)") and "~" not in mathml(r"u \sim v")
+    assert "<wbr>" not in mathml("a = b + c")
+    assert mathml(r"\frac{") == r"<code>\frac{</code>" or "<math" in mathml(r"\frac{")
+
+
+def test_formulas_set_names_of_functions_apart() -> None:
+    """As LaTeX does: 2 ln T, sqrt(x) arcsin(x), and no spaces in a/b and in front of Cov."""
+    space = '<mspace width="0.167em" />'
+    assert f"<mn>2</mn>{space}<mi>ln</mi>{space}<mi>T</mi>" in mathml(r"2\ln T")
+    assert f"</msqrt>{space}<mi>arcsin</mi><mrow>" in mathml(r"\sqrt{x}\arcsin{\left(x\right)}")
+    assert f"</mrow>{space}<mi>sin</mi>{space}<mi>y" in mathml(r"\left(x\right)\sin y")
+    assert "<mrow><mi>Cov</mi><mo" in mathml(r"\operatorname{Cov}(s)")
+    assert '<mo lspace="0" rspace="0">/</mo>' in mathml("a/b")
+    assert mathml(r"\mathbb E x") == mathml(r"\mathbb{E} x")
+    assert "\U0001d53c" in mathml(r"\mathbb E x")
+
+
+def test_statements_read_as_text() -> None:
+    assert plain(r"$\max_{c}|C(c)-c| \le 2\,(1-C'(0))$") == "max_c|C(c)-c| <= 2 (1-C'(0))"
+
+
+def test_a_named_claim_is_printed_whole_with_its_evidence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["verify", "--claim", "DKS-prop20", "--processes", "1"]) == 0
+    text = capsys.readouterr().out
+    assert (
+        "statement: |C_f'(c)| <=" in text
+        and "printed, which fails: |C_f'(c)| <=" in text
+        and "..." not in text
+    )
+    finding = kc.claims.verify(["DKS-prop20"], processes=1)["DKS-prop20"]
+    assert text.count("\n  - ") == len(finding.evidence) > 2
+    assert "- fails, counterexample, printed form:" in text and "1 claim:" in text

@@ -1,0 +1,220 @@
+"""Errors on the command line name its options, not calls and keywords of Python, wherever the
+command has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusal_networks import networks
+
+import kcalc as kc
+from kcalc.cli import main, parser
+from kcalc.cli.wording import METHODS, spoken
+
+L = kc.layers
+MODULE = """
+import jax
+import jax.numpy as jnp
+import torch
+from flax import linen
+from torch import nn
+
+net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+image = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh())
+
+
+class Model(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(3)(jnp.tanh(linen.Dense(4)(x)))
+
+
+linen_module = Model()
+pair = (Model(), Model().init(jax.random.key(0), jnp.ones((2, 4))))
+weights = jnp.ones((4, 3))
+
+
+def function(x):
+    return jnp.tanh(x @ weights)
+"""
+KEYWORD = re.compile(r"\b([a-z_]\w*)=")
+FLAG = re.compile(r"--[a-z][\w-]*")
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models_of_wording.py").write_text(MODULE)
+    yield
+    sys.modules.pop("models_of_wording", None)
+
+
+def options(command: str) -> dict[str, argparse.Action]:
+    """{name: option} of a command."""
+    (verbs,) = (
+        action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    return {action.dest: action for action in verbs.choices[command]._actions}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of an error, "" where there is none.
+
+    It names options that the command has, and no Python that they would say.
+    """
+    status = main(list(arguments))
+    text = capsys.readouterr().err
+    if not text:
+        return ""
+    known = options(arguments[0])
+    assert status == 2 and text.count("\n") == 1
+    assert "kc.read(" not in text
+    assert not [call for call, name in METHODS.items() if call in text and name in known], text
+    assert not [
+        name for name in KEYWORD.findall(text) if name in known and known[name].option_strings
+    ], text
+    assert "assume_independent" not in text
+    flags = {flag for action in known.values() for flag in action.option_strings}
+    assert set(FLAG.findall(text)) <= flags, text
+    return text
+
+
+def test_a_model_without_example_inputs_is_asked_for_their_sizes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in ("read", "maps", "shape", "ntk", "report", "smoothness"):
+        text = refused(capsys, command, "models_of_wording:image")
+        assert "--input 2,3,32,32" in text
+    given = re.findall(r"--input (\S+)", text)
+    assert main(["read", "models_of_wording:image", "--input", *given]) == 0
+    assert main(["maps", "models_of_wording:net", "--input", "2,4"]) == 0
+    capsys.readouterr()
+
+
+def test_models_of_jax_are_asked_for_by_name_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = refused(capsys, "read", "models_of_wording:linen_module")
+    assert "name the pair (module, variables), and give --input SIZES" in text
+    assert main(["read", "models_of_wording:pair", "--input", "2,4"]) == 0
+    assert "name a function of the inputs alone" in refused(
+        capsys, "read", "models_of_wording:function"
+    )
+    assert main(["read", "models_of_wording:function", "--input", "2,4"]) == 0
+    capsys.readouterr()
+
+
+def test_open_sizes_of_a_file_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx_graphs import model, node, weights
+
+    nodes = [node("Gemm", "x w", "a"), node("Relu", "a", "y")]
+    onnx.save(
+        model(nodes, {"x": ["N", "channels"]}, ["y"], {"w": weights(6, 8)}), tmp_path / "m.onnx"
+    )
+    text = refused(capsys, "read", "m.onnx")
+    assert "--input 2,32" in text and "shapes=" not in text
+    assert main(["read", "m.onnx", "--input", "1,6"]) == 0
+    capsys.readouterr()
+
+
+COMMANDS = (
+    "maps",
+    "maps --slopes",
+    "ntk",
+    "ntk --method dks",
+    "moments",
+    "moments --fluctuations",
+    "scaling",
+    "scaling --method geometric",
+    "smoothness",
+    "smoothness --normalisation entry",
+    "shape",
+    "shape --method tat",
+    "shape --method tat --eta 0.999",
+    "shape --method eoc --sigma-b 0.3",
+    "shape --method normalisation",
+    "shape --method nf --standardise no",
+    "shape --method geometric",
+    "shape --method glorot",
+    "shape --method self_normalising --parameters halves",
+    "shape --activation leaky_relu --zeta 90",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_advice_of_every_command_is_in_its_own_words(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *rest = command.split()
+    for number, net in enumerate(networks("tanh").values()):
+        kc.save_json(net, tmp_path / f"{number}.json")
+        refused(capsys, verb, f"{number}.json", *rest)
+
+
+def test_advice_followed_on_the_command_line_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = networks("tanh")
+    cases = [
+        ("BatchNorm", "maps", "--without-normalization --preactivated"),
+        ("BatchNorm", "shape", "--without-normalization --preactivated"),
+        ("V1, plain sums", "shape", "--normalise-sums --preactivated"),
+        ("V1", "maps", "--assume-independent"),
+        ("gate", "shape", "--zeta 3"),
+        ("gate", "shape --method tat", "--method dks --zeta 3"),
+        ("unknown widths", "moments --fluctuations", "--features 16"),
+        ("LayerNorm of activations", "shape --method eoc", "--method dks"),
+    ]
+    for name, command, flags in cases:
+        kc.save_json(known[name], tmp_path / "net.json")
+        verb, *rest = command.split()
+        assert refused(capsys, verb, "net.json", *rest)
+        assert refused(capsys, verb, "net.json", *rest, *flags.split()) == ""
+        capsys.readouterr()
+
+
+def test_words_for_options() -> None:
+    known = options("shape")
+
+    def said(text: str, command: dict[str, Any] = known) -> str:
+        return spoken(text, command)
+
+    assert (
+        said("choose q=1 alone, or give free_slope=False")
+        == "choose --q-star 1 alone, or give --free-slope no"
+    )
+    assert (
+        said("give features={'x': ..., None: others} or one number for all") == "give --features N"
+    )
+    assert said("drop Q'(1) = 3 with q_slope=None") == "drop Q'(1) = 3 with --q-slope none"
+    assert (
+        said("use parameters='shift'; padding='valid'") == "use --parameters shift; padding='valid'"
+    )
+    assert said("as tokens= (a T x T array)") == "as --tokens FILE (a T x T array)"
+    assert said("give image_shape=(height, width)") == "give --image-shape HxW"
+    assert (
+        said("give radius=..., weights={...}, or biases=False", options("smoothness"))
+        == "give --radius R, weights={...}, or --no-biases"
+    )
+    assert (
+        said("read with sigmas=False, or mend it", options("read"))
+        == "read with --no-sigmas, or mend it"
+    )
+    assert (
+        said("(kc.gain(activation) gives the sigma_w)", options("maps"))
+        == "(kcalc gain NAME gives the sigma_w)"
+    )
+    assert said("use net.normalised()", options("train")) == "use net.normalised()"
+    assert (
+        said("exists; resume from it, resume=True, or remove it", options("train"))
+        == "exists; resume from it, --resume, or remove it"
+    )
+    assert said("give features=N, or features={node: N}", options("moments")) == "give --features N"

@@ -1,0 +1,110 @@
+"""The table of real architectures, on those that need no further library."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+
+from benchmarks import copies, models  # noqa: E402
+from benchmarks.architectures import ARCHITECTURES, Architecture  # noqa: E402
+
+OWN = {entry.name: entry for entry in ARCHITECTURES if not entry.library}
+
+
+def wide() -> torch.nn.Module:
+    layers = [torch.nn.Linear(8, 512), torch.nn.Tanh(), torch.nn.Linear(512, 600)]
+    return torch.nn.Sequential(*layers)
+
+
+def test_there_are_fifty_and_thirty_five_without_attention() -> None:
+    names = [entry.name for entry in ARCHITECTURES]
+    assert len(set(names)) == len(names) >= 50
+    assert sum(not entry.attends for entry in ARCHITECTURES) >= 35
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_models_written_here_run(name: str) -> None:
+    entry = OWN[name]
+    with torch.no_grad():
+        outputs = entry.model()(*entry.example())
+    leaves = outputs if isinstance(outputs, tuple) else (outputs,)
+    assert all(bool(torch.isfinite(y).all()) and len(y) == 2 for y in leaves)
+
+
+def test_a_row_says_what_there_is() -> None:
+    row = models.measured(Architecture("stack", "", wide, ((2, 8),)))
+    assert [row.cells[column].state for column in models.COLUMNS] == ["exact"] * 6
+    assert row.fidelity == "4 exact" and row.texts()[:2] == ("stack", f"{row.seconds:.1f}")
+    assert row.copy is not None and row.copy.close and row.copy.width == 600
+    assert abs(row.copy.ratio - 1) < 5 * row.copy.error < 0.11
+    text = models.page([row])
+    assert "1 have q and c at their outputs (100%), 1 a shaped copy" in text
+    assert f"| stack | {row.seconds:.1f} | 4 exact |" in text
+    other = dataclasses.replace(row, architecture=Architecture("stack", "timm", wide, ((2, 8),)))
+    assert other.texts() == ("stack (timm)", *row.texts()[1:])
+
+
+def test_rows_are_kept_and_read_again() -> None:
+    entry = OWN["Highway"]
+    cells = {column: models.Cell("refused", "products", "why") for column in models.COLUMNS}
+    row = models.Row(entry, 2.0, 1.0, "1 exact", cells, copies.Copy(True, 1.2, 0.01, 512, 4), {})
+    assert models.row_from("Highway", json.loads(json.dumps(row.to_dict()))) == row
+    assert row.texts()[-1] == "**1.20 ± 0.01**"
+    missing = models.row_from("Highway", {"failed": "job: not finished after 300 s"})
+    assert missing.texts()[2] == "not finished" and missing.texts()[-1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "error", "close", "off"),
+    [(1.09, 0.01, True, False), (0.8, 0.1, False, False), (1.2, 0.02, False, True)],
+)
+def test_copies_are_close_or_off(ratio: float, error: float, close: bool, off: bool) -> None:
+    copy = copies.Copy(True, ratio, error, 512, 4)
+    assert (copy.close, copy.off) == (close, off)
+
+
+def test_refusals_are_counted_by_reason() -> None:
+    def sorted_rows() -> torch.nn.Module:
+        class Sorted(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.a = torch.nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.a(x).sort(dim=1)[0]
+
+        return Sorted()
+
+    row = models.measured(Architecture("sorted", "", sorted_rows, ((2, 8),)))
+    assert row.cells["q, c"] == models.Cell("refused", "a part not read", row.messages["q, c"])
+    assert row.copy is None and row.texts()[-1] == "-" and "sorted" in models.page([row])
+    assert any("a part not read 1" in line for line in models.counted([row]))
+
+
+def test_the_measured_q_is_that_of_the_node() -> None:
+    """Against the mean square that a hook of PyTorch sees."""
+    entry = Architecture("stack", "", wide, ((2, 8),))
+    model, (x,) = entry.model(), copies.alike(entry, 0)
+    assert x.square().mean(1).numpy() == pytest.approx(np.ones(len(x)), rel=1e-6)
+    reading = kc.read(model, x)
+    new = kc.shape(reading.network, "tanh").apply_to(model)
+    name = new.kcalc_nodes[reading.network.outputs[0]]
+    run = copies.Watched(new, {name})
+    outputs = run.run(x)
+    assert run.found[name] == pytest.approx(float(outputs.double().square().mean()), rel=1e-6)
+
+
+def test_images_are_alike_at_all_locations() -> None:
+    image, condition = copies.alike(OWN["FiLM"], 1)
+    assert torch.equal(image, image[:, :, :1, :1].expand_as(image))
+    assert image.square().mean(1).flatten().numpy() == pytest.approx(
+        np.ones(image[:, 0].numel()), rel=1e-5
+    )
+    assert condition.shape == (len(image), 32)

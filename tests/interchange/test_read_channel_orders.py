@@ -1,0 +1,152 @@
+"""Channel shuffles, and layers that a model reads in parts and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.interchange.apply import apply_to
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+DRAWS, LIMIT = 12, 4.0
+
+
+def shuffled(x: Tensor, groups: int = 2) -> Tensor:
+    examples, channels, *locations = x.shape
+    x = x.view(examples, groups, channels // groups, *locations).transpose(1, 2).contiguous()
+    return x.view(examples, channels, *locations)
+
+
+class Shuffled(nn.Module):
+    """Two units of ShuffleNet V2: halves of shuffled channels, of which one goes on as it is."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Conv2d(width, width, 1) for _ in range(2))
+        self.units = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(2))
+        self.out = nn.Conv2d(2 * width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = shuffled(torch.cat([F.relu(self.left(x)), torch.tanh(self.right(x))], 1))
+        for unit in self.units:
+            first, second = x.chunk(2, dim=1)
+            x = shuffled(torch.cat([first, F.relu(unit(second))], 1))
+        return self.out(x)
+
+
+class Both(nn.Module):
+    """A layer whose halves are read apart (one scaled), and that is read as a whole too."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Conv2d(width, width, 1), nn.Conv2d(width // 2, width, 1)
+        self.out = nn.Conv2d(width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        one, _ = x.chunk(2, dim=1)
+        return self.out(F.relu(x) + self.inner(torch.tanh(one)))
+
+
+class Overlapping(Both):
+    """Two parts of a layer that have channels in common."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        width = x.shape[1]
+        one, other = x[:, : width // 2], x[:, width // 4 : 3 * width // 4]
+        return self.out(self.inner(F.relu(one)) + F.relu(torch.cat([one, other], 1)))
+
+
+def images(width: int) -> Tensor:
+    x = torch.randn(2, width, 1, 1, generator=torch.Generator().manual_seed(0))
+    x[1] = 0.6 * x[0] + 0.8 * x[1]
+    return x / x.square().mean(1, keepdim=True).sqrt()
+
+
+@pytest.mark.parametrize("build", [Shuffled, Both, Overlapping])
+def test_maps_are_those_of_forward_passes(build: Callable[[int], nn.Module]) -> None:
+    """q and c of the output over new weights, by means over channels and draws."""
+    width, found = 512, []
+    x = images(width)
+    cosine = float((x[0] * x[1]).mean())
+    for seed in range(DRAWS):
+        torch.manual_seed(1000 + seed)  # other numbers than the images'
+        model = build(width)
+        network = kc.read(model, x).network
+        q = kc.q_map(network)(1.0)
+        covariance = q * kc.c_map(network)(cosine)
+        with torch.no_grad():
+            y = model(x).flatten(1).double().numpy()
+        moments = y @ y.T / width
+        found.append([moments[0, 0] / q - 1, moments[0, 1] / covariance - 1])
+    mean, error = np.mean(found, 0), np.std(found, 0, ddof=1) / DRAWS**0.5
+    assert (error < 0.05).all() and (np.abs(mean) < LIMIT * error).all(), (mean, error)
+
+
+@pytest.mark.parametrize("build", [Shuffled, Both, Overlapping])
+def test_shaped_copies_have_the_predicted_q(build: Callable[[int], nn.Module]) -> None:
+    width, ratios = 256, []
+    x = images(width)
+    model = build(width)
+    reading = kc.read(model, x)
+    assert reading.fidelity.level == "exact"
+    shaping = kc.shape(reading, "tanh", assume_independent=True)
+    names = {name for name, _ in model.named_parameters()}
+    for seed in range(DRAWS):
+        torch.manual_seed(1000 + seed)  # other numbers than the images'
+        new = shaping.apply_to(model)
+        assert {name for name, _ in new.named_parameters()} == names
+        ratios.append(float(new(x).detach().square().mean()))
+    assert np.mean(ratios) == pytest.approx(1, abs=0.1)
+
+
+def test_the_models_weights_cannot_be_kept_behind_a_shuffle() -> None:
+    model, x = Shuffled(16), images(16)
+    shaping = kc.shape(kc.read(model, x), "tanh")
+    with pytest.raises(kc.KcalcError, match=r"another order.*leave weights= out"):
+        shaping.apply_to(model, weights="keep")
+
+
+def test_kept_weights_of_a_layer_in_parts_are_the_models() -> None:
+    model, x = Both(16), images(16)
+    new = apply_to(model, kc.read(model, x), x, weights="keep")
+    assert torch.allclose(new(x), model(x), atol=1e-6)
+
+
+def test_channels_paired_in_two_orders_are_not_read() -> None:
+    class Paired(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.out = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            return self.out(F.relu(x + shuffled(x)))
+
+    reading = kc.read(Paired(), images(16))
+    (opaque,) = reading.network.nodes_of(kc.layers.Opaque)
+    assert "one by one" in reading.network.layer(opaque).reason
+
+
+def test_a_shuffle_keeps_the_grouped_layers_behind_it() -> None:
+    """ShuffleNet V1: grouped convolutions, a shuffle between them."""
+    layers = nn.Conv2d(16, 16, 1, groups=2), nn.Conv2d(16, 16, 3, padding=1, groups=16)
+
+    class Grouped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.deep = layers
+            self.out = nn.Conv2d(16, 16, 1, groups=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.out(self.deep(shuffled(F.relu(self.first(x)))))
+
+    reading = kc.read(Grouped(), torch.randn(2, 16, 4, 4))
+    assert reading.fidelity.level == "exact"

@@ -1,0 +1,299 @@
+"""ONNX files at their edges: tensors in every storage, inputs as declared and as told, functions,
+subgraphs, names, shapes left open.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_graphs import F32, model, node, ran, weights
+from trace_values import values_of
+
+import kcalc as kc
+from kcalc.interchange.onnx_model import Limits, trace_onnx
+from kcalc.interchange.read import read
+from kcalc.interchange.trace import Linear, NotRead
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+L = kc.layers
+A, F = np.array, np.float32
+
+
+def tensor(data_type: int, dims: list[int], **fields: Any) -> Any:
+    found = TensorProto(name="t", data_type=data_type, dims=dims)
+    for field, values in fields.items():
+        getattr(found, field).extend(values)
+    return found
+
+
+def adds(held: Any, **more: Any) -> Any:
+    """x + the tensor."""
+    nodes = [
+        node("Constant", "", "t", value=held),
+        node("Cast", "t", "f", to=F32),
+        node("Add", "x f", "y"),
+    ]
+    return model(nodes, {"x": [2, 3]}, ["y"], **more)
+
+
+STORED: dict[str, Any] = {
+    "float_data": tensor(1, [3], float_data=[1.5, -2.0, 3.25]),
+    "double_data": tensor(11, [3], double_data=[0.1, -2.0, 3.0]),
+    "int8": tensor(3, [3], int32_data=[-128, 127, 0]),
+    "int64": tensor(7, [1], int64_data=[2**40]),
+    "uint64": tensor(13, [1], uint64_data=[2**50]),
+    "bool": tensor(9, [3], int32_data=[1, 0, 1]),
+    "float16": helper.make_tensor("t", 10, [3], [1.5, -0.25, 3.0]),
+    "bfloat16": helper.make_tensor("t", 16, [3], [1.5, -0.25, 3.0]),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_tensors_of_numbers_instead_of_bytes_hold_what_onnxruntime_reads(name: str) -> None:
+    proto, x = adds(STORED[name]), weights(2, 3)
+    assert values_of(trace_onnx(proto), x)[0] == pytest.approx(ran(proto, x)[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (tensor(1, [3], float_data=[1.0]), "declares 3 numbers and holds 1"),
+        (tensor(3, [1], int32_data=[300]), "its element type cannot"),
+        (tensor(2, [1], int32_data=[-1]), "its element type cannot"),
+        (tensor(10, [1], int32_data=[70000]), "its element type cannot"),
+        (tensor(12, [1], uint64_data=[2**40]), "its element type cannot"),
+    ],
+)
+def test_tensors_whose_numbers_do_not_fit_are_refused(held: Any, words: str) -> None:
+    with pytest.raises(kc.KcalcError, match=f"onnx: tensor 't'.*{words}"):
+        trace_onnx(adds(held))
+
+
+def test_tensors_are_bounded_and_kept_elsewhere_only_for_files() -> None:
+    with pytest.raises(kc.KcalcError, match="'t' declares 4000 bytes, more than the limit of 100"):
+        trace_onnx(adds(tensor(1, [1000])), limits=Limits(file_bytes=100))
+    with pytest.raises(kc.KcalcError, match="take more than 10 bytes"):
+        trace_onnx(
+            model([node("MatMul", "x w", "y")], {"x": [2, 3]}, ["y"], {"w": weights(3, 4)}),
+            limits=Limits(file_bytes=10),
+        )
+    elsewhere = tensor(1, [3])
+    elsewhere.data_location = 1
+    with pytest.raises(kc.KcalcError, match="'t' keeps its numbers in another file; give the path"):
+        trace_onnx(adds(elsewhere))
+
+
+def declared(*sizes: Any, **types: Any) -> Any:
+    proto = model([node("Relu", "x", "y")], {"x": list(sizes)}, ["y"])
+    for kind in types:
+        getattr(proto.graph.input[0].type, kind).SetInParent()
+    return proto
+
+
+def two() -> Any:
+    return model([node("Add", "x z", "y")], {"x": [2, 3], "z": [2, 3]}, ["y"])
+
+
+def doubled() -> Any:
+    proto = two()
+    proto.graph.input[1].name = "x"
+    return proto
+
+
+INPUTS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "sequence": (lambda: declared(2, sequence_type=True), {}, "is not a tensor"),
+    "negative": (lambda: declared(2, -3), {}, "negative size"),
+    "number": (lambda: declared(), {}, "single number"),
+    "rank": (lambda: declared(*[2] * 17), {}, "which no array has"),
+    "extent": (lambda: declared(2, 2**41), {}, "which no array has"),
+    "twice": (doubled, {}, "'x' stands twice"),
+    "which": (two, {"shapes": (2, 3)}, "give shapes={name: shape}"),
+    "no shape": (two, {"examples": [3, 4]}, "example array or a shape"),
+    "truth": (two, {"shapes": {"x": (True, 3)}}, "positive whole numbers"),
+    "empty": (two, {"shapes": {"x": ()}}, "positive whole numbers"),
+    "large": (
+        two,
+        {"shapes": {"x": (10**12, 3)}},
+        r"the input 'x': an array of the shape \(1000000000000, 3\) is too large",
+    ),
+    "larger": (
+        two,
+        {"examples": [(2**62, 3), (2, 3)]},
+        "too large for an example; give a smaller one",
+    ),
+    "longer": (
+        two,
+        {"shapes": {"x": (2, 3, 1)}},
+        r"has the shape \(2, 3\), got an example of shape \(2, 3, 1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_cannot_be_are_refused(name: str) -> None:
+    make, told, words = INPUTS[name]
+    with pytest.raises(kc.KcalcError, match=f"onnx: .*{words}"):
+        trace_onnx(make(), **told)
+
+
+def test_told_shapes_stand_in_for_undeclared_and_open_ones() -> None:
+    bare = declared(2, 3)
+    bare.graph.input[0].type.tensor_type.ClearField("shape")
+    assert read(bare, shapes={"x": (4, 7)}).network.layer("x") == L.Input(7)
+    assert read(declared(0, 3), np.zeros((5, 3))).network.layer("x") == L.Input(3)
+    single = two()
+    # an input with a default is a constant
+    single.graph.initializer.append(numpy_helper.from_array(weights(2, 3), "z"))
+    assert [op.name for op in trace_onnx(single, shapes=(2, 3)).ops] == ["x", "z", "add"]
+
+
+def test_nodes_need_not_use_all_outputs_inputs_and_attributes() -> None:
+    nodes = [node("Split", "x", "a b", axis=1), node("Relu", "b", "y")]
+    nodes[0].output[0] = ""
+    proto, x = model(nodes, {"x": [2, 6]}, ["y"]), weights(2, 6)
+    # onnxruntime ends the process on it
+    assert values_of(trace_onnx(proto), x)[0] == pytest.approx(np.maximum(x[:, 3:], 0))
+    body = [node("Clip", "p low high", "q"), node("LeakyRelu", "q", "r")]
+    body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
+    function = helper.make_function(
+        "own", "Bent", ["p", "low", "high"], ["r"], body, [helper.make_opsetid("", 17)], ["slope"]
+    )
+    call = helper.make_node("Bent", ["x", "one"], ["y"], domain="own")
+    held = {"one": F(-1)}
+    with pytest.raises(kc.KcalcError, match="Clip node '' reads 'high', which nothing"):
+        trace_onnx(model([call], {"x": [2, 3]}, ["y"], held, functions=[function], domains=["own"]))
+    body[0].input[:] = ["p", "low"]
+    function = helper.make_function(
+        "own", "Bent", ["p", "low", "high"], ["r"], body, [helper.make_opsetid("", 17)], ["slope"]
+    )
+    for inputs in (["x", "one"], ["x", "one", ""]):
+        call = helper.make_node("Bent", inputs, ["y"], domain="own")
+        proto = model([call], {"x": [2, 3]}, ["y"], held, functions=[function], domains=["own"])
+        x = weights(2, 3)
+        expected = np.maximum(x, -1)
+        assert values_of(trace_onnx(proto), x)[0] == pytest.approx(
+            np.where(expected < 0, 0.01 * expected, expected), rel=1e-6
+        )
+
+
+def test_attributes_stand_once() -> None:
+    proto = model([node("Elu", "x", "y", alpha=1.0)], {"x": [2, 3]}, ["y"])
+    proto.graph.node[0].attribute.append(helper.make_attribute("alpha", 2.0))
+    with pytest.raises(kc.KcalcError, match="Elu node '' has the attribute 'alpha' twice"):
+        trace_onnx(proto)
+
+
+def branch(*nodes: Any, **held: Any) -> Any:
+    tensors = [numpy_helper.from_array(np.asarray(v), k) for k, v in held.items()]
+    return helper.make_graph(
+        list(nodes), "g", [], [helper.make_tensor_value_info("t", F32, None)], tensors
+    )
+
+
+def test_branches_hold_constants_of_their_own_and_are_nested_finitely() -> None:
+    w = weights(3, 4)
+    chosen = branch(node("MatMul", "x w", "t"), w=w)
+    proto = model(
+        [node("If", "c", "y", then_branch=chosen, else_branch=chosen)],
+        {"x": [2, 3]},
+        ["y"],
+        {"c": A(True)},
+    )
+    found = next(op for op in trace_onnx(proto).ops if isinstance(op, Linear))
+    assert found.weight == pytest.approx(w.T) and found.parameter == "w"
+    inner = branch(node("Relu", "x", "t"))
+    for _ in range(30):
+        inner = branch(
+            node("If", "c", "t", then_branch=inner, else_branch=branch(node("Tanh", "x", "t")))
+        )
+    with pytest.raises(kc.KcalcError, match="nested more than 24 deep"):
+        trace_onnx(
+            model(
+                [node("If", "c", "y", then_branch=inner, else_branch=inner)],
+                {"x": [2, 3]},
+                ["y"],
+                {"c": A(True)},
+            )
+        )
+
+
+def test_names_of_files_that_are_no_text_are_refused() -> None:
+    data = model([node("Relu", "xxxx", "yyyy")], {"xxxx": [2, 3]}, ["yyyy"]).SerializeToString()
+    for text in (b"xxxx", b"Relu"):
+        with pytest.raises(kc.KcalcError, match="^onnx: the file is malformed"):
+            trace_onnx(onnx.ModelProto.FromString(data.replace(text, b"\xff\xfe\xfd\xfc")))
+
+
+def test_labels_drop_what_a_module_path_says_twice() -> None:
+    w = weights(3, 3)
+    proto = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="/block/block.0/fc/MatMul")],
+        {"x": [2, 3]},
+        ["y"],
+        {"w": w},
+    )
+    assert [op.name for op in trace_onnx(proto).ops] == ["x", "block.0.fc"]
+
+
+def test_shapes_behind_an_unknown_operator_must_be_declared_in_full() -> None:
+    nodes = [helper.make_node("Special", ["x"], ["h"], domain="com.acme"), node("Relu", "h", "y")]
+    proto = model(nodes, {"x": ["N", 3]}, ["y"], domains=["com.acme"])
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", F32, ["N", "C"]))
+    with pytest.raises(kc.KcalcError, match="the file does not say which shape 'h' has"):
+        trace_onnx(proto)
+    proto.graph.value_info[0].type.tensor_type.shape.dim[1].dim_value = 5
+    assert [op.shape for op in trace_onnx(proto).ops if isinstance(op, NotRead)] == [(2, 5)]
+
+
+def test_without_the_onnx_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(kc.KcalcError, match=r"pip install 'kcalc\[onnx\]'"):
+        trace_onnx("model.onnx")
+
+
+DYNAMIC = [
+    node("ReduceMax", "x", "m", keepdims=1, axes=[0, 1]),
+    node("Reshape", "m one", "n"),
+    node("Cast", "n", "k", to=TensorProto.INT64),
+]
+DYNAMIC += [node("Concat", "k k", "kk", axis=0)]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        node("Reshape", "x kk", "y"),
+        node("Squeeze", "x k", "y"),
+        node("Unsqueeze", "x k", "y"),
+        node("Pad", "x k", "y"),
+        node("Slice", "x k k", "y"),
+        node("Split", "x k", "y z"),
+        node("ReduceSum", "x k", "y"),
+        node("Tile", "x k", "y"),
+        node("Slice", "x one one k", "y"),
+    ],
+    ids=lambda n: f"{n.op_type} {len(n.input)}",
+)
+def test_shapes_that_depend_on_the_input_are_read_only_where_the_file_tells_them(last: Any) -> None:
+    proto = model([*DYNAMIC, last], {"x": [2, 3]}, ["y"], {"one": A([1])})
+    with pytest.raises(
+        kc.KcalcError, match=f"{last.op_type} node that makes 'y': no rule reads it"
+    ):
+        trace_onnx(proto)
+    for name in last.output:
+        proto.graph.value_info.append(helper.make_tensor_value_info(name, F32, [2, 4]))
+    made = trace_onnx(proto).ops[-1]
+    assert isinstance(made, NotRead) and made.shape == (2, 4) and made.reason
+    assert read(proto).fidelity.level == "not read"
+
+
+def test_an_expansion_to_an_unknown_shape_has_the_sizes_that_are_certain() -> None:
+    trace = trace_onnx(
+        model([*DYNAMIC, node("Expand", "x kk", "y")], {"x": [2, 3]}, ["y"], {"one": A([1])})
+    )
+    assert isinstance(trace.ops[-1], NotRead) and trace.ops[-1].shape == (2, 3)

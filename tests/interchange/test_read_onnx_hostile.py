@@ -1,0 +1,251 @@
+"""ONNX models that cannot be read, open sizes, and files that mean harm.
+
+One clear error each, nothing read outside of their folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_graphs import model, node, weights
+
+import kcalc as kc
+from kcalc.interchange.onnx_model import Limits, trace_onnx
+from kcalc.interchange.read import read
+from kcalc.interchange.trace import Linear
+
+onnx = pytest.importorskip("onnx")
+from onnx import helper, numpy_helper  # noqa: E402
+
+L = kc.layers
+
+
+def relu(**more: Any) -> Any:
+    return model([node("Relu", "x", "y")], {"x": more.pop("shape", ["N", 3])}, ["y"], **more)
+
+
+def changed(change: Any, **more: Any) -> Any:
+    proto = relu(**more)
+    change(proto)
+    return proto
+
+
+def with_tensor(**fields: Any) -> Any:
+    """A model whose one node reads a tensor made of raw fields."""
+
+    def change(proto: Any) -> None:
+        proto.graph.initializer.add(name="w", **fields)
+        proto.graph.node[0].input[0] = "w"
+
+    return changed(change)
+
+
+def one(op: str, inputs: str, held: dict[str, Any], shape: list[Any] | None = None) -> Any:
+    return model([node(op, inputs, "y")], {"x": shape or ["N", 3]}, ["y"], held)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "opset": (lambda: relu(opset=8), "opset 8.*9 to"),
+    "newer opset": (lambda: relu(opset=99), "opset 99"),
+    "empty": (lambda: onnx.ModelProto(), "empty"),
+    "no opset": (lambda: changed(lambda p: p.ClearField("opset_import")), "opset"),
+    "open size": (
+        lambda: relu(shape=["N", 3, "H", "W"]),
+        r"'x'.*leaves axis 2 open.*shapes=\{'x': \(2, 3, 32, 32\)\}",
+    ),
+    "no shape": (
+        lambda: changed(lambda p: p.graph.input[0].type.tensor_type.ClearField("shape")),
+        "no declared shape",
+    ),
+    "cycle": (
+        lambda: model([node("Add", "x b", "a"), node("Relu", "a", "b")], {"x": ["N", 3]}, ["b"]),
+        "'b', which comes later or",
+    ),
+    "missing": (
+        lambda: model([node("Add", "x q", "y")], {"x": ["N", 3]}, ["y"]),
+        "'q', which nothing",
+    ),
+    "doubled": (
+        lambda: model([node("Relu", "x", "y"), node("Tanh", "x", "y")], {"x": ["N", 3]}, ["y"]),
+        "'y' stands for two",
+    ),
+    "two initializers": (
+        lambda: changed(
+            lambda p: p.graph.initializer.extend([numpy_helper.from_array(weights(2), "a")] * 2)
+        ),
+        "stands twice",
+    ),
+    "nothing to analyse": (
+        lambda: changed(lambda p: p.graph.ClearField("input"), held={"x": weights(2, 3)}),
+        "reads no input",
+    ),
+    "constant": (
+        lambda: model([node("Relu", "w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(2)}),
+        "no output that was traced",
+    ),
+    "misfit": (
+        lambda: one("Conv", "x w", {"w": weights(4, 5, 3, 3)}, [1, 3, 4, 4]),
+        "do not act on",
+    ),
+    "window": (
+        lambda: one("Conv", "x w", {"w": weights(4, 3, 9, 9)}, [1, 3, 4, 4]),
+        "does not fit",
+    ),
+    "broadcast": (
+        lambda: model([node("Add", "x w", "y")], {"x": ["N", 3]}, ["y"], {"w": weights(4)}),
+        "do not fit",
+    ),
+    "huge constant": (
+        lambda: model(
+            [node("ConstantOfShape", "s", "c"), node("Add", "x c", "y")],
+            {"x": ["N", 3]},
+            ["y"],
+            {"s": np.array([10**6] * 2)},
+        ),
+        "too large",
+    ),
+    "huge tensor": (
+        lambda: with_tensor(dims=[10**6, 10**6], data_type=1, raw_data=b"1234"),
+        "more than 2147483648 bytes",
+    ),
+    "short tensor": (
+        lambda: with_tensor(dims=[10**3, 10**3], data_type=1, raw_data=b"1234"),
+        "declares 4000000 bytes and holds 4",
+    ),
+    "negative tensor": (lambda: with_tensor(dims=[-1], data_type=1), "no tensor has"),
+    "type": (lambda: with_tensor(dims=[2], data_type=22), "4 bits"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_models_that_cannot_be_read_say_why(name: str) -> None:
+    make, words = BAD[name]
+    with pytest.raises(kc.KcalcError, match=words):
+        trace_onnx(make())
+
+
+def test_shapes_and_examples_close_open_sizes(tmp_path: Path) -> None:
+    proto = relu(shape=["N", 3, "H", "W"])
+    onnx.save(proto, tmp_path / "m.onnx")
+    for found in (
+        read(tmp_path / "m.onnx", shapes={"x": (1, 3, 8, 9)}),
+        read(tmp_path / "m.onnx", np.zeros((2, 3, 8, 9))),
+        read(proto, (5, 3, 8, 9)),
+    ):
+        assert found.network.layer("x") == L.Input(3, (8, 9))
+    for shapes, words in (
+        ({"z": (1, 3, 8, 9)}, "no input 'z'"),
+        ({"x": (1, 4, 8, 9)}, "got an example"),
+        ({"x": (1, 3, 0, 9)}, "positive"),
+    ):
+        with pytest.raises(kc.KcalcError, match=words):
+            read(tmp_path / "m.onnx", shapes=shapes)
+    with pytest.raises(kc.KcalcError, match="got 2 examples"):
+        read(tmp_path / "m.onnx", (1, 3, 8, 9), (1, 3, 8, 9))
+
+
+def external(folder: Path, location: str, size: int = 48, **entries: str) -> Path:
+    proto = model([node("MatMul", "x w", "y")], {"x": ["N", 3]}, ["y"])
+    tensor = proto.graph.initializer.add(name="w", dims=[3, 4], data_type=1, data_location=1)
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "w.bin").write_bytes(np.arange(12, dtype=np.float32).tobytes()[:size])
+    (folder / "secret.bin").write_bytes(b"\1" * 48)
+    onnx_file = folder / "model" / "m.onnx"
+    onnx_file.write_bytes(proto.SerializeToString())
+    return onnx_file
+
+
+def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> None:
+    found = next(
+        op
+        for op in trace_onnx(external(tmp_path, "w.bin", offset="0", length="48")).ops
+        if isinstance(op, Linear)
+    )
+    assert found.weight.T.reshape(-1).tolist() == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("location", "entries", "words"),
+    [
+        ("../secret.bin", {}, "must lie in the folder"),
+        ("/etc/passwd", {}, "must lie in the folder"),
+        ("a/../../secret.bin", {}, "must lie"),
+        ("..\\secret.bin", {}, "must lie"),
+        ("", {}, "must lie"),
+        ("C:\\w.bin", {}, "must lie"),
+        ("link.bin", {}, "a link out"),
+        (".", {}, "cannot read|not an ordinary"),
+        ("missing.bin", {}, "No such file"),
+        ("w.bin", {"offset": "9999"}, "needs 10047 bytes"),
+        ("w.bin", {"offset": "-1"}, "no whole number"),
+        ("w.bin", {"length": "9" * 30}, "no whole number"),
+        ("w.bin", {"length": "12"}, "declares 48"),
+        ("pipe", {}, "not an ordinary file"),
+    ],
+)
+def test_external_data_outside_of_the_folder_is_never_opened(
+    tmp_path: Path, location: str, entries: dict[str, str], words: str
+) -> None:
+    file = external(tmp_path, location, **entries)
+    os.symlink(tmp_path / "secret.bin", tmp_path / "model" / "link.bin")
+    os.mkfifo(tmp_path / "model" / "pipe")
+    with pytest.raises(kc.KcalcError, match=words):
+        trace_onnx(file)
+
+
+def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "m.onnx"
+    file.write_bytes(relu().SerializeToString())
+    with pytest.raises(kc.KcalcError, match="more than the limit"):
+        trace_onnx(file, limits=Limits(file_bytes=10))
+    with pytest.raises(kc.KcalcError, match="more than 1 nodes"):
+        trace_onnx(
+            model([node("Relu", "x", "a"), node("Relu", "a", "y")], {"x": ["N", 3]}, ["y"]),
+            limits=Limits(nodes=1),
+        )
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(kc.KcalcError, match="cut short"):
+        trace_onnx(file)
+    os.mkfifo(tmp_path / "pipe.onnx")
+    with pytest.raises(kc.KcalcError, match="not an ordinary file"):
+        trace_onnx(tmp_path / "pipe.onnx")
+    with pytest.raises(kc.KcalcError, match="expected the path"):
+        trace_onnx(3)
+
+
+def test_functions_that_multiply_without_bound_are_stopped() -> None:
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = [helper.make_function("own", "F0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
+    for i in range(1, 22):
+        calls = [
+            helper.make_node(f"F{i - 1}", ["a" if j == 0 else f"t{j}"], [f"t{j + 1}"], domain="own")
+            for j in range(4)
+        ]
+        functions.append(helper.make_function("own", f"F{i}", ["a"], ["t4"], calls, imports))
+    proto = model(
+        [helper.make_node("F21", ["x"], ["y"], domain="own")],
+        {"x": ["N", 3]},
+        ["y"],
+        functions=functions,
+        domains=["own"],
+    )
+    with pytest.raises(kc.KcalcError, match="unfold into far more"):
+        trace_onnx(proto)
+    loop = helper.make_function(
+        "own", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="own")], imports
+    )
+    proto = model(
+        [helper.make_node("F", ["x"], ["y"], domain="own")],
+        {"x": ["N", 3]},
+        ["y"],
+        functions=[loop],
+        domains=["own"],
+    )
+    with pytest.raises(kc.KcalcError, match="nested more than"):
+        trace_onnx(proto)

@@ -1,0 +1,390 @@
+"""ONNX models as users export them.
+
+a zoo against networks written by hand, a forward pass, control flow, and files that mean harm.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_graphs import F32, model, node, ran, weights
+
+import kcalc as kc
+from kcalc.interchange.onnx_model import trace_onnx
+from kcalc.interchange.read import read
+from kcalc.interchange.trace import Linear, NotRead
+
+onnx = pytest.importorskip("onnx")
+torch = pytest.importorskip("torch")
+from onnx import TensorProto, helper  # noqa: E402
+from torch import nn  # noqa: E402
+
+L = kc.layers
+
+
+def exported(module: Any, shape: tuple[int, ...], train: bool = True, **options: Any) -> Any:
+    """A torch model as ONNX by the exporter that needs nothing else."""
+    file, mode = io.BytesIO(), torch.onnx.TrainingMode
+    options = {
+        "dynamo": False,
+        "training": mode.TRAINING if train else mode.EVAL,
+        "do_constant_folding": not train,
+        "input_names": ["x"],
+    } | options
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (torch.randn(shape),), file, **options)
+    return onnx.load_model_from_string(file.getvalue())
+
+
+class Block(nn.Module):
+    """A residual block, V1 or V2."""
+
+    def __init__(self, width: int, out: int, stride: int, pre: bool) -> None:
+        super().__init__()
+        self.bn1, self.bn2 = nn.BatchNorm2d(width if pre else out), nn.BatchNorm2d(out)
+        self.conv1 = nn.Conv2d(width, out, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.shortcut = (
+            nn.Conv2d(width, out, 1, stride, bias=False) if stride > 1 or width != out else None
+        )
+        self.pre = pre
+
+    def forward(self, x: Any) -> Any:
+        side = x if self.shortcut is None else self.shortcut(x)
+        if self.pre:
+            return side + self.conv2(self.bn2(self.conv1(self.bn1(x).relu())).relu())
+        return (side + self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))).relu()
+
+
+def block(
+    width: int, stride: int, pre: bool, source: Any, name: str, project: bool
+) -> list[tuple[Any, Any, tuple[Any, ...]]]:
+    """The same block by hand."""
+    relu, norm = L.Nonlinear("relu"), L.BatchNorm()
+    conv = [L.Affine(width, 3, s, 1 if s > 1 else "same", bias=False) for s in (stride, 1)]
+    layers = (
+        [norm, relu, conv[0], norm, relu, conv[1]] if pre else [conv[0], norm, relu, conv[1], norm]
+    )
+    steps, last = [], source
+    for i, made in enumerate(layers):
+        steps.append((f"{name}{i}", made, (last,)))
+        last = f"{name}{i}"
+    side = source
+    if project:
+        steps.append((f"{name}side", L.Affine(width, 1, stride, bias=False), (source,)))
+        side = f"{name}side"
+    steps.append((f"{name}sum", L.Sum(), (side, last)))
+    return steps if pre else [*steps, (f"{name}end", relu, (f"{name}sum",))]
+
+
+def resnet(pre: bool) -> tuple[Any, kc.Network, tuple[int, ...]]:
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 1, 1),
+        Block(8, 8, 1, pre),
+        Block(8, 16, 2, pre),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+    end = "sum" if pre else "end"
+    steps = [
+        ("x", L.Input(3, (16, 16)), ()),
+        ("stem", L.Affine(8, 3), ("x",)),
+        *block(8, 1, pre, "stem", "a", False),
+    ]
+    steps += [
+        *block(16, 2, pre, f"a{end}", "b", True),
+        ("pool", L.Pool("mean"), (f"b{end}",)),
+        ("fc", L.Affine(10), ("pool",)),
+    ]
+    return module, kc.Network.from_steps(steps), (2, 3, 16, 16)
+
+
+def zoo() -> dict[str, tuple[Any, kc.Network, tuple[int, ...]]]:
+    relu = L.Nonlinear("relu")
+    return {
+        "mlp": (
+            nn.Sequential(
+                nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8, bias=False), nn.SiLU(), nn.Linear(8, 3)
+            ),
+            kc.chain(
+                L.Input(6),
+                L.Affine(8),
+                L.Nonlinear("tanh"),
+                L.Affine(8, bias=False),
+                L.Nonlinear("swish"),
+                L.Affine(3),
+            ),
+            (2, 6),
+        ),
+        "vgg": (
+            nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Dropout(0.5),
+                nn.Flatten(),
+                nn.Linear(128, 10),
+            ),
+            kc.chain(
+                L.Input(3, (8, 8)),
+                L.Affine(8, 3),
+                relu,
+                L.Pool("max", 2),
+                L.Dropout(0.5),
+                L.Flatten(),
+                L.Affine(10),
+            ),
+            (2, 3, 8, 8),
+        ),
+        "mobile": (
+            nn.Sequential(
+                nn.Conv2d(4, 8, 1, bias=False),
+                nn.ReLU6(),
+                nn.Conv2d(8, 8, 3, padding=1, groups=8),
+                nn.Hardswish(),
+                nn.GroupNorm(2, 8),
+            ),
+            kc.chain(
+                L.Input(4, (8, 8)),
+                L.Affine(8, bias=False),
+                L.Nonlinear("relu6"),
+                L.Affine(8, 3, groups=8),
+                L.Nonlinear("hard_swish"),
+                L.GroupNorm(2),
+            ),
+            (2, 4, 8, 8),
+        ),
+        "tokens": (
+            nn.Sequential(
+                nn.LayerNorm(8),
+                nn.Linear(8, 16),
+                nn.GELU(),
+                nn.Linear(16, 8),
+                nn.Mish(),
+                nn.Softplus(),
+            ),
+            kc.chain(
+                L.Input(8, (5,)),
+                L.LayerNorm(),
+                L.Affine(16),
+                L.Nonlinear("gelu"),
+                L.Affine(8),
+                L.Nonlinear(
+                    kc.activation(
+                        kc.activation("softplus").expr.subs(
+                            kc.activations.X, kc.activation("mish").expr
+                        )
+                    )
+                ),
+            ),
+            (2, 5, 8),
+        ),
+        "resnet v1": resnet(False),
+        "resnet v2": resnet(True),
+    }
+
+
+@pytest.mark.parametrize("name", ["mlp", "vgg", "mobile", "tokens", "resnet v1", "resnet v2"])
+@pytest.mark.parametrize("opset", [11, 17])
+def test_exported_models_are_the_networks_written_by_hand(name: str, opset: int) -> None:
+    module, twin, shape = zoo()[name]
+    axes = {"dynamic_axes": {"x": {0: "N"}}}
+    found = read(exported(module, shape, opset_version=opset, **axes), sigmas=False)
+    assert found.fidelity.counts.get("not read", 0) == 0
+    assert found.network.isomorphic(twin), "\n".join(map(str, found.network.steps()))
+
+
+def test_labels_are_the_paths_of_modules() -> None:
+    module, _, shape = resnet(True)
+    network = read(exported(module, shape)).network
+    assert {"0", "1.conv1", "2.shortcut", "2.bn2", "5"} <= {str(n) for n in network}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "resnet v2", "mobile"])
+def test_the_newer_exporter_gives_the_same_network(name: str) -> None:
+    pytest.importorskip("onnxscript")
+    module, twin, shape = zoo()[name]
+    module = nn.Sequential(*(m for m in module))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        proto = torch.onnx.export(
+            module.eval(), (torch.randn(shape),), dynamo=True, verbose=False
+        ).model_proto
+    bare = twin.without(twin.nodes_of(L.BatchNorm)) if name == "resnet v2" else twin
+    found = read(proto, sigmas=False)
+    assert len(found.network.nodes_of(L.Affine)) == len(bare.nodes_of(L.Affine))
+    assert found.fidelity.counts.get("not read", 0) == 0
+    if name != "resnet v2":  # the exporter folds BatchNorm into convolutions where it can
+        assert found.network.isomorphic(twin)
+
+
+def test_predicted_kernels_are_those_of_the_forward_pass_of_onnxruntime() -> None:
+    rng, width, draws = np.random.default_rng(3), 512, 24
+    norm = np.sqrt(width)
+    bases = rng.standard_normal((2, width)).astype(np.float32)
+    x1 = bases[0] / np.linalg.norm(bases[0]) * norm
+    other = bases[1] - x1 * (bases[1] @ x1) / (x1 @ x1)
+    # q = 1 and c = 0.6
+    inputs = np.stack([x1, 0.6 * x1 + 0.8 * other / np.linalg.norm(other) * norm]).astype(
+        np.float32
+    )
+    measured, scales = [], {"w0": 1.2, "w1": 1.5, "w2": 0.9}
+    nodes = [
+        node("MatMul", "x w0", "a"),
+        node("Tanh", "a", "b"),
+        node("MatMul", "b w1", "c"),
+        node("Relu", "c", "d"),
+        node("MatMul", "d w2", "e"),
+        node("Mul", "e k", "f"),
+        node("Add", "a f", "y"),
+    ]
+    proto = None
+    for _ in range(draws):
+        held = {
+            n: (s / norm * rng.standard_normal((width, width))).astype(np.float32)
+            for n, s in scales.items()
+        }
+        proto = model(nodes, {"x": ["N", width]}, ["y"], {**held, "k": np.float32(0.5)})
+        out = ran(proto, inputs)[0].astype(float)
+        q = (out**2).mean(1)
+        measured.append((q[0], q[1], (out[0] * out[1]).mean() / np.sqrt(q[0] * q[1])))
+    network = read(proto).network
+    exact = {f"matmul{'' if i == 0 else f'_{i + 1}'}": scales[f"w{i}"] for i in range(3)}
+    network = network.map_layers(
+        lambda n, layer: (
+            L.Affine(width, bias=False, sigma_w=exact[str(n)])
+            if isinstance(layer, L.Affine)
+            else layer
+        )
+    )
+    assert len(network.nodes_of(L.Sum)) == 1
+    predicted = (kc.q_map(network)(1.0), kc.q_map(network)(1.0), float(kc.c_map(network)(0.6, 1.0)))
+    values = np.array(measured)
+    errors = values.std(0, ddof=1) / np.sqrt(draws)
+    assert (np.abs(values.mean(0) - predicted) < 5 * errors + 2e-3 / np.sqrt(width)).all(), (
+        values.mean(0),
+        predicted,
+        errors,
+    )
+
+
+# -- control flow, functions, what is not read -----------------------------------------------------
+
+
+def graph(name: str, *nodes: Any) -> Any:
+    return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info("t", F32, None)])
+
+
+def test_a_constant_condition_chooses_its_branch_and_another_is_not_read() -> None:
+    branches = {
+        "then_branch": graph("a", node("Tanh", "x", "t")),
+        "else_branch": graph("b", node("Relu", "x", "t")),
+    }
+    for value, name in ((True, "tanh"), (False, "relu")):
+        proto = model(
+            [node("If", "c", "y", **branches)], {"x": ["N", 3]}, ["y"], {"c": np.array(value)}
+        )
+        network = read(proto).network
+        assert [network.layer(n).activation for n in network.nodes_of(L.Nonlinear)] == [
+            kc.activation(name)
+        ]
+    test = [node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m zero", "c")]
+    declared = [helper.make_tensor_value_info("y", F32, ["N", 3])]
+    proto = model(
+        [*test, node("If", "c", "y", **branches)], {"x": ["N", 3]}, ["y"], {"zero": np.float32(0)}
+    )
+    proto.graph.value_info.extend(declared)
+    found = read(proto)
+    assert any("control flow" in note.text for note in found.notes)
+
+
+def test_functions_of_the_file_are_read_through() -> None:
+    body = [
+        node("Sigmoid", "p", "s"),
+        node("Mul", "p s", "z"),
+        helper.make_node("LeakyRelu", ["z"], ["o"]),
+    ]
+    body[2].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
+    function = helper.make_function(
+        "own", "Gate", ["p"], ["o"], body, [helper.make_opsetid("", 17)], ["slope"]
+    )
+    proto = model(
+        [helper.make_node("Gate", ["x"], ["y"], domain="own", slope=0.25)],
+        {"x": ["N", 3]},
+        ["y"],
+        functions=[function],
+        domains=["own"],
+    )
+    ops = trace_onnx(proto).ops
+    assert [op.label for op in ops[1:]] == ["sigmoid", "mul", "leaky_relu"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "what"),
+    [
+        ([node("Softmax", "x", "s"), node("Relu", "s", "y")], "softmax"),
+        ([node("MatMul", "x xt", "y")], "product of feature maps"),
+        ([helper.make_node("Special", ["x"], ["y"], domain="com.acme")], "com.acme.Special"),
+        ([node("CumSum", "x ax", "y")], "running sum"),
+        ([node("Split", "x", "a b", axis=1), node("Mul", "a b", "y")], "slice"),
+        ([node("ConvTranspose", "x k", "y", pads=[3, 3])], "transposed convolution"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_reported_and_the_rest_read(nodes: list[Any], what: str) -> None:
+    first = [node("MatMul", "u w", "x"), node("Transpose", "x", "xt", perm=[0, 2, 1])]
+    held = {"w": weights(6, 6), "ax": np.array(1), "k": weights(4, 4, 3)}
+    proto = model([*first, *nodes], {"u": ["N", 4, 6]}, ["y"], held, domains=["com.acme"])
+    proto.graph.value_info.append(helper.make_tensor_value_info("y", F32, ["N", 4, 6]))
+    found = [op for op in trace_onnx(proto).ops if isinstance(op, NotRead)]
+    assert what in [op.what for op in found] and all(op.reason for op in found)
+    assert len(read(proto).network.nodes_of(L.Affine)) == 1
+
+
+def test_shared_and_folded_weights() -> None:
+    w = weights(6, 6)
+    proto = model(
+        [
+            node("MatMul", "x w", "a"),
+            node("MatMul", "a v", "b"),
+            node("Gemm", "b w", "y", transB=1),
+        ],
+        {"x": ["N", 6]},
+        ["y"],
+        {"w": w, "v": w.copy()},
+    )
+    linear = [op for op in trace_onnx(proto).ops if isinstance(op, Linear)]
+    assert [op.parameter for op in linear] == ["w", "w", "w"]
+    nodes = [
+        node("ReduceMean", "w", "m", axes=[1]),
+        node("Sub", "w m", "c"),
+        node("Mul", "c c", "s"),
+        node("ReduceMean", "s", "v", axes=[1]),
+        node("Sqrt", "v", "r"),
+        node("Div", "c r", "u"),
+        node("Gemm", "x u", "y", transB=1),
+    ]
+    standardised = next(
+        op
+        for op in trace_onnx(model(nodes, {"x": ["N", 6]}, ["y"], {"w": w})).ops
+        if isinstance(op, Linear)
+    )
+    assert standardised.weight.mean(1) == pytest.approx(0, abs=1e-6) and (
+        standardised.weight**2
+    ).mean(1) == pytest.approx(1, abs=1e-5)
+
+
+def test_reading_changes_nothing_and_needs_no_weights_of_its_own(tmp_path: Path) -> None:
+    proto = exported(*[zoo()["mlp"][i] for i in (0, 2)])
+    before = proto.SerializeToString(deterministic=True)
+    document = json.dumps(read(proto).to_dict())
+    assert proto.SerializeToString(deterministic=True) == before
+    assert "kcalc.network/1" in document and TensorProto.FLOAT == F32

@@ -1,0 +1,229 @@
+"""Normalisations of ONNX, as operators and written out.
+
+What is one is read as one, what nearly is stays what it computes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_graphs import model, node, ran, weights
+from test_read_onnx import HELD, LAYER
+from trace_values import values_of
+
+import kcalc as kc
+from kcalc.interchange.onnx_model import trace_onnx
+from kcalc.interchange.read import read
+from kcalc.interchange.trace import Normalise
+
+L = kc.layers
+F = np.float32
+
+
+def one_reading(nodes: list[Any], shape: list[int], held: dict[str, Any], opset: int = 17) -> Any:
+    """The trace, which computes what onnxruntime computes."""
+    proto = model(nodes, {"x": shape}, ["y"], held, opset)
+    trace, x = trace_onnx(proto), weights(*shape)
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=2e-5, abs=2e-5
+    )
+    return proto, trace, [op for op in trace.ops if isinstance(op, Normalise)]
+
+
+def written(axes: list[int], twice: bool = False, keep: int = 1, tail: str = "Div") -> list[Any]:
+    """(x - mean) / sqrt(var + eps).
+
+    ``twice``: the difference computed a second time for the variance.
+    """
+    other = "m2" if twice else "m"
+    return [
+        node("ReduceMean", "x", "m", axes=axes),
+        *([node("ReduceMean", "x", "m2", axes=axes)] if twice else []),
+        node("Sub", "x m", "d"),
+        node("Sub", f"x {other}", "d2"),
+        node("Mul", "d2 d2" if twice else "d d", "p"),
+        node("ReduceMean", "p", "v", axes=axes, keepdims=keep),
+        node("Add", "eps v", "ve"),
+        *(
+            [node("Sqrt", "ve", "s"), node("Div", "d s", "y")]
+            if tail == "Div"
+            else [node("Pow", "ve half", "s"), node("Mul", "s d", "y")]
+        ),
+    ]
+
+
+WRITTEN: dict[str, tuple[list[Any], list[int], Any]] = {
+    "layer": (written([-1]), [2, 5, 6], ("layer", (2,))),
+    "layer twice": (written([-1], twice=True), [2, 5, 6], ("layer", (2,))),
+    "layer by a power": (written([-1], tail="Pow"), [2, 5, 6], ("layer", (2,))),
+    "instance": (written([2, 3]), [2, 4, 5, 6], ("group", (1, 2, 3))),
+    "batch": (written([0, 2, 3]), [2, 4, 5, 6], ("batch", (0, 2, 3))),
+    "all": (written([1, 2, 3]), [2, 4, 5, 6], ("layer", (1, 2, 3))),
+    "some examples": (written([0, 2]), [2, 4, 5, 6], None),
+    "kept not": (written([-1], keep=0), [6, 6], None),
+    "mean along another axis": (
+        [
+            n if n.output[0] != "m" else node("ReduceMean", "x", "m", axes=[1])
+            for n in written([-1])
+        ],
+        [2, 5, 6],
+        ("rms", (2,)),
+    ),
+    "another mean": (
+        [
+            n if n.output[0] != "m2" else node("ReduceMean", "x", "m2", axes=[1])
+            for n in written([-1], True)
+        ],
+        [2, 5, 6],
+        None,
+    ),
+    "no mean": (
+        [
+            n if n.output[0] != "m2" else node("ReduceMax", "x", "m2", axes=[2])
+            for n in written([-1], True)
+        ],
+        [2, 5, 6],
+        None,
+    ),
+    "mean of another": (
+        [
+            node("Tanh", "x", "t"),
+            *(
+                n if n.output[0] != "m" else node("ReduceMean", "t", "m", axes=[-1])
+                for n in written([-1])
+            ),
+        ],
+        [2, 5, 6],
+        ("rms", (2,)),
+    ),
+    "two variances": (
+        [n if n.output[0] != "ve" else node("Add", "v v", "ve") for n in written([-1])],
+        [2, 5, 6],
+        None,
+    ),
+    "root mean square of channels": (
+        [
+            node("Mul", "x x", "p"),
+            node("ReduceMean", "p", "v", axes=[2, 3]),
+            node("Add", "v eps", "w"),
+            node("Sqrt", "w", "s"),
+            node("Div", "x s", "y"),
+        ],
+        [2, 4, 5, 6],
+        None,
+    ),
+}
+
+EXACT = {"layer", "layer twice", "layer by a power", "instance", "batch", "all", "two variances"}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_normalisation_in_primitives_is_recognised_by_what_it_computes(name: str) -> None:
+    nodes, shape, told = WRITTEN[name]
+    held = {"eps": F(1e-5), "half": F(-0.5)}
+    used = {i for n in nodes for i in n.input}
+    proto, _, found = one_reading(nodes, shape, {k: v for k, v in held.items() if k in used})
+    assert [(op.kind, op.axes) for op in found] == ([] if told is None else [told])
+    assert (read(proto).fidelity.level == "exact") == (name in EXACT)
+
+
+@pytest.mark.parametrize(
+    ("gain", "joined"),
+    [((6,), True), ((1, 6), True), ((5, 1), False), ((1, 1, 1, 6), False), ((5, 6), False)],
+)
+def test_gains_join_a_normalisation_where_they_go_by_channel(
+    gain: tuple[int, ...], joined: bool
+) -> None:
+    array = weights(*gain)
+    nodes = [n if n.output[0] != "y" else node("Div", "d s", "z") for n in LAYER]
+    nodes = [node("Identity", "x", "h"), *nodes, node("Mul", "z g", "y")]
+    _, _, (found,) = one_reading(
+        nodes, [2, 5, 6], {k: v for k, v in HELD.items() if k in ("two", "eps")} | {"g": array}
+    )
+    assert (found.gain is not None) == joined
+
+
+def test_an_instance_normalisation_between_reshapes_is_one_over_groups_only_without_gains() -> None:
+    split, back = np.array([0, 2, -1]), np.array([2, 4, 3, 5])
+    nodes = [
+        node("Reshape", "x split", "r"),
+        node("InstanceNormalization", "r g b", "i"),
+        node("Reshape", "i back", "y"),
+    ]
+    plain = {"split": split, "back": back, "g": np.ones(2, F), "b": np.zeros(2, F)}
+    _, _, (found,) = one_reading(nodes, [2, 4, 3, 5], plain)
+    assert (found.kind, found.groups, found.axes) == ("group", 2, (1, 2, 3))
+    proto, _, (found,) = one_reading(nodes, [2, 4, 3, 5], plain | {"g": np.array([2, 3], F)})
+    assert (found.kind, found.groups, found.shape) == ("group", 2, (2, 2, 30))
+    assert read(proto).fidelity.level == "not read"
+
+
+OPERATORS: dict[str, tuple[Any, list[int], dict[str, Any], int]] = {
+    "batch": (
+        node("BatchNormalization", "x g b b g", "y"),
+        [2, 4, 3, 5],
+        {"g": np.array([1, 2, 3, 4], F), "b": weights(4)},
+        17,
+    ),
+    "batch of vectors": (
+        node("BatchNormalization", "x g b b g", "y", epsilon=0.1),
+        [2, 4],
+        {"g": np.array([1, 2, 3, 4], F), "b": weights(4)},
+        17,
+    ),
+    "layer": (
+        node("LayerNormalization", "x g b", "y", axis=2),
+        [2, 3, 4],
+        {"g": weights(4), "b": weights(4)},
+        17,
+    ),
+    "instance": (
+        node("InstanceNormalization", "x g b", "y"),
+        [2, 4, 3, 5],
+        {"g": weights(4), "b": weights(4)},
+        17,
+    ),
+    "group": (
+        node("GroupNormalization", "x g b", "y", num_groups=2),
+        [2, 4, 3, 5],
+        {"g": weights(4), "b": weights(4)},
+        21,
+    ),
+    "groups of 18": (
+        node("GroupNormalization", "x g b", "y", num_groups=2),
+        [2, 4, 3, 5],
+        {"g": weights(2), "b": weights(2)},
+        18,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_normalisation_operators_compute_what_onnxruntime_computes(name: str) -> None:
+    made, shape, held, opset = OPERATORS[name]
+    proto, _, found = one_reading([made], shape, held, opset)
+    assert len(found) == 1
+    notes = [note.text for note in read(proto).notes]
+    assert any("differ by channel; they are left out" in text for text in notes)
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (node("BatchNormalization", "x s s s s", "y"), [2, 4, 3]),
+        (node("LayerNormalization", "x s", "y"), [2, 4]),
+        (node("InstanceNormalization", "x s s", "y"), [2, 4, 3]),
+        (node("GroupNormalization", "x s s", "y", num_groups=2), [2, 4, 3]),
+    ],
+    ids=lambda v: getattr(v, "op_type", ""),
+)
+def test_gains_that_depend_on_the_input_are_not_read(made: Any, shape: list[int]) -> None:
+    held = {"a": np.array([0, *range(2, len(shape))])}
+    proto = model([node("ReduceMax", "x a", "s", keepdims=0), made], {"x": shape}, ["y"], held, 18)
+    trace = trace_onnx(proto)
+    assert trace.ops[-1].shape == tuple(shape) and not any(
+        isinstance(op, Normalise) for op in trace.ops
+    )
+    assert read(proto).fidelity.level == "not read"

@@ -1,0 +1,517 @@
+"""ONNX operators in the forms that exporters seldom write.
+
+The trace computes what onnxruntime computes, or it says why not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_graphs import model, node, ran, weights
+from trace_values import values_of
+
+import kcalc as kc
+from kcalc.interchange.onnx_model import trace_onnx
+from kcalc.interchange.read import read
+from kcalc.interchange.trace import NotRead
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper  # noqa: E402
+
+Case = tuple[list[Any], list[Any], dict[str, Any], int]
+A, F = np.array, np.float32
+NONE = np.zeros(0, F)
+SQUARE, FLAT = [2, 3, 4, 5], [2, 6]
+
+
+def case(
+    op: str,
+    inputs: str,
+    shape: list[Any],
+    opset: int = 17,
+    outputs: str = "y",
+    domain: str = "",
+    **more: Any,
+) -> Case:
+    """One node: arrays of ``more`` are constants, the rest attributes."""
+    held = {key: value for key, value in more.items() if isinstance(value, np.ndarray | np.generic)}
+    made = helper.make_node(
+        op,
+        inputs.split(),
+        outputs.split(),
+        domain=domain,
+        **{k: v for k, v in more.items() if k not in held},
+    )
+    return [made], shape, held, opset
+
+
+def folded(op: str, inputs: str, opset: int = 17, whole: bool = False, **more: Any) -> Case:
+    """One node that reads constants only; a feature map is added to its output."""
+    nodes, _, held, _ = case(op, inputs, FLAT, opset, "c", **more)
+    tail = [node("Cast", "c", "d", to=TensorProto.FLOAT)] if whole else []
+    return [*nodes, *tail, node("Add", f"x {'d' if whole else 'c'}", "y")], [2, 3], held, opset
+
+
+def proto_of(found: Case) -> Any:
+    nodes, shape, held, opset = found
+    return model(
+        nodes,
+        {"x": shape},
+        ["y"],
+        held,
+        opset,
+        domains=sorted({n.domain for n in nodes if n.domain}),
+    )
+
+
+THREE, SIX = A([-3.0, 1.5, 2.0], F), np.arange(6, dtype=F)
+READ: dict[str, Case] = {
+    # -- moving
+    "flatten from the end": case("Flatten", "x", SQUARE, axis=4),
+    "flatten in the middle": case("Flatten", "x", SQUARE, axis=-1),
+    "squeeze all": case("Squeeze", "x", [2, 1, 3, 1]),
+    "squeeze some": case("Squeeze", "x a", [2, 1, 3, 1], a=A([-1])),
+    "unsqueeze": case("Unsqueeze", "x a", FLAT, a=A([-1, 1])),
+    "unsqueeze by attribute": case("Unsqueeze", "x", FLAT, 11, axes=[1]),
+    "reshape to itself": case("Reshape", "x s", FLAT, s=A([0, 6])),
+    "transpose by default": case("Transpose", "x", FLAT),
+    "transpose to itself": case("Transpose", "x", FLAT, perm=[0, 1]),
+    "one array joined": case("Concat", "x", FLAT, axis=1),
+    "nothing padded": case("Pad", "x p", FLAT, p=A([0, 0, 0, 0])),
+    "nothing dropped": case("Dropout", "x r", FLAT, r=F(0)),
+    "upsample": case("Upsample", "x s", [1, 2, 2, 3], 9, s=A([1, 1, 2, 3], F)),
+    "upsample nothing": case("Upsample", "x s", [1, 2, 2, 3], 9, s=A([1, 1, 1, 1], F)),
+    "resize to sizes": case("Resize", "x e e s", [1, 2, 2, 3], 13, e=NONE, s=A([1, 2, 4, 9])),
+    "resize 10": case("Resize", "x s", [1, 2, 2, 3], 10, s=A([1, 1, 2, 1], F)),
+    "expand nothing": case("Expand", "x s", FLAT, s=A([1, 6])),
+    "expand": case("Expand", "x s", [2, 3, 1, 1], s=A([1, 1, 4, 5])),
+    # -- weights
+    "convolution of 1 axis": case("Conv", "x w", [1, 2, 5], w=weights(3, 2, 2)),
+    "gemm with an array": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(2, 4), beta=0.5),
+    "gemm with a column": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(2, 1)),
+    "gemm with a number": case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=F(2), beta=0.5),
+    "one matrix in a pile": case("MatMul", "x w", [2, 5, 3], w=weights(1, 3, 4)),
+    "a matrix for every location": case("MatMul", "x w", SQUARE, w=weights(3, 5, 2)),
+    "times a vector": case("MatMul", "x w", SQUARE, w=weights(5)),
+    "a vector times": case("MatMul", "w x", SQUARE, w=weights(4)),
+    "a matrix from the left": case("MatMul", "w x", SQUARE, w=weights(6, 4)),
+    "einsum": case("Einsum", "x w", [2, 4, 3], equation="ntc,cd->ntd", w=weights(3, 5)),
+    "einsum, order and spaces": case(
+        "Einsum", "w x", [2, 4, 3], equation="dc, ntc -> ntd", w=weights(5, 3)
+    ),
+    "einsum along locations": case(
+        "Einsum", "x w", [2, 4, 3], equation="ntc,ts->nsc", w=weights(4, 5)
+    ),
+    # -- parts and softmax
+    "split by sizes": case("Split", "x s", FLAT, s=A([2, 4]), outputs="a y", axis=1),
+    "split in one": case("Split", "x", FLAT, 18, axis=1, num_outputs=1),
+    "split unevenly": case("Split", "x", [2, 8], 18, "a b y", axis=1, num_outputs=3),
+    "slice everything": case("Slice", "x s e", FLAT, s=A([0, 0]), e=A([9, 9])),
+    "slice": case("Slice", "x s e", FLAT, s=A([0, 1]), e=A([9, 9])),
+    "slice by steps": case("Slice", "x s e a t", FLAT, s=A([1]), e=A([2**62]), a=A([-1]), t=A([2])),
+    "slice by attributes": case("Slice", "x", FLAT, 9, starts=[1], ends=[3], axes=[1]),
+    "one location": case("Gather", "x i", [2, 6, 4], axis=1, i=A(-1)),
+    "softmax": case("Softmax", "x", [2, 3, 4], 11, axis=2),
+    # -- pools and means
+    "mean of locations": case("GlobalAveragePool", "x", SQUARE),
+    "largest location": case("GlobalMaxPool", "x", SQUARE),
+    "sum": case("ReduceSum", "x a", SQUARE, a=A([2, 3]), keepdims=0),
+    "largest": case("ReduceMax", "x", SQUARE, axes=[-1]),
+    "sum of nothing": case(
+        "ReduceSum", "x a", SQUARE, a=np.zeros(0, np.int64), noop_with_empty_axes=1
+    ),
+    # -- normalisation
+    **{
+        f"standardised over {axes}": case(
+            "MeanVarianceNormalization", "x", SQUARE, 13, axes=list(axes)
+        )
+        for axes in ((0, 2, 3), (0, 1, 2), (2, 3), (1, 2, 3), (3,))
+    },
+    # -- elementwise
+    "sum of one": case("Sum", "x", FLAT),
+    "no bound": case("Clip", "x", FLAT),
+    "infinite bounds": case("Clip", "x a b", FLAT, a=F(-np.inf), b=F(np.inf)),
+    "relu as clip": case("Clip", "x a", FLAT, a=F(0)),
+    "odd slope": case("LeakyRelu", "x", FLAT, alpha=0.012345),
+    "quick gelu": case("QuickGelu", "x", FLAT, domain="com.microsoft"),
+    "quick gelu of 2": case("QuickGelu", "x", FLAT, domain="com.microsoft", alpha=2.0),
+    "gelu with bias": case("BiasGelu", "x b", FLAT, domain="com.microsoft", b=weights(6)),
+    "fast gelu with bias": case("FastGelu", "x b", FLAT, domain="com.microsoft", b=weights(6)),
+    "no cast": case("Cast", "x", FLAT, to=1),
+    "masked": case("Where", "m f x", FLAT, m=A([True] + [False] * 5), f=F(-np.inf)),
+    "masked elsewhere": case("Where", "m x f", FLAT, m=A([False] + [True] * 5), f=F(-np.inf)),
+    "cast to whole numbers and back": (
+        [node("Mul", "x k", "a"), node("Cast", "a", "b", to=7), node("Cast", "b", "y", to=1)],
+        FLAT,
+        {"k": F(3)},
+        17,
+    ),
+    "whole numbers as truth": (
+        [
+            node("Mul", "x k", "a"),
+            node("Cast", "a", "b", to=7),
+            node("Cast", "b", "t", to=9),
+            node("Cast", "t", "y", to=1),
+        ],
+        FLAT,
+        {"k": F(2)},
+        17,
+    ),
+    # -- what constants make
+    "remainder": folded("Mod", "a b", whole=True, a=A([-5, 4, 7]), b=A([3, -3, 2])),
+    "remainder of C": folded("Mod", "a b", whole=True, fmod=1, a=A([-5, 4, 7]), b=A([3, -3, 2])),
+    "remainder of floats": folded("Mod", "a b", fmod=1, a=A([-5, 4, 7], F), b=A([3, -3, 2], F)),
+    "whole quotient": folded("Div", "a b", whole=True, a=A([-5, 4, 7]), b=A([3, -3, 2])),
+    "padded 10": folded("Pad", "a", 10, pads=[1, 1], value=2.5, a=A([1], F)),
+    "padded": folded("Pad", "a p v i", 18, a=weights(2, 2), p=A([0, 1]), v=F(7), i=A([-1])),
+    "padded by edges": folded("Pad", "a p", a=THREE[:2], p=A([0, 1]), mode="edge"),
+    **{
+        f"{op} of a number": folded(op, "a", a=F(-3))
+        for op in ("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMean")
+    },
+    **{
+        f"{op} of no axis": folded(op, "a", 18, noop_with_empty_axes=1, a=THREE)
+        for op in ("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax")
+    },
+    "bounded": folded("Clip", "a l h", a=THREE, l=F(-1), h=F(1.5)),
+    "bounded 10": folded("Clip", "a", 10, min=-1.0, a=THREE),
+    "backwards": folded("Slice", "a s e i t", a=SIX, s=A([-1]), e=A([-100]), i=A([-1]), t=A([-2])),
+    "cut 9": folded("Slice", "a", 9, starts=[1], ends=[4], axes=[0], a=SIX),
+    "halves": ([node("Split", "a", "b c"), node("Add", "x c", "y")], [2, 3], {"a": SIX}, 17),
+    "matrices": folded("MatMul", "a b", a=weights(2, 4), b=weights(4, 3)),
+    "bfloat16": (
+        [node("Cast", "a", "b", to=16), node("Cast", "b", "c", to=1), node("Add", "x c", "y")],
+        [2, 3],
+        {"a": A([1.001, 2.003, np.inf], F)},
+        17,
+    ),
+    "a list": (
+        [node("Constant", "", "c", value_floats=[1.5, 2.5, -1.0]), node("Add", "x c", "y")],
+        [2, 3],
+        {},
+        17,
+    ),
+    "a float": (
+        [node("Constant", "", "c", value_float=0.3), node("Add", "x c", "y")],
+        [2, 3],
+        {},
+        17,
+    ),
+    "a shape": (
+        [node("Constant", "", "c", value_ints=[2, 2, 3]), node("Reshape", "x c", "y")],
+        FLAT,
+        {},
+        17,
+    ),
+    "an axis": (
+        [node("Constant", "", "i", value_int=2), node("Gather", "x i", "y", axis=1)],
+        FLAT,
+        {},
+        17,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_trace_computes_what_onnxruntime_computes(name: str) -> None:
+    proto = proto_of(READ[name])
+    x = np.random.default_rng(1).standard_normal(READ[name][1]).astype(F)
+    (truth,), (got,) = ran(proto, x), values_of(trace_onnx(proto), x.astype(float))
+    assert got.shape == truth.shape
+    assert got == pytest.approx(truth, rel=1e-5, abs=1e-5)
+
+
+UNREAD: dict[str, tuple[Case, str]] = {
+    "resize by 9/4": (
+        case("Resize", "x e s", [1, 1, 2, 2], 13, e=NONE, s=A([1, 1, 2.25, 2.25], F)),
+        "by whole factors",
+    ),
+    "upsample by 9/4": (
+        case("Upsample", "x s", [1, 1, 2, 2], 9, s=A([1, 1, 2.25, 2.25], F)),
+        "by whole factors",
+    ),
+    "resize that keeps proportions": (
+        case(
+            "Resize",
+            "x e e s",
+            [1, 1, 2, 3],
+            18,
+            e=NONE,
+            s=A([1, 1, 8, 6]),
+            keep_aspect_ratio_policy="not_larger",
+        ),
+        "by whole factors",
+    ),
+    "resize by half_pixel_symmetric": (
+        case(
+            "Resize",
+            "x e s",
+            [1, 1, 2, 2],
+            19,
+            e=NONE,
+            s=A([1, 1, 2, 2], F),
+            coordinate_transformation_mode="half_pixel_symmetric",
+        ),
+        "by whole",
+    ),
+    "resize channels": (
+        case("Resize", "x e s", [1, 1, 2, 2], 13, e=NONE, s=A([1, 2, 2, 2], F)),
+        "by whole factors",
+    ),
+    "resize some axes": (
+        case("Resize", "x e s", [1, 1, 2, 2], 18, e=NONE, s=A([2, 2], F), axes=[2, 3]),
+        "by whole factors",
+    ),
+    "joined examples": (case("Concat", "x x", FLAT, axis=0), "axis of the examples"),
+    "weights from the input": (case("Conv", "x x", [1, 1, 4, 4]), "depend on the input"),
+    "gemm of two": (case("Gemm", "x x", [2, 3], transB=1), "both depend"),
+    "gemm of examples": (case("Gemm", "w x", [2, 3], w=weights(4, 2)), "examples"),
+    "gemm transposed": (case("Gemm", "x w", [2, 3], transA=1, w=weights(2, 2)), "examples"),
+    "mixed examples": (case("MatMul", "w x", [2, 3], w=weights(6, 2)), "examples"),
+    "einsum of two": (case("Einsum", "x x", [2, 4, 3], equation="ntc,nsc->nts"), "both depend"),
+    "einsum of one": (case("Einsum", "x", [2, 4, 3], equation="ntc->nct"), "one constant matrix"),
+    "einsum that moves": (
+        case("Einsum", "x w", [2, 4, 3], equation="ntc,cd->ndt", w=weights(3, 5)),
+        "one constant matrix",
+    ),
+    "einsum of examples": (
+        case("Einsum", "x w", [2, 3], equation="nc,nm->mc", w=weights(2, 4)),
+        "one constant matrix",
+    ),
+    "einsum of dots": (
+        case("Einsum", "x w", [2, 4, 3], equation="...c,cd->...d", w=weights(3, 5)),
+        "one constant matrix",
+    ),
+    "slice backwards": (
+        case("Slice", "x s e a t", FLAT, s=A([-1]), e=A([-9]), a=A([1]), t=A([-1])),
+        "some channels or locations",
+    ),
+    "slice twice": (
+        case("Slice", "x s e", FLAT, s=A([1, 1]), e=A([9, 9])),
+        "some channels or locations",
+    ),
+    "several places": (case("Gather", "x i", FLAT, axis=1, i=A([0, 1])), "picks out channels"),
+    "softmax of the rest": (
+        ([node("Softmax", "x", "a", axis=1), node("Relu", "a", "y")], [2, 3, 4], {}, 11),
+        "couples the channels",
+    ),
+    "windows with holes": (
+        case("MaxPool", "x", SQUARE, kernel_shape=[2, 2], dilations=[2, 2]),
+        "holes",
+    ),
+    "standardised oddly": (case("MeanVarianceNormalization", "x", SQUARE, 13, axes=[0, 2]), ""),
+    "bounds that cross": (case("Clip", "x a b", FLAT, a=F(2), b=F(1)), ""),
+    "a bound from the input": (
+        ([node("ReduceMax", "x", "m", keepdims=0), node("Clip", "x m", "y")], FLAT, {}, 17),
+        "",
+    ),
+    "a rate from the input": (
+        (
+            [
+                node("ReduceMax", "x", "m", keepdims=0),
+                node("Sigmoid", "m", "s"),
+                node("Dropout", "x s", "y"),
+            ],
+            FLAT,
+            {},
+            17,
+        ),
+        "",
+    ),
+    "repeated channels": (case("Expand", "x s", [2, 1], s=A([1, 4])), ""),
+    "infinity added": (case("Add", "x f", FLAT, f=F(-np.inf)), "infinity"),
+    "heads repeated": (
+        (
+            [
+                node("ReduceMax", "x", "m", axes=[1]),
+                node("Transpose", "m", "t", perm=[0, 1, 3, 2]),
+                node("MatMul", "x t", "y"),
+            ],
+            SQUARE,
+            {},
+            17,
+        ),
+        "",
+    ),
+    "a frame of ones": (
+        (
+            [node("Pad", "x p v", "a"), node("Conv", "a w", "y")],
+            SQUARE,
+            {"p": A([0, 0, 1, 1, 0, 0, 1, 1]), "v": F(1), "w": weights(2, 3, 3, 3)},
+            17,
+        ),
+        "",
+    ),
+    "a mask for more": (
+        case("Where", "m f x", [1, 6], m=A([[True] + [False] * 5] * 2), f=F(-np.inf)),
+        "infinity",
+    ),
+    "whole quotient": (
+        (
+            [node("Cast", "x", "a", to=7), node("Div", "a k", "b"), node("Cast", "b", "y", to=1)],
+            FLAT,
+            {"k": A(2)},
+            17,
+        ),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_has_no_rule_is_said_and_has_the_shape_of_onnxruntime(name: str) -> None:
+    found, words = UNREAD[name]
+    proto = proto_of(found)
+    trace = trace_onnx(proto)
+    unread = [op for op in trace.ops if isinstance(op, NotRead)]
+    assert (
+        unread
+        and any(words in op.reason for op in unread)
+        and all(op.reason and op.source for op in unread)
+    )
+    truth = ran(proto, np.abs(np.random.default_rng(1).standard_normal(found[1])).astype(F))[0]
+    assert next(op.shape for op in trace.ops if op.name == trace.outputs[0]) == truth.shape
+    assert read(proto).fidelity.level == "not read"
+
+
+def test_a_mean_that_counts_zeros_is_noted() -> None:
+    reading = read(
+        proto_of(
+            case(
+                "AveragePool",
+                "x",
+                SQUARE,
+                kernel_shape=[3, 3],
+                pads=[1, 1, 1, 1],
+                count_include_pad=1,
+            )
+        )
+    )
+    assert any(
+        "count the zeros put around the image" in note.text for note in reading.network.notes
+    )
+
+
+def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None:
+    nodes = [
+        node("Cast", "x", "a", to=2),
+        node("MatMulInteger", "a w", "b"),
+        node("Cast", "b", "y", to=1),
+    ]
+    proto = proto_of((nodes, FLAT, {"w": np.ones((6, 4), np.uint8)}, 17))
+    with pytest.raises(
+        kc.KcalcError, match="MatMulInteger node.*run onnx.shape_inference on the model first"
+    ):
+        trace_onnx(proto)
+    found = [
+        op
+        for op in trace_onnx(onnx.shape_inference.infer_shapes(proto)).ops
+        if isinstance(op, NotRead)
+    ]
+    assert [(op.what, op.shape) for op in found] == [("quantised layer", (2, 4))]
+
+
+REFUSED: dict[str, tuple[Case, str]] = {
+    "nothing to multiply with": (
+        ([helper.make_node("MatMul", ["x", ""], ["y"])], FLAT, {}, 17),
+        "input 1 is missing",
+    ),
+    "negative padding of a pool": (
+        case("MaxPool", "x", SQUARE, kernel_shape=[2, 2], pads=[-1, 0, 0, 0]),
+        "",
+    ),
+    "squeezed too much": (case("Squeeze", "x a", FLAT, a=A([1])), "drops the axes"),
+    "two open sizes": (case("Reshape", "x s", FLAT, s=A([-1, -1])), "asks for the shape"),
+    "wrong order": (case("Transpose", "x", FLAT, perm=[0]), "not one of 2 axes"),
+    "rate": (case("Dropout", "x r", FLAT, r=F(1.5)), "its rate is 1.5"),
+    "joined": (case("Concat", "x w", FLAT, axis=0, w=weights(2, 5)), "cannot be joined"),
+    "padding": (case("Pad", "x p", FLAT, p=A([0, 1, 1])), "3 numbers of padding for 2 axes"),
+    "expanded": (case("Expand", "x s", FLAT, s=A([0, 6])), "asks for the shape"),
+    "empty": (case("Reshape", "x s", FLAT, s=A([0, 0, 6]), allowzero=1), "cannot take"),
+    "axes of floats": (
+        case("Squeeze", "x a", [2, 1], a=A([1.0], F)),
+        "no short list of whole numbers",
+    ),
+    "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "not those of an array of 4 axes"),
+    "bias": (
+        case("Conv", "x w b", [1, 2, 5, 5], w=weights(3, 2, 2, 2), b=weights(2)),
+        r"a bias of shape \(2,\) for 3 channels",
+    ),
+    "negative padding": (
+        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), pads=[-1, 0, 0, 0]),
+        "no rule reads it.*'y'",
+    ),
+    "automatic padding": (
+        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), auto_pad="ODD"),
+        "auto_pad is 'ODD'",
+    ),
+    "strides": (
+        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[1]),
+        "do not belong to 2 location axes",
+    ),
+    "no strides": (
+        case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[0, 1]),
+        "must be positive",
+    ),
+    "whole weights": (case("MatMul", "x w", [2, 3], w=np.ones((3, 2), np.int64)), "whole numbers"),
+    "gemm": (case("Gemm", "x w", [2, 3, 2], w=weights(2, 2)), "takes matrices"),
+    "gemm misfit": (case("Gemm", "x w", [2, 3], w=weights(2, 2)), "for 2 channels"),
+    "gemm with more": (
+        case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(3, 2, 4)),
+        "it adds an array",
+    ),
+    "product misfit": (case("MatMul", "x w", [2, 3], w=weights(4, 2)), "do not act on"),
+    "a number": (case("MatMul", "x w", [2, 3], w=F(2)), "single number"),
+    "einsum misfit": (
+        case("Einsum", "x w", [2, 4, 3], equation="ntc,cd->ntd", w=weights(4, 5)),
+        "do not act on",
+    ),
+    "parts": (
+        case("Split", "x s", FLAT, outputs="a y", axis=1, s=A([2, 3])),
+        "do not make up axis 1",
+    ),
+    "constant parts": (folded("Split", "a s", a=SIX, s=A([3])), "do not fit together"),
+    "step 0": (
+        case("Slice", "x s e a t", FLAT, s=A([0]), e=A([2]), a=A([1]), t=A([0])),
+        "do not fit",
+    ),
+    "place": (case("Gather", "x i", FLAT, axis=1, i=A(6)), "place 6 of an axis of 6"),
+    "pooled vector": (case("MaxPool", "x", FLAT, kernel_shape=[2]), "of an array of shape"),
+    "no locations": (case("GlobalMaxPool", "x", FLAT), "has none"),
+    "batch norm": (case("BatchNormalization", "x g g g g", SQUARE, g=weights(4)), "of 3 channels"),
+    "instance norm": (
+        case("InstanceNormalization", "x g g", SQUARE, g=weights(4)),
+        "of 3 channels",
+    ),
+    "group norm": (
+        case("GroupNormalization", "x g g", SQUARE, 21, g=weights(3), num_groups=2),
+        "do not fall into 2 groups",
+    ),
+    "slope": (case("HardSigmoid", "x", FLAT, alpha=-1.0), "not positive"),
+    "infinite slope": (case("LeakyRelu", "x", FLAT, alpha=np.inf), "do not fit"),
+    "attribute": (case("Softmax", "x", FLAT, axis="1"), "attribute axis is of the wrong type"),
+    "branch": (case("If", "c", FLAT, c=A(True)), "no subgraph then_branch"),
+    "text": (folded("Constant", "", value_string="a"), "no tensor of numbers"),
+    "nothing to cast to": (folded("Cast", "a", a=SIX, to=8), "does not read"),
+    "nothing to cast a feature map to": (case("Cast", "x", FLAT, to=8), "does not read"),
+    "fill": (
+        folded("ConstantOfShape", "s", s=A([3]), value=helper.make_tensor("v", 1, [2], [1.0, 2.0])),
+        "not one number",
+    ),
+    "tiles": (folded("Tile", "a r", a=SIX, r=A([-1])), "do not fit together"),
+    "expanded constant": (folded("Expand", "a s", a=SIX, s=A([0])), ""),
+    "negative size": (folded("ConstantOfShape", "s", s=A([-3])), "would make"),
+    "no axes": (folded("Unsqueeze", "a", a=SIX), "do not fit together"),
+    "division by 0": (folded("Div", "a b", whole=True, a=A([1]), b=A([0])), "ZeroDivision"),
+    "remainder by 0": (folded("Mod", "a b", whole=True, a=A([1]), b=A([0])), "ZeroDiv"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nodes_that_do_not_fit_are_refused_by_name(name: str) -> None:
+    found, words = REFUSED[name]
+    with pytest.raises(kc.KcalcError, match=f"^onnx: .*{words}") as caught:
+        trace_onnx(proto_of(found))
+    assert found[0][0].op_type in str(caught.value) or found[0][-1].op_type in str(caught.value)

@@ -1,0 +1,272 @@
+"""Parts of layers and fixed mixings.
+
+The rewritten trace computes what the model computes, or keeps the part and says why.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_graphs import model, node, ran, weights
+from trace_values import values_of
+
+from kcalc.interchange.onnx_model import trace_onnx
+from kcalc.interchange.rewriting import rewritten
+from kcalc.interchange.trace import Contract, Linear, Mixed, NotRead, Part
+
+onnx = pytest.importorskip("onnx")
+
+A, F = np.array, np.float32
+HELD: dict[str, Any] = {
+    "w": weights(6, 6),
+    "b": weights(6),
+    "k": weights(6, 3, 3, 3),
+    "d": weights(3, 1, 3, 3),
+    "g": weights(6, 1, 3, 3),
+    "h": weights(6, 3, 3, 3),
+    "s1": A([1]),
+    "s3": A([3]),
+    "e4": A([4]),
+    "e5": A([5]),
+    "two": A([2]),
+    "a1": A([1]),
+    "a2": A([2]),
+    "col": weights(4, 1),
+    "n": np.array([1, 2, 3, 4, 5, 6], F),
+    "flat": A([0, -1]),
+    "heads": A([0, 4, 2, 3]),
+    "v": weights(6, 6),
+    "one": F(1),
+    "zero": np.zeros((6, 6), F),
+    "far": A([10]),
+    "tri": np.triu(np.full((4, 4), -np.inf, F), 1),
+    "m": weights(4, 4),
+    "q1": np.ones((1, 4, 6), F),
+    "half": F(0.5),
+    "bias": np.full((6,), 0.5, F),
+    "eight": weights(5, 4),
+    "i0": A(0),
+    "a3": A([3]),
+    "rows": A([0, 2, 2, 6]),
+    "halves": A([0, 4, 2, 3]),
+    "all": np.full((4, 4), -np.inf, F),
+}
+ROWS, IMAGE = [2, 4, 6], [2, 3, 5, 5]
+CUT, CUT2 = node("Slice", "l s1 e4 a2", "y"), node("Slice", "l s1 e4 a1", "y")
+DENSE, CONV = node("MatMul", "x w", "a"), node("Conv", "x k", "a")
+
+
+def turned(perm: list[int], source: str = "a", target: str = "l") -> Any:
+    return node("Transpose", source, target, perm=perm)
+
+
+PARTS: dict[str, tuple[list[Any], list[int]]] = {
+    "of a layer": ([node("MatMul", "x w", "l"), CUT], ROWS),
+    "after a bias": ([DENSE, node("Add", "a b", "l"), CUT], ROWS),
+    "after a column": ([DENSE, node("Mul", "a col", "l"), CUT], ROWS),
+    "of a join": (
+        [
+            DENSE,
+            node("Tanh", "a", "t"),
+            node("MatMul", "x v", "c"),
+            node("Concat", "t c", "l", axis=2),
+            node("Slice", "l s3 far a2", "y"),
+        ],
+        ROWS,
+    ),
+    "of one of the joined": (
+        [DENSE, node("MatMul", "x v", "c"), node("Concat", "a c", "l", axis=2), CUT],
+        ROWS,
+    ),
+    "all of one joined": (
+        [
+            DENSE,
+            node("MatMul", "x v", "c"),
+            node("Concat", "a c", "l", axis=2),
+            node("Split", "l", "y z", axis=2),
+        ],
+        ROWS,
+    ),
+    "of a batch norm": ([CONV, node("BatchNormalization", "a n b b n", "l"), CUT2], IMAGE),
+    "of a pool": ([CONV, node("MaxPool", "a", "l", kernel_shape=[2, 2]), CUT2], IMAGE),
+    "of a mean": ([CONV, node("GlobalAveragePool", "a", "l"), CUT2], IMAGE),
+    "of a depthwise layer": (
+        [node("Conv", "x k", "a"), node("Conv", "a g", "l", group=6), CUT2],
+        [2, 3, 7, 7],
+    ),
+    "behind a turn": ([DENSE, turned([0, 2, 1]), CUT2], ROWS),
+    "turned": ([DENSE, node("Tanh", "a", "t"), turned([0, 2, 1], "t"), CUT2], ROWS),
+    "by steps": ([DENSE, node("Slice", "a s1 far a2 two", "y")], ROWS),
+    "one channel": ([DENSE, node("Gather", "a i0", "y", axis=2)], ROWS),
+    "dropped out": ([DENSE, node("Dropout", "a", "l"), CUT], ROWS),
+    "of turned factors": (
+        [
+            DENSE,
+            turned([0, 2, 1], "a", "at"),
+            node("MatMul", "x v", "c"),
+            turned([0, 2, 1], "c", "ct"),
+            node("Mul", "at ct", "l"),
+            CUT2,
+        ],
+        ROWS,
+    ),
+    "of reshaped factors": (
+        [
+            DENSE,
+            node("Reshape", "a rows", "ar"),
+            node("MatMul", "x v", "c"),
+            node("Reshape", "c rows", "cr"),
+            node("Mul", "ar cr", "l"),
+            node("Slice", "l s1 e4 a3", "y"),
+        ],
+        ROWS,
+    ),
+    "of heads": (
+        [
+            DENSE,
+            node("Reshape", "a heads", "l"),
+            node("Slice", "l s1 two a2", "z"),
+            turned([0, 2, 1, 3], "z", "y"),
+        ],
+        ROWS,
+    ),
+}
+KEPT: dict[str, tuple[list[Any], list[int], str]] = {
+    "of a grouped layer": (
+        [node("Conv", "x k", "a"), node("Conv", "a h", "l", group=2), CUT2],
+        [2, 3, 7, 7],
+        "in groups",
+    ),
+    "of merged channels": (
+        [CONV, node("Reshape", "a flat", "l"), CUT2],
+        IMAGE,
+        "channels and of locations at once",
+    ),
+    "of a layer norm": (
+        [DENSE, node("LayerNormalization", "a n", "l"), CUT],
+        ROWS,
+        "several channels",
+    ),
+    "of channels in another order": (
+        [
+            DENSE,
+            node("Reshape", "a halves", "hh"),
+            turned([0, 1, 3, 2], "hh", "l"),
+            node("Slice", "l s1 s3 a2", "y"),
+        ],
+        ROWS,
+        "puts its channels in another order",
+    ),
+    "of merged factors": (
+        [
+            CONV,
+            node("Reshape", "a flat", "af"),
+            node("Sigmoid", "af", "gate"),
+            node("Mul", "af gate", "l"),
+            CUT2,
+        ],
+        IMAGE,
+        "",
+    ),
+    "of locations": ([DENSE, node("Slice", "a s1 e4 a1", "y")], ROWS, "locations"),
+    "of the input": ([node("Slice", "x s1 e4 a2", "l"), node("Tanh", "l", "y")], ROWS, ""),
+}
+
+
+def proto_of(nodes: list[Any], shape: list[int]) -> Any:
+    used = {name for n in nodes for name in n.input}
+    return model(nodes, {"x": shape}, ["y"], {k: v for k, v in HELD.items() if k in used})
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_layers_become_layers_with_the_same_numbers(name: str) -> None:
+    proto = proto_of(*PARTS[name])
+    trace, _ = rewritten(trace_onnx(proto))
+    assert not any(isinstance(op, Part) for op in trace.ops)
+    x = weights(*PARTS[name][1])
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=1e-5, abs=1e-5
+    )
+    whole = sum(op.weight.size for op in trace_onnx(proto).ops if isinstance(op, Linear))
+    assert (
+        sum(op.weight.size for op in trace.ops if isinstance(op, Linear)) < whole
+        or "joined" in name
+    )
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_parts_of_what_is_made_together_stay_parts(name: str) -> None:
+    nodes, shape, words = KEPT[name]
+    before = trace_onnx(proto_of(nodes, shape))
+    after, _ = rewritten(before)
+    (part,) = [op for op in after.ops if isinstance(op, Part)]
+    assert words in part.reason and len(after.ops) <= len(before.ops)
+    x = weights(*shape)
+    assert values_of(after, x.astype(float))[0] == pytest.approx(
+        ran(proto_of(nodes, shape), x)[0], rel=1e-5, abs=1e-5
+    )
+
+
+def attention(*score: Any, keys: str = "zero", values: str = "v") -> list[Any]:
+    """Attention whose keys are a bias, the same for all tokens.
+
+    Its scores are 0 up to what softmax takes off.
+    """
+    return [
+        node("MatMul", "x w", "q"),
+        node("MatMul", f"x {keys}", "k0"),
+        node("Add", "k0 b", "ks"),
+        turned([0, 2, 1], "ks", "kt"),
+        node("MatMul", f"x {values}", "vs"),
+        node("MatMul", "q kt", "s"),
+        *score,
+        node("Softmax", "t", "p", axis=-1),
+        node("MatMul", "p vs", "y"),
+    ]
+
+
+MIXED: dict[str, list[Any]] = {
+    "plain": attention(node("Mul", "s half", "t")),
+    "masked": attention(node("Add", "s tri", "t")),
+    "scaled and shifted": attention(node("Mul", "s half", "r"), node("Add", "r one", "t")),
+    "bent, all alike": attention(node("Tanh", "s", "t")),
+    "handed on": attention(node("Identity", "s", "t")),
+    "a fixed matrix": [node("MatMul", "x v", "c"), node("MatMul", "m c", "y")],
+}
+NOT_MIXED: dict[str, list[Any]] = {
+    "bent twice": attention(node("Exp", "s", "r"), node("Mul", "r s", "t")),
+    "masked altogether": attention(node("Add", "s all", "t")),
+    "without a root": attention(node("Sub", "s one", "r"), node("Sqrt", "r", "t")),
+    "a root": attention(node("Sqrt", "s", "t")),
+    "bent apart": attention(node("Add", "s m", "r"), node("Tanh", "r", "t")),
+    "keys that are values": attention(node("Mul", "s half", "t"), keys="v"),
+    "without meaning": attention(node("Log", "s", "r"), node("Mul", "r half", "t")),
+    "scores of a layer": attention(node("MatMul", "s m", "t")),
+    "turned scores": attention(turned([0, 2, 1], "s", "t")),
+    "rescaled by the input": attention(
+        node("ReduceMax", "x", "r", axes=[2]), node("Add", "s r", "t")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_attention_that_attends_to_nothing_is_the_mixing_it_computes(name: str) -> None:
+    proto = proto_of(MIXED[name], ROWS)
+    trace, _ = rewritten(trace_onnx(proto))
+    assert not any(isinstance(op, Contract) for op in trace.ops)
+    assert any(isinstance(op, Mixed) for op in trace.ops) or name == "a fixed matrix"
+    x = weights(*ROWS)
+    assert values_of(trace, x.astype(float))[0] == pytest.approx(
+        ran(proto, x)[0], rel=1e-5, abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", NOT_MIXED)
+def test_attention_that_attends_is_left_alone(name: str) -> None:
+    proto = proto_of(NOT_MIXED[name], ROWS)
+    trace, _ = rewritten(trace_onnx(proto))
+    assert any(isinstance(op, NotRead) and op.reason for op in trace.ops) and not any(
+        isinstance(op, Mixed) for op in trace.ops
+    )

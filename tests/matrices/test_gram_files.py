@@ -1,0 +1,266 @@
+"""Kernel matrices in files, in JAX and in dask."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_gram import RELU, TANH, sphere
+
+import kcalc as kc
+
+SCRIPT = """
+import sys, time
+import numpy as np
+import kcalc as kc
+from kcalc.matrices.gram import sinks
+
+save = sinks.FileSink._save
+def slow(self):
+    save(self)
+    time.sleep(0.15)
+sinks.FileSink._save = slow
+x = np.load(sys.argv[1])
+K = kc.ntk(kc.architectures.vanilla(6, "relu", sigma_w=2**0.5))
+K.matrices(x, out=(sys.argv[2], sys.argv[3]), block_rows=10)
+"""
+
+
+def test_a_killed_run_is_taken_up_again(tmp_path: Path) -> None:
+    x = sphere(200, 7)
+    np.save(tmp_path / "x.npy", x)
+    one, two = tmp_path / "nngp.npy", tmp_path / "ntk.npy"
+    (tmp_path / "script.py").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "x.npy"), str(one), str(two)]
+    )
+    record = tmp_path / "nngp.npy.progress.json"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (
+        not record.exists() or len(json.loads(record.read_text())["finished"]) < 4
+    ):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = json.loads(record.read_text())["finished"]
+    assert 4 <= len(done) < 20
+    K = kc.ntk(RELU)
+    seen: list[int] = []
+    from kcalc.matrices.gram import sinks
+
+    original = sinks.FileSink.finished
+
+    def counted(self: sinks.FileSink, stripe: int) -> None:
+        seen.append(stripe)
+        original(self, stripe)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sinks.FileSink, "finished", counted)
+        found = K.matrices(x, out=(one, two))
+    assert sorted([*seen, *map(int, done)]) == list(range(20)), (
+        "finished stripes are not computed again"
+    )
+    expected = K.matrices(x)
+    np.testing.assert_array_equal(np.load(one), found.nngp)
+    np.testing.assert_allclose(np.load(one), expected.nngp, rtol=1e-13)
+    np.testing.assert_allclose(np.load(two), expected.ntk, rtol=1e-13)
+
+
+def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
+    x, path = sphere(30, 5), tmp_path / "k.npy"
+    K = kc.ntk(RELU)
+    first = np.array(K.matrix(x, out=path))
+    np.testing.assert_array_equal(K.matrix(x, out=str(path)[:-4]), first)  # finished: read back
+    with pytest.raises(kc.KcalcError, match="different data"):
+        K.matrix(sphere(30, 5, 1), out=path)
+    with pytest.raises(kc.KcalcError, match="different kernel"):
+        kc.ntk(TANH).matrix(x, out=path)
+    with pytest.raises(kc.KcalcError, match="dtype"):
+        K.matrix(x, out=path, dtype=np.float32)
+    with pytest.raises(kc.KcalcError, match="parts"):
+        K.nngp.matrix(x, out=path)
+    np.save(path, np.zeros((30, 30)))
+    with pytest.raises(kc.KcalcError, match="was changed"):
+        K.matrix(x, out=path)
+    (tmp_path / "k.npy.progress.json").write_text("{")
+    with pytest.raises(kc.KcalcError, match="cannot be read"):
+        K.matrix(x, out=path)
+    np.save(tmp_path / "mine.npy", x)
+    with pytest.raises(kc.KcalcError, match="was not begun"):
+        K.matrix(x, out=tmp_path / "mine.npy")
+    with pytest.raises(kc.KcalcError, match="no folder"):
+        K.matrix(x, out=tmp_path / "nowhere" / "k.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "mine.npy"), x)
+
+
+def test_jax_arrays_gradients_and_precision() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    K = kc.ntk(RELU)
+    x = sphere(23, 6)
+    x[3], x[4], x[5] = x[2], -x[2], x[2] + 1e-7 * x[6]
+    ntk = K.matrix(x)
+    np.testing.assert_allclose(K.matrix(x, backend="jax"), ntk, rtol=1e-13)
+    np.testing.assert_allclose(
+        K.matrix(x, x[:9].copy(), backend="jax", block_rows=5), ntk[:, :9], rtol=1e-12
+    )
+    single = K.matrix(jnp.asarray(x, jnp.float32))
+    assert (
+        isinstance(single, jax.Array)
+        and single.dtype == jnp.float32
+        and not jax.config.jax_enable_x64
+    )  # type: ignore[attr-defined]
+    with jax.enable_x64(True):
+        z = jnp.asarray(x * np.linspace(1, 2, 23)[:, None])
+        np.testing.assert_allclose(K.matrix(z), K.matrix(np.asarray(z)), rtol=1e-12)
+        np.testing.assert_allclose(K.matrix(z, memory=10_000), K.matrix(np.asarray(z)), rtol=1e-12)
+        np.testing.assert_allclose(jax.jit(K.matrix)(z), K.matrix(np.asarray(z)), rtol=1e-12)
+
+        @jax.jit
+        def loss(y: jax.Array) -> jax.Array:
+            return (K.matrix(y)[:9, 7:] ** 2).sum()
+
+        gradient = jax.jit(jax.grad(loss))(z)
+        assert np.isfinite(gradient).all()
+        way = (
+            jnp.asarray(np.random.default_rng(0).standard_normal(z.shape))
+            * (np.arange(23) > 5)[:, None]
+        )
+        step = 1e-5
+        quotient = (loss(z + step * way) - loss(z - step * way)) / (2 * step)
+        np.testing.assert_allclose((gradient * way).sum(), quotient, rtol=1e-7)
+        with pytest.raises(kc.KcalcError, match="pass q="):
+            jax.grad(lambda y: kc.ntk(TANH).matrix(y).sum())(z)
+        assert np.isfinite(
+            jax.jit(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum()))(z)
+        ).all()
+        with pytest.raises(kc.KcalcError, match="zero"):
+            K.matrix(jnp.zeros((2, 3)))
+        with pytest.raises(kc.KcalcError, match="not finite"):
+            K.matrix(jnp.full((2, 3), jnp.nan))
+
+
+DEVICES = """
+import numpy as np, jax, jax.numpy as jnp
+import kcalc as kc
+from test_gram import RELU, sphere
+assert len(jax.devices()) == 8
+mesh = jax.make_mesh((4, 2), ("a", "b"))
+K = kc.ntk(RELU)
+for n, options in ((64, {}), (61, {"block_rows": 20})):
+    x = sphere(n, 5)
+    x[9] = x[1]; x[10] = x[1] + 1e-6 * x[2]
+    expected = K.matrices(x)
+    for a, b in zip(K.matrices(x, mesh=mesh, **options), expected):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    with jax.enable_x64(True):
+        found = K.matrix(jnp.asarray(x), mesh=mesh)
+        np.testing.assert_allclose(found, expected.ntk, rtol=1e-12)
+        assert n != 64 or len(found.sharding.device_set) == 8
+assert not jax.config.jax_enable_x64
+print("same")
+"""
+
+
+def test_a_mesh_of_eight_devices(tmp_path: Path) -> None:
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [*map(str, Path(__file__).parents[:2]), os.environ.get("PYTHONPATH", "")]
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", DEVICES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0 and "same" in run.stdout, run.stderr[-2000:]
+
+
+def test_dask_arrays_give_the_same_numbers_lazily() -> None:
+    da = pytest.importorskip("dask.array")
+    x = sphere(120, 6)
+    x[90], x[91] = x[3], x[4] + 1e-8 * x[5]
+    for network in (RELU, TANH):
+        K = kc.ntk(network)
+        lazy = K.matrices(da.from_array(x, chunks=(50, 4)))
+        assert isinstance(lazy.ntk, da.Array) and lazy.ntk.chunks == ((50, 50, 20), (50, 50, 20))
+        for found, expected in zip(
+            da.compute(*lazy, scheduler="threads"), K.matrices(x), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+        norms = x * np.random.default_rng(1).choice([1.0, 1.5], 120)[:, None]
+        mixed = K.matrix(da.from_array(norms, chunks=(50, 6)), x[:20])
+        np.testing.assert_allclose(
+            mixed.compute(scheduler="sync"), K.matrix(norms, x[:20]), rtol=1e-12, atol=1e-15
+        )
+    with pytest.raises(kc.KcalcError, match="no out"):
+        kc.ntk(RELU).matrix(da.from_array(x), out="k.npy")
+    with pytest.raises(kc.KcalcError, match="zero or not finite"):
+        kc.ntk(RELU).matrix(da.zeros((5, 3))).compute(scheduler="sync")
+
+
+@pytest.mark.slow
+def test_a_local_dask_cluster() -> None:
+    distributed = pytest.importorskip("distributed")
+    da = pytest.importorskip("dask.array")
+    x = sphere(80, 6)
+    K = kc.ntk(RELU)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster),
+    ):
+        found = K.matrix(da.from_array(x, chunks=(30, 6))).compute()
+    np.testing.assert_allclose(found, K.matrix(x), rtol=1e-12)
+
+
+def test_a_run_stopped_before_its_first_numbers_begins_again(tmp_path: Path) -> None:
+    x, K = sphere(30, 5), kc.ntk(RELU)
+    paths = (tmp_path / "a.npy", tmp_path / "b.npy")
+    original = np.lib.format.open_memmap
+
+    def stopped(path: Path, **options: object) -> np.ndarray:
+        if path == paths[1]:
+            raise KeyboardInterrupt
+        return original(path, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.lib.format, "open_memmap", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            K.matrices(x, out=paths, block_rows=7)
+    found = K.matrices(x, out=paths, block_rows=7)
+    np.testing.assert_allclose(found.ntk, K.matrix(x), rtol=1e-14)
+
+
+def test_any_changed_number_of_a_finished_stripe_is_noticed(tmp_path: Path) -> None:
+    x, K, path = sphere(30, 5), kc.ntk(RELU), tmp_path / "a.npy"
+    K.matrix(x, out=path, block_rows=10)
+    values = np.lib.format.open_memmap(path, mode="r+")
+    values[5, 7] += 1e-9
+    values.flush()
+    with pytest.raises(kc.KcalcError, match="changed since"):
+        K.matrix(x, out=path, block_rows=10)
+
+
+def test_options_that_would_do_nothing_are_refused() -> None:
+    import dask.array as da
+    import jax.numpy as jnp
+
+    x, K = sphere(8, 5), kc.ntk(RELU)
+    with pytest.raises(kc.KcalcError, match="block_rows= does nothing"):
+        K.matrix(da.from_array(x), block_rows=3)
+    with pytest.raises(kc.KcalcError, match="progress= does nothing"):
+        K.matrix(jnp.asarray(x), progress=True)
+    with pytest.raises(kc.KcalcError, match="leave dtype out"):
+        K.matrix(x, out=np.empty((8, 8)), dtype="float32")

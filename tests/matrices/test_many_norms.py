@@ -1,0 +1,293 @@
+"""Kernel matrices of rows of many norms against the closed kernels of erf, and what the engine
+refuses.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.kernel_matrix import Binding, MatrixKernel
+from kcalc.matrices.gram import norms
+from kcalc.matrices.gram.jax_arrays import _lookup
+from kcalc.matrices.gram.norms import NormPlan
+from kcalc.matrices.gram.plans import PairPlan
+from kcalc.matrices.gram.tables import BITS, PARTS
+
+L = kc.layers
+ERF = kc.ntk(kc.chain(L.Input(5), L.Affine(), L.Nonlinear("erf"), L.Affine()))
+RESIDUAL = kc.chain(
+    L.Input(),
+    L.Affine(),
+    kc.repeat(kc.residual(kc.chain(L.Nonlinear("softplus"), L.Affine()), shortcut_weight=0.8), 3),
+    L.Nonlinear("tanh"),
+    L.Affine(),
+)
+# NNGP 1.44e308, NTK twice that
+HUGE = kc.ntk(kc.chain(L.Input(5), L.Affine(sigma_w=1e148), L.Affine(sigma_w=1.2e6)))
+
+ONES = np.eye(5) * np.sqrt(5)
+
+
+def rows(count: int, seed: int, spread: float = 0.2) -> np.ndarray:
+    """Rows with q between exp(-spread/2) and exp(spread/2), the last two nearly equal to, and
+    opposite to the first.
+    """
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((count, 5))
+    x[-2:] = (1 + 1e-9) * x[0] + 1e-9 * x[1], -x[0] + 1e-8 * x[1]
+    return (
+        x
+        * np.sqrt(np.exp(random.uniform(-spread / 2, spread / 2, count)) / (x**2).mean(axis=1))[
+            :, None
+        ]
+    )
+
+
+def erf_kernels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(NNGP, NTK): 2/pi asin(2k/s) and that plus k 4/(pi sqrt(s^2 - 4k^2)), s^2 = (1 + 2 q1)(1 + 2
+    q2).
+    """
+    k = x @ y.T / x.shape[1]
+    square = np.outer(1 + 2 * (x**2).mean(axis=1), 1 + 2 * (y**2).mean(axis=1))
+    nngp = 2 / np.pi * np.arcsin(2 * k / np.sqrt(square))
+    return nngp, nngp + k * 4 / np.pi / np.sqrt(square - 4 * k**2)
+
+
+X, Y = rows(48, 0), rows(45, 1)
+
+
+@pytest.fixture(scope="module")
+def plan() -> NormPlan:
+    found = bound().plan((X**2).mean(axis=1), (Y**2).mean(axis=1), 1e-14)
+    assert isinstance(found, NormPlan)
+    return found
+
+
+def bound() -> Binding:
+    return Binding(kernel(ERF), "auto", None)
+
+
+def kernel(of: Any) -> MatrixKernel:
+    return of._matrix_kernel
+
+
+def test_interpolation_in_the_norms(plan: NormPlan) -> None:
+    assert plan.error_bound < 1e-11
+    for x, y in ((X, Y), (X, None)):
+        nngp, ntk = ERF.matrix(x, y, kind="nngp"), ERF.matrix(x, y, kind="ntk")
+        truth = erf_kernels(x, x if y is None else y)
+        for found, expected in zip((nngp, ntk), truth, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_the_same_from_dask() -> None:
+    lazy = ERF.matrix(da.from_array(X, chunks=(20, 3)), Y, kind="ntk")
+    np.testing.assert_allclose(
+        lazy.compute(scheduler="sync"), erf_kernels(X, Y)[1], rtol=0, atol=1e-12
+    )
+    few = ERF.matrix(da.from_array(X[:9], chunks=(4, 5)), Y[:8], kind="nngp")  # pair by pair
+    np.testing.assert_allclose(
+        few.compute(scheduler="sync"), erf_kernels(X[:9], Y[:8])[0], rtol=0, atol=1e-12
+    )
+    one = (X[:6] / np.linalg.norm(X[:6], axis=1)[:, None]).astype(np.float32)
+    single = ERF.matrix(da.from_array(one), one, kind="nngp")
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(
+        single.compute(scheduler="sync"),
+        erf_kernels(one.astype(float), one.astype(float))[0],
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+def test_a_table_that_is_too_short_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_MOST_NORMS", 4)
+    of = MatrixKernel(kernel(ERF).reading, None)
+    low, high = norms.q_range(np.array([0.9, 1.1]))
+    assert norms.tabulate_norms(of.pairs, of.table, low, high) is None
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("offset", [16.0, 1e-3])
+def test_coordinates_of_gaps(both: bool, offset: float) -> None:
+    """The gap of a coordinate, near both ends too, against 40 digits."""
+    coordinate = norms.Coordinate(offset, both)
+    for x in (-1.0, -1 + 1e-9, -0.3, 0.4, 1 - 1e-9, 1.0):
+        with mp.workdps(40):
+            a, t = mp.mpf(offset), mp.mpf(x)
+            span = mp.log(1 + 2 / a)
+            e = mp.exp(span * t) if both else mp.exp(span * (1 + t) / 2)
+            true = (e * (2 + a) - a) / (1 + e) if both else a * (e - 1)
+            gap = coordinate.gaps(np.array([x]))
+            assert abs(gap[0] - true) <= 1e-14 * abs(true) + 1e-35
+            assert abs(gap.rest[0] - (2 - true)) <= 1e-14 * abs(2 - true) + 1e-35
+            w, upper = min(true, 2 - true), true > 1
+        found = coordinate(np.array([float(w)]), np.array([bool(upper)]))
+        np.testing.assert_allclose(found, x, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("network", "spread"),
+    [
+        (kc.architectures.vanilla(3, "tanh"), 1.3),
+        (kc.architectures.vanilla(2, "gelu", sigma_w=1.5), 3.0),
+        (RESIDUAL, 1.0),
+        (kc.chain(L.Input(), L.Affine(sigma_b=0.5), L.Nonlinear("sin"), L.Affine()), 2.0),
+    ],
+)
+def test_tables_agree_with_the_recursion_pair_by_pair(network: Any, spread: float) -> None:
+    """Equal rows, opposite rows, close rows of close norms, norms far apart."""
+    theta = kc.ntk(network)
+    x = rows(60, 3, spread)
+    found, few = theta.matrices(x), np.r_[0:6, 57:60]
+    pairs = theta.matrices(x[few], method="pairs")
+    assert any(isinstance(t, norms.NormTable) for t in kernel(theta)._norms.values())
+    for table, truth in zip(found, pairs, strict=True):
+        size = np.sqrt(np.outer(np.diag(truth), np.diag(truth)))
+        np.testing.assert_array_less(np.abs(table[np.ix_(few, few)] - truth), 1e-12 * size)
+
+
+def test_rows_of_one_set_of_norms_serve_any_device() -> None:
+    """JAX uses the table however few the rows are."""
+    with jax.enable_x64(True):
+        found = ERF.matrices(jnp.asarray(X[:7]), jnp.asarray(Y[:5]))
+        for value, expected in zip(found, erf_kernels(X[:7], Y[:5]), strict=True):
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12)
+    on_device = ERF.matrix(X, kind="nngp", backend="jax", block_rows=16)
+    np.testing.assert_allclose(on_device, erf_kernels(X, X)[0], rtol=0, atol=1e-12)
+
+
+def test_too_many_different_norms_go_pair_by_pair() -> None:
+    wide = rows(48, 2, spread=150.0)
+    assert isinstance(bound().plan((wide**2).mean(axis=1), (wide**2).mean(axis=1), 1e-14), PairPlan)
+    np.testing.assert_allclose(
+        ERF.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13
+    )
+
+
+def test_a_run_of_many_norms_is_taken_up_again(tmp_path: Path, plan: NormPlan) -> None:
+    path = tmp_path / "k.npy"
+    first = np.array(ERF.matrix(X, Y, kind="ntk", out=path, block_rows=10))
+    np.testing.assert_array_equal(ERF.matrix(X, Y, kind="ntk", out=path, block_rows=10), first)
+    other = bound().plan((X**2).mean(axis=1), 9 * (Y**2).mean(axis=1), 1e-14)
+    assert not np.allclose(plan.fingerprint, other.fingerprint)
+
+
+def test_tables_are_carried_by_pickle_and_keep_few_multiples() -> None:
+    table = kernel(ERF).tabled((1.0, 1.5))
+    again = pickle.loads(pickle.dumps(table))
+    w, upper = np.array([0.0, 1e-12, 0.3, 0.7]), np.array([False, False, True, False])
+    np.testing.assert_array_equal(again.every_bank(w, upper), table.every_bank(w, upper))
+    assert (
+        repr(table)
+        == f"AngleTable({table.evaluations} evaluations, error <= {table.error_bound:.1e})"
+        and table.evaluations > 0
+    )
+    for factor in range(2, 40):
+        np.testing.assert_array_equal(
+            again.scaled(factor).at(w, upper), factor * again.at(w, upper)
+        )
+    assert len(again._scaled) < 38 and again.scaled(1) is again
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: ERF.matrix(da.zeros((3,))), r"two axes.*\(3,\)"),
+        (lambda: ERF.matrix(da.zeros((0, 5))), r"not be empty.*\(0, 5\)"),
+        (lambda: ERF.matrix(da.zeros((3, 5), dtype=complex)), "complex128"),
+        (
+            lambda: ERF.matrix(da.from_array(X)[da.from_array(X)[:, 0] > 0]),
+            "unknown size; call X.compute_chunk_sizes",
+        ),
+        (
+            lambda: ERF.matrix(jnp.ones((3, 5)), out=np.empty((3, 3))),
+            "out= takes results of NumPy data",
+        ),
+        (lambda: ERF.matrix(jnp.ones((3, 5)), backend="numpy"), r"np.asarray\(X\)"),
+        (lambda: ERF.matrix(jnp.ones((3,))), r"matrix.*\(3,\)"),
+        (lambda: ERF.matrix(jnp.ones((0, 5))), r"not empty.*\(0, 5\)"),
+        (lambda: ERF.matrix(jnp.ones((3, 5), dtype=complex)), "complex64"),
+        (lambda: ERF.matrix(X, mesh=1, backend="numpy"), "mesh needs"),
+        (lambda: ERF.matrix(X, mesh=1), "jax.sharding.Mesh, got 1"),
+        (lambda: ERF.matrix(X > 0), "bool"),
+        (lambda: ERF.matrix([["a"] * 5]), "real numbers"),
+        (lambda: ERF.matrix(np.ma.masked_less(X, 0)), "masked"),
+        (lambda: HUGE.matrix(X), "not finite at c = .*lower sigma_w"),
+        (lambda: HUGE.matrix(ONES, method="pairs"), "exceed double precision: lower sigma_w"),
+        (lambda: HUGE(1.0), "NTK of node 'affine_2' exceeds double precision"),
+        (
+            lambda: HUGE.nngp.matrix(ONES.astype(np.float32)),
+            "exceed single precision; ask for dtype=float",
+        ),
+    ],
+)
+def test_data_that_cannot_be_used(call: Any, says: str) -> None:
+    with pytest.raises(kc.KcalcError, match=says):
+        call()
+
+
+def test_kernels_that_fit_are_given_beside_one_that_does_not() -> None:
+    np.testing.assert_allclose(HUGE.nngp.matrix(ONES), 1.44e308 * np.eye(5), rtol=1e-13, atol=1e294)
+
+
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    few = X[:6] / np.linalg.norm(X[:6], axis=1)[:, None]
+    path = tmp_path / "k.npy"
+    with pytest.raises(kc.KcalcError, match="one file for both"):
+        ERF.matrices(few, out=(path, tmp_path / "k"))
+    read_only = np.empty((6, 6))
+    read_only.flags.writeable = False
+    with pytest.raises(kc.KcalcError, match="cannot be written to"):
+        ERF.matrix(few, kind="ntk", out=read_only)
+    ERF.matrix(few, kind="ntk", out=path)
+    whole = path.read_bytes()
+    path.write_bytes(b"no array")
+    with pytest.raises(kc.KcalcError, match="not a whole .npy file"):
+        ERF.matrix(few, kind="ntk", out=path)
+    np.save(path, np.zeros((2, 2)))
+    with pytest.raises(kc.KcalcError, match="replaced by another matrix"):
+        ERF.matrix(few, kind="ntk", out=path)
+    path.write_bytes(whole)
+    np.testing.assert_allclose(
+        ERF.matrix(few, kind="ntk", out=path), erf_kernels(few, few)[1], rtol=0, atol=1e-13
+    )
+
+
+def test_tables_have_first_derivatives_only() -> None:
+    with jax.enable_x64(True):
+        table = jnp.asarray(np.random.default_rng(0).standard_normal((4, 3 * (16 * PARTS + 2))))
+
+        def entry(w: Any) -> Any:
+            return _lookup()(
+                (16, int(np.float64(2.0**-15).view(np.int64) >> (52 - BITS))), w, 0, table
+            )
+
+        w, step = 0.3, 1e-7
+        assert jax.grad(entry)(w) == pytest.approx(
+            float(entry(w + step) - entry(w - step)) / (2 * step), rel=1e-6
+        )
+        with pytest.raises(kc.KcalcError, match="first derivatives only"):
+            jax.grad(jax.grad(entry))(w)
+
+
+def test_a_finished_file_is_not_computed_again_on_a_device(tmp_path: Path) -> None:
+    few, path = X[:6] / np.linalg.norm(X[:6], axis=1)[:, None], tmp_path / "k.npy"
+    first = np.array(ERF.matrix(few, kind="ntk", out=path, backend="jax", block_rows=4))
+    np.testing.assert_array_equal(
+        ERF.matrix(few, kind="ntk", out=path, backend="jax", block_rows=4), first
+    )
+    np.testing.assert_allclose(first, erf_kernels(few, few)[1], rtol=0, atol=1e-12)

@@ -1,0 +1,52 @@
+"""One place per layer, few files on the way of a first map, and a table of places that holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import census
+import pytest
+
+PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TABLE = PAGE.partition("| where is ...")[2].partition("\n\n")[0].splitlines()[2:]
+
+
+def test_layers_are_known_in_few_places() -> None:
+    rules = census.registrations()
+    assert rules["calculi/kernel.py"] == 9  # the registrations are found
+    del rules["transfer/sizes.py"]  # exponents, a subject of its own
+    assert rules.total() <= 120
+    assert census.class_tests() == []
+
+
+def test_tests_of_classes_are_found() -> None:
+    """The census sees them where layers must be known: builders and shaping."""
+    found = {
+        path
+        for path, tree in census.trees()
+        for node in census.ast.walk(tree)
+        if census.tested(node)
+    }
+    assert {"network/combinators.py", "shaping/absorption.py", "shaping/base.py"} <= found
+
+
+def test_a_first_map_runs_through_few_files() -> None:
+    files, rules = census.first_map()
+    assert "calculi/kernel.py" in files and len(files) <= 24
+    assert rules <= 2
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.split("|")[1].strip()[:40])
+def test_the_table_of_places_names_what_there_is(row: str) -> None:
+    """Every path exists below kcalc, and every name stands in one of the row's files."""
+    names = re.findall(r"`([^`]+)`", row.partition("|")[2].partition("|")[2])
+    paths = [name for name in names if re.search(r"\.(py|js)$", name)]
+    files = [file for path in paths for file in census.ROOT.rglob(path.rpartition("/")[2])]
+    assert len(files) >= len(paths) > 0
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    for path in paths:
+        assert "/" not in path or (census.ROOT / path).exists(), path
+    for name in set(names) - set(paths):
+        word = name.rpartition(".")[2]
+        assert "/" in name or re.search(rf"\b{re.escape(word)}\b", text), name
