@@ -28,6 +28,7 @@ L = kc.layers
 HERE = Path(__file__).resolve().parent
 BLOCKS, WIDTH, HIDDEN, HEADS, TOKENS, BATCH = 32, 64, 128, 2, 64, 8
 WARM, SHORT, LONG, EVERY, HELD = 50, 500, 2500, 100, 64
+SHOWN = (100, SHORT, 2 * SHORT, LONG)
 CHARACTERS = 96
 Array = Any
 
@@ -103,7 +104,7 @@ def deep_norm() -> kc.Network:
 # name -> (network, its law of initial weights, two rates)
 VARIANTS: dict[str, tuple[Callable[[], kc.Network], str, tuple[float, float]]] = {
     "pre-norm": (pre_norm, "gaussian", (3e-3, 1e-3)),
-    "shaped, no shortcuts": (shaped, "orthogonal", (3e-4, 1e-4)),
+    "shaped, no shortcuts": (shaped, "orthogonal", (5e-4, 3e-4)),
     "unshaped, no shortcuts": (unshaped, "orthogonal", (1e-3, 3e-4)),
     "GPT-2 scaled": (lambda: pre_norm(0.02), "gaussian", (3e-3, 1e-3)),
     "DeepNorm": (deep_norm, "gaussian", (3e-3, 1e-3)),
@@ -305,22 +306,47 @@ def at(run: dict[str, Any], steps: int) -> float:
     return loss if math.isfinite(loss) else math.inf
 
 
+def shown(loss: float) -> str:
+    """A loss as text."""
+    return f"{loss:.3f}" if math.isfinite(loss) else "not finite"
+
+
+def excess(loss: float, other: float) -> str:
+    """How far a loss is above another one, as text."""
+    return f"{100 * (loss / other - 1):+.1f} %" if math.isfinite(loss) else "not finite"
+
+
 def table(runs: list[dict[str, Any]]) -> str:
-    """Held-out losses of all runs as Markdown, and those of the best beside pre-norm's."""
-    head = [f"after {n} steps" for n in (100, SHORT, LONG)]
-    lines = [f"| network | rate | seed | {' | '.join(head)} | against pre-norm |", "|---" * 7 + "|"]
+    """Held-out losses of all runs as Markdown, and how far they are above pre-norm's.
+
+    The last columns have the last loss of a run, beside that of pre-norm after 500 steps.
+    """
+    head = [f"after {n} steps" for n in SHOWN]
+    names = [
+        "network",
+        "rate",
+        "seed",
+        *head,
+        "above pre-norm",
+        "last loss",
+        "above pre-norm at 500",
+    ]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    base = best(runs, "pre-norm", SHORT)
     for name in VARIANTS:
         for run in (run for run in runs if run["name"] == name):
-            cells, last = [], ""
-            for steps in (100, SHORT, LONG):
+            cells, above = [], []
+            for steps in SHOWN:
                 own = at(run, steps) if steps in run["steps"] else None
                 other = best(runs, "pre-norm", steps)
-                cells.append("" if own is None else f"{own:.3f}")
-                if own is not None and other is not None and steps > 100:
-                    last += f"{', ' * bool(last)}{100 * (own / at(other, steps) - 1):+.1f} %"
-            lines.append(
-                f"| {name} | {run['rate']:g} | {run['seed']} | {' | '.join(cells)} | {last} |"
-            )
+                cells.append("" if own is None else shown(own))
+                if own is not None and other is not None and steps >= SHORT:
+                    above.append(excess(own, at(other, steps)))
+            end = at(run, run["steps"][-1])
+            later = "" if base is None else excess(end, at(base, SHORT))
+            row = [name, f"{run['rate']:g}", str(run["seed"]), *cells, ", ".join(above)]
+            row += [f"{shown(end)} at {run['steps'][-1]}", later]
+            lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
@@ -347,7 +373,7 @@ def picture(runs: list[dict[str, Any]], path: Path) -> None:
         xscale="log",
         xlabel="steps",
         ylabel="loss on held-out files (nats per character)",
-        ylim=(1.4, 5.4),
+        ylim=(1.7, 3.7),
         xlim=(40, LONG),
     )
     ax.legend(fontsize=8)
