@@ -90,7 +90,8 @@ left.legend();
 for name, network in (("no shortcuts", bare), ("pre-norm", pre)):
     blocks = [s for s in network.steps() if s[0] not in ("ids", "table", "places", "tokens")]
     body = kc.Network.from_steps([("tokens", L.Input(), ()), *blocks])
-    print(f"{name}: token slope {kc.token_map(body, TOKENS).derivative(1)(1.0):.2g}")
+    slope = kc.token_map(body, TOKENS).derivative(1)(1.0)
+    print(f"{name}: token slope {abs(slope):.2g}")
 
 # %% [markdown]
 # ## Constants
