@@ -19,6 +19,7 @@ from ..network.layers import (
     Sum,
 )
 from ..network.network import Network, sum_weights
+from .advice import advised
 from .residual_blocks import ResidualBlock, needed, residual_blocks
 
 Node = Hashable
@@ -69,9 +70,10 @@ def parts_of(network: Network) -> Parts:
     with shortcuts and some without, and sums of three or more addends around attention.
     """
     if not network.nodes_of(Attend):
+        others = [advised(f"; use method={name!r}", name) for name in ("dks", "residual_weights")]
         raise KcalcError(
-            "method 'edge' is for networks with attention, and this one has none; use "
-            "method='dks' or method='residual_weights'"
+            f"shaping to the edge is for networks with attention, and this one has none"
+            f"{next((words for words in others if words), '')}"
         )
     if found := network.nodes_of(BatchNorm):
         raise KcalcError(

@@ -186,7 +186,7 @@ def test_a_report_over_tokens_is_written(
         (["ntk", "gpt2-1", "--tokens", "4"], "kcalc maps --tokens T follows them one by one"),
         (
             ["shape", "bert-1"],
-            "method='edge' shapes networks with attention, other shaping methods those without; "
+            "--method edge shapes networks with attention, other shaping methods those without; "
             "kcalc maps --tokens T and kcalc ntk --tokens T",
         ),
     ],
