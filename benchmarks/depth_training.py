@@ -381,11 +381,11 @@ def picture(runs: list[dict[str, Any]], path: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """Write DEPTH.md and depth_training.png from the runs that are there."""
+    """Write DEPTH_TRAINING.md and depth_training.png from the runs that are there."""
     runs = runs_in(folder)
     picture(runs, HERE / "depth_training.png")
-    text = (HERE / "DEPTH.md").read_text() if (HERE / "DEPTH.md").exists() else MARK
-    (HERE / "DEPTH.md").write_text(f"{text[: text.index(MARK)]}{MARK}\n\n{table(runs)}\n")
+    text = (HERE / "DEPTH_TRAINING.md").read_text() if (HERE / "DEPTH_TRAINING.md").exists() else MARK
+    (HERE / "DEPTH_TRAINING.md").write_text(f"{text[: text.index(MARK)]}{MARK}\n\n{table(runs)}\n")
     print(table(runs))
 
 

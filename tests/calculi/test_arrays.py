@@ -635,7 +635,11 @@ def test_images_are_resized_and_shuffled_as_by_pytorch() -> None:
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": True}, {"window": 2}, {"identity": 0.5, "centre": 0.25}],
+    ids=str,
+)
 def test_the_biases_of_alibi_are_those_of_the_paper(options: dict[str, Any]) -> None:
     """Eight heads have the slopes 1/2, 1/4 ... 1/256; rows of scores by loops."""
     rng = np.random.default_rng(0)
@@ -653,6 +657,8 @@ def test_the_biases_of_alibi_are_those_of_the_paper(options: dict[str, Any]) -> 
             ]
             weights = np.exp(scores) / np.sum(np.exp(scores))
             expected[i, head] = weights @ values[seen, head]
+            expected[i, head] += options.get("identity", 0) * values[i, head]
+            expected[i, head] -= options.get("centre", 0) * values[:, head].mean(axis=0)
     layer = L.Attend(8, 4, alibi=True, **options)
     with jax.enable_x64(True):
         found = array_operations.attend(layer, *map(jnp.asarray, (queries, keys, values)))

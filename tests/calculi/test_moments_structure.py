@@ -10,6 +10,7 @@ from typing import Any
 import moments_oracle as oracle
 import pytest
 import sympy as sp
+from scipy import stats
 
 import kcalc as kc
 from kcalc.calculi.moments import depth_stability, moments, moments_at_depth
@@ -294,3 +295,20 @@ def test_bad_blocks() -> None:
         moments_at_depth(two)
     with pytest.raises(kc.KcalcError, match="3 -> 4"):
         moments_at_depth(net(("W", Affine(4), ("x",))))
+
+
+def test_laws_have_the_excess_of_their_densities() -> None:
+    """Fourth over squared second moments of scipy's laws; by hand for those with atoms."""
+    known = {
+        "gaussian": stats.norm(),
+        "uniform": stats.uniform(-1, 2),
+        "laplace": stats.laplace(),
+        "logistic": stats.logistic(),
+        "truncated normal": stats.truncnorm(-2, 2),
+    }
+    for name, law in known.items():
+        excess = float(law.moment(4) / law.moment(2) ** 2 - 3)
+        assert float(LAWS[name].excess) == pytest.approx(excess, abs=1e-12), name
+    for name, share in (("rademacher", sp.Integer(1)), ("sparse ternary", sp.Rational(1, 3))):
+        assert LAWS[name].excess == 1 / share - 3 and LAWS[name].atoms
+    assert not any(LAWS[name].atoms for name in known)

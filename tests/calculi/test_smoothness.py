@@ -372,6 +372,7 @@ def test_kinks_have_lipschitz_constants_but_no_step_size() -> None:
             "thing",
         ),
         (kc.chain(L.Input(3), L.Affine(2, kernel=3)), {"radius": 1}, "image_shape"),
+        (kc.chain(L.Input(3, (4,)), L.Affine(2)), {"radius": 1}, r"image_shape=\(4,\); bounds are"),
         (kc.chain(L.Input(3), L.Affine(2, standardised=True)), {"radius": 1}, "standardis"),
     ],
 )
@@ -534,3 +535,28 @@ def test_a_kink_that_is_out_of_reach_does_not_bend() -> None:
     assert near.parameter_curvature < 1e-300 and near.parameter_lipschitz == pytest.approx(0.5)
     with pytest.raises(kc.KcalcError, match="'hard_tanh' jumps at -1"):
         assert smoothness(net, X=[[3.0]], radius=1.0).parameter_curvature
+
+
+def test_results_are_equal_to_themselves_alone() -> None:
+    """They hold arrays, which have no single truth value and no hash."""
+    net = kc.chain(L.Input(2), L.Affine(1, bias=False))
+    one, two = smoothness(net, radius=1.0), smoothness(net, radius=1.0)
+    assert one == one and one != two and len({one, two}) == 2
+
+
+def test_a_bias_counts_at_every_position_of_every_example() -> None:
+    """w x + b at 6 positions of 2 images that are 2 everywhere: |D F|^2 = 12 (4 + 1)."""
+    net = kc.chain(L.Input(1, (2, 3)), L.Affine(1))
+    found = smoothness(net, X=np.full((2, 2, 3, 1), 2.0), radius=1.0)
+    assert found.parameter_lipschitz == pytest.approx(math.sqrt(60), rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.25])
+def test_a_multiple_has_multiples_of_all_bounds(factor: float) -> None:
+    layers = [L.Input(2), L.Affine(3), L.Nonlinear("tanh"), L.Affine(2, bias=False)]
+    one = smoothness(kc.chain(*layers), X=[[1.0, -2.0]], radius=1.5)
+    many = smoothness(kc.chain(*layers, L.Scale(factor)), X=[[1.0, -2.0]], radius=1.5)
+    for name in ("parameter_lipschitz", "parameter_curvature"):
+        assert getattr(many, name) == pytest.approx(factor * getattr(one, name), rel=1e-12)
+    assert many.input_lipschitz["input"] == pytest.approx(factor * one.input_lipschitz["input"])
+    assert many.regularity == pytest.approx(factor**2 * one.regularity)

@@ -17,6 +17,7 @@ from thinning import mostly_slow
 import kcalc as kc
 from kcalc.calculi.smoothness import smoothness
 from kcalc.calculi.smoothness.upper import rounded_up
+from kcalc.calculi.smoothness.windows import pool_norms
 
 L = kc.layers
 
@@ -225,3 +226,28 @@ def test_normalised_descent_never_increases_below_the_step_bound() -> None:
             value, v = step(v)
             assert value <= before
             before = float(value)
+
+
+@pytest.mark.parametrize(("window", "stride"), [(2, 2), (3, 1), (2, 1), (1, 2)])
+def test_norms_of_mean_pooling_enclose_singular_values(window: int, stride: int) -> None:
+    """Against the matrix of window means on 4 x 4 positions, written out by loops."""
+    network = kc.chain(L.Input(1, (4, 4)), L.Pool("mean", window, stride))
+    op = network.operations[1].primitive
+    norm, least, outputs = pool_norms(op, "pool", (4, 4))
+    starts = range(0, 4 - window + 1, stride)
+    rows = np.zeros((len(starts), len(starts), 4, 4))
+    for i, a in enumerate(starts):
+        for j, b in enumerate(starts):
+            rows[i, j, a : a + window, b : b + window] = window**-2
+    found = np.linalg.svd(rows.reshape(len(starts) ** 2, 16), compute_uv=False)
+    assert outputs == (len(starts), len(starts))
+    assert least <= found[-1] * (1 + 1e-12) and found[0] <= norm * (1 + 1e-12)
+    if window == stride:
+        assert least == pytest.approx(found[-1]) and norm == pytest.approx(found[0])
+
+
+def test_a_largest_entry_may_be_read_twice() -> None:
+    """Two windows that overlap may both emit one entry: no singular value is then above 0."""
+    network = kc.chain(L.Input(1, (4, 4)), L.Pool("max", 3, 1))
+    norm, least, _ = pool_norms(network.operations[1].primitive, "pool", (4, 4))
+    assert least == 0 and norm == 2
