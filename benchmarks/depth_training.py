@@ -384,8 +384,9 @@ def report(folder: Path) -> None:
     """Write DEPTH_TRAINING.md and depth_training.png from the runs that are there."""
     runs = runs_in(folder)
     picture(runs, HERE / "depth_training.png")
-    text = (HERE / "DEPTH_TRAINING.md").read_text() if (HERE / "DEPTH_TRAINING.md").exists() else MARK
-    (HERE / "DEPTH_TRAINING.md").write_text(f"{text[: text.index(MARK)]}{MARK}\n\n{table(runs)}\n")
+    page = HERE / "DEPTH_TRAINING.md"
+    text = page.read_text() if page.exists() else MARK
+    page.write_text(f"{text[: text.index(MARK)]}{MARK}\n\n{table(runs)}\n")
     print(table(runs))
 
 
