@@ -431,6 +431,14 @@ MORE: dict[
         A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5
     ),
     "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
+    "shape.edge": lambda: kc.shape(
+        A.transformer_stack(1, 8, 2),
+        method="edge",
+        tokens=4,
+        growth=1.5,
+        token_slope=0.9,
+        score_variance=0.5,
+    ),
     **TRAINING_EXAMPLES,
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from .attention.weights import distance_buckets, visible, weights_of
+from .attention.weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Array = Any
 Extent = tuple[int, int]
@@ -315,7 +315,10 @@ def attend(
         scores = scores - (slopes[:, None, None] * apart).astype(scores.dtype)
     sees = visible(layer, rows, columns)
     scores = scores if sees.all() else jnp.where(sees, scores, -jnp.inf)
-    weights = weights_of(layer, scores, jnp) - float(layer.centre) / columns
+    weights = weights_of(layer, scores, jnp)
+    if layer.centre != 0:
+        centre = float(layer.centre) * mean_over_visible(layer, rows, columns)
+        weights = weights - jnp.asarray(centre, weights.dtype)
     mixed = jnp.einsum("...hij,...jhc->...ihc", weights, values)
     return mixed if layer.identity == 0 else mixed + float(layer.identity) * values
 

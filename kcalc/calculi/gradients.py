@@ -56,8 +56,8 @@ class Gradients(Shown, Approximable):
     tokens of a node. ``mean`` is the squared norm of the sum over tokens of the gradients at a
     node: a gradient that is the same for all tokens. ``difference`` is
     ``(T nodes - mean) / (T - 1)``: a gradient whose sum over tokens is 0. Both are None for
-    networks without tokens. Where the output has T tokens too, they are the factors by which the
-    covariances of such gradients of the outputs are multiplied on the way to the node.
+    networks without tokens. Activations mix the two: a gradient of the outputs that is the same for
+    all tokens has a difference at earlier nodes.
     """
 
     output: Node

@@ -59,7 +59,8 @@ def run(
         writer(export)
     if method == "geometric":
         check_widths(named.network, targets.get("features"))
-    if named.reading is not None and _partly(named.reading):
+    whole = getattr(METHODS.get(method), "attention", False)
+    if named.reading is not None and _partly(named.reading) and not whole:
         if plot or export:
             raise KcalcError(
                 "--plot and --export are for one network, and this model has operations that are "
@@ -155,6 +156,8 @@ def shape_text(named: Named, result: Shaping) -> str:
     ]
     if not isinstance(result, GeometricShaping):
         lines += [*_constant_lines(result), ""]
+    if result.scales:
+        lines += [*table([("constant", "value"), *result.scales], indent=2), ""]
     if result.method in REWEIGHTED:
         lines += [*_weight_lines(result.network), ""]
     if isinstance(result, GeometricShaping):

@@ -31,11 +31,13 @@ def image_shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def token_cosines(text: str) -> np.ndarray:
-    """The array in a file: .npy, or lines of numbers.
+def given_tokens(text: str) -> np.ndarray | int:
+    """A number of tokens, or the array in a file: .npy, or lines of numbers.
 
     Raises: argparse.ArgumentTypeError for files that hold none.
     """
+    if text.isdigit():
+        return int(text)
     try:
         if text.endswith(".npy"):
             return np.load(text, allow_pickle=False)
@@ -53,12 +55,13 @@ def token_cosines(text: str) -> np.ndarray:
 
 PARSED: dict[str, dict[str, Any]] = {  # of targets whose default does not tell what they are
     "q_slope": {"type": _q_slope, "metavar": "Q"},
-    "tokens": {"type": token_cosines, "metavar": "FILE"},
+    "tokens": {"type": given_tokens, "metavar": "FILE|T"},
+    "mlp": {"type": str, "metavar": "NAME"},
     "features": {"type": int, "metavar": "N"},
     "image_shape": {"type": image_shape, "metavar": "HxW"},
     OPTION: {"action": "store_true"},
 }
-IN_FILES = {"tokens": "; a file (.npy, .csv, text)"}
+IN_FILES = {"tokens": "; a file (.npy, .csv, text); of edge the number of tokens, default 128"}
 FLAGS = {"q": ("--q-star",)}
 NETWORK = {"shortcut_weight"}  # options of the network, whatever the method
 

@@ -669,7 +669,8 @@ class Attend(Layer):
     """Attention over T tokens.
 
     ``out_i = sum_j (identity I + A - centre / T)_ij v_j`` with ``A_i = softmax_j(s_ij)``,
-    ``s_ij = scale q_i . k_j``. It reads queries, keys and values, in this order; the maps that make
+    ``s_ij = scale q_i . k_j``; behind a mask the mean that ``centre`` takes off is that of the
+    tokens that i sees. It reads queries, keys and values, in this order; the maps that make
     them, and the one that reads the heads, are Affine layers.
 
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries

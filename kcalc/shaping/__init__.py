@@ -33,6 +33,8 @@ from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
 from .token_phases import TokenPhases, token_gain, token_phases
+from .transformer_edge import TransformerShaping
+from .transformer_edge import edge as transformer_edge
 
 METHODS: dict[str, Callable[..., Shaping]] = {
     "dks": dks,
@@ -44,6 +46,7 @@ METHODS: dict[str, Callable[..., Shaping]] = {
     "looks_linear": looks_linear,
     "normalisation": normalisation,
     "geometric": geometric,
+    "edge": transformer_edge,
     **WEIGHTS,
 }
 
@@ -73,6 +76,7 @@ __all__ = [
     "Shaping",
     "Solutions",
     "TokenPhases",
+    "TransformerShaping",
     "VanillaMaps",
     "depth_laws",
     "depth_limit",
@@ -101,6 +105,7 @@ __all__ = [
     "tat",
     "token_gain",
     "token_phases",
+    "transformer_edge",
     "vanilla_maps",
     "with_residual_weights",
 ]
@@ -153,6 +158,14 @@ def shape(
     input_scaling: bool = ...,
     output_std: float | None = ...,
     balance: Literal["gamma", "nu"] = ...,
+    growth: float | None = ...,
+    token_slope: float | None = ...,
+    gradient_mean: float | None = ...,
+    gradient_difference: float | None = ...,
+    score_variance: float | None = ...,
+    centre: float | None = ...,
+    mlp: str | None = ...,
+    token_cosine: float = ...,
     assume_independent: bool = ...,
     **others: Any,
 ) -> Shaping: ...
@@ -200,6 +213,14 @@ def shape(
     input_scaling: bool = OF_METHOD,
     output_std: float | None = OF_METHOD,
     balance: Literal["gamma", "nu"] = OF_METHOD,
+    growth: float | None = OF_METHOD,
+    token_slope: float | None = OF_METHOD,
+    gradient_mean: float | None = OF_METHOD,
+    gradient_difference: float | None = OF_METHOD,
+    score_variance: float | None = OF_METHOD,
+    centre: float | None = OF_METHOD,
+    mlp: str | None = OF_METHOD,
+    token_cosine: float = OF_METHOD,
     assume_independent: bool = OF_METHOD,
     **others: Any,
 ) -> Shaping | RegionalShaping:
@@ -240,10 +261,14 @@ def shape(
       at the same relative rate; needs widths.
       ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
       ``output_std``, ``balance``. See :func:`geometric`.
-    - all methods but ``"geometric"``: ``assume_independent=True`` goes on where a hypothesis of the
-      kernel calculus fails: activations behind depthwise convolutions, products and sums of feature
-      maps that share weights. What is correlated is taken as independent, a heuristic that
-      ``assumptions`` names node by node.
+    - ``"edge"``: transformers, ``L.Attend``. Residual weights, value gains, query-key scale and
+      shaped attention from ``growth``, ``token_slope``, ``gradient_mean``, ``gradient_difference``
+      and ``score_variance``; ``centre``, ``mlp``, ``zeta``; ``tokens=128`` is the number of tokens,
+      ``token_cosine=0`` that of two of them. See :func:`kcalc.shaping.transformer_edge`.
+    - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` goes on where a
+      hypothesis of the kernel calculus fails: activations behind depthwise convolutions, products
+      and sums of feature maps that share weights. What is correlated is taken as independent, a
+      heuristic that ``assumptions`` names node by node.
     - ``others``: targets of a method of your own in ``METHODS``.
 
     A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
@@ -281,6 +306,8 @@ def shape(
                     f"{own}"
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
+    if isinstance(network, Reading) and getattr(METHODS[method], "attention", False):
+        network = network.network
     if isinstance(network, Reading):
         return shape_reading(
             network, partial(METHODS[method], activation=activation), method, given

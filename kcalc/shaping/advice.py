@@ -90,7 +90,10 @@ def record(method: Callable[..., Any]) -> Record:
 
 
 def shaping_method(
-    name: str, about: Record | None = None, takes_option: bool = True
+    name: str,
+    about: Record | None = None,
+    takes_option: bool = True,
+    attention: bool = False,
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function (network, activation, targets) a shaping method.
 
@@ -99,6 +102,7 @@ def shaping_method(
     ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
     then records; refusals advise it where it helps. A network that no target suits is refused for
     its structure, and not for the target given. Layers of several primitives are written out first.
+    ``attention``: whether the method is for networks with attention, which others refuse.
     """
 
     def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -115,7 +119,8 @@ def shaping_method(
             bound = signature(function).bind(*args, **kwargs)
             require_network(bound.arguments["network"])
             bound.arguments["network"] = bound.arguments["network"].written_out()
-            _refuse_attention(bound.arguments["network"])
+            if not attention:
+                _refuse_attention(bound.arguments["network"])
             given = dict(bound.arguments)
             request = Request(name, given.pop("network"), given.pop("activation", None), given)
             token = _REQUEST.set(request)
@@ -131,6 +136,7 @@ def shaping_method(
             own = signature(function)
             parameters = [*own.parameters.values(), ALONE]
             setattr(shaped, "__signature__", own.replace(parameters=parameters))  # noqa: B010
+        setattr(shaped, "attention", attention)  # noqa: B010
         if about is not None:
             option = {OPTION: OPTION_ABOUT} if takes_option else {}
             own_record = replace(about, targets={**about.targets, **option})
@@ -145,9 +151,10 @@ def _refuse_attention(network: Network) -> None:
     attending = network.nodes_of(Attend)
     if attending:
         raise NoRule(
-            f"node {attending[0]!r} attends over tokens, and shaping methods are for networks "
-            "without attention; kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) "
-            "tell what its initialisation does"
+            f"node {attending[0]!r} attends over tokens: method='edge' shapes networks with "
+            "attention, other shaping methods those without; "
+            "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its "
+            "initialisation does"
         )
 
 

@@ -98,6 +98,11 @@ class Shaping(Approximable):
         return (*c_map(self.network, self.independent).assumptions, *self.warnings)
 
     @property
+    def scales(self) -> list[tuple[str, str]]:
+        """(name, value) of constants besides those of activations, in words."""
+        return []
+
+    @property
     def token_cosines(self) -> dict[Node, Any]:
         """{node: cosines between its tokens, (T, T)} of a network shaped with ``tokens=``.
 
@@ -283,6 +288,7 @@ class Shaping(Approximable):
     def __str__(self) -> str:
         aims = self.targets | self.global_targets
         lines = [repr(self), "", *str(self.constants).splitlines(), ""]
+        lines += [f"{name}: {value}" for name, value in self.scales]
         lines += [
             f"{name} = {value:.10g}"
             + (f"  (residual {self.residuals[name]:.1e})" if name in aims else "")
@@ -298,7 +304,9 @@ class Shaping(Approximable):
         ]
         notes = "".join(f"<p>note: {escape(warning.text)}</p>" for warning in self.warnings)
         measured = html_table([("measured on the network", "value", "residual"), *rows])
-        return f"<p>{escape(repr(self))}</p>{html_table(self.constants.rows)}{measured}{notes}"
+        found = html_table(self.constants.rows)
+        found += html_table([("constant", "value"), *self.scales]) if self.scales else ""
+        return f"<p>{escape(repr(self))}</p>{found}{measured}{notes}"
 
     def __repr__(self) -> str:
         names = ", ".join(self.constants)

@@ -5,7 +5,7 @@ Networks with other residual weights are made here too.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Sized
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..foundation.plain_arguments import items
 from ..foundation.printing import Shown
 from ..network.combinators import residual_weights
 from ..network.layers import Affine, Nonlinear, Sum
-from ..network.network import Network, sum_weights
+from ..network.network import Network, Step, sum_weights
 
 __all__ = ["ResidualBlock", "residual_blocks", "with_residual_weights"]
 
@@ -183,3 +183,14 @@ def _per_block(value: Any, blocks: Sequence[ResidualBlock]) -> dict[Node, Any]:
             f"the network has {len(names)} residual blocks, but {len(weights)} weights are given"
         )
     return dict(zip(names, weights, strict=True))
+
+
+def needed(steps: Iterable[Step], outputs: Sequence[Node]) -> Network:
+    """The network of the steps that the outputs need."""
+    by_node = {step[0]: step for step in steps}
+    kept, waiting = set(outputs), list(outputs)
+    while waiting:
+        fresh = [parent for parent in by_node[waiting.pop()][2] if parent not in kept]
+        kept.update(fresh)
+        waiting.extend(fresh)
+    return Network.from_steps([s for node, s in by_node.items() if node in kept], outputs)

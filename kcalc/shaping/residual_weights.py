@@ -33,7 +33,13 @@ from .block_slopes import common_weights
 from .measure import local_values
 from .moments import converged_moments
 from .norms import norm_slopes, refuse_means, removals, true_q
-from .residual_blocks import ResidualBlock, require_blocks, residual_blocks, with_residual_weights
+from .residual_blocks import (
+    ResidualBlock,
+    needed,
+    require_blocks,
+    residual_blocks,
+    with_residual_weights,
+)
 from .scales import normalisation
 
 Node = Hashable
@@ -465,11 +471,4 @@ def shortcuts_alone(network: Network) -> Network:
         node: (node, Identity(), (sums[node],)) if node in sums else (node, layer, parents)
         for node, layer, parents in network.steps()
     }
-    kept, waiting = set(network.outputs), list(network.outputs)
-    while waiting:
-        fresh = [parent for parent in steps[waiting.pop()][2] if parent not in kept]
-        kept.update(fresh)
-        waiting.extend(fresh)
-    return Network.from_steps(
-        [step for node, step in steps.items() if node in kept], network.outputs
-    )
+    return needed(steps.values(), network.outputs)

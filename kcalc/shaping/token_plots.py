@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
+Profile = tuple[Sequence[float], Sequence[float]]  # q values and token cosines
 PANEL = 3.3  # inches
 
 
@@ -57,3 +58,23 @@ def _mean(cosines: Array) -> float:
     """The mean over different tokens; 1 of a single one."""
     count = len(cosines)
     return 1.0 if count == 1 else float((cosines.sum() - np.trace(cosines)) / (count * (count - 1)))
+
+
+def stream_figure(profiles: Mapping[str, Profile], ax: Sequence[Axes] | None = None) -> Array:
+    """Draw q and token cosines along the streams of transformers, one line per profile.
+
+    Returns: the array of two Axes. Raises: KcalcError for another number of Axes.
+    """
+    panels = frame.panels(ax, 2, 2 * PANEL, PANEL)
+    for name, (sizes, cosines) in profiles.items():
+        for panel, values in zip(panels, (sizes, cosines), strict=True):
+            panel.plot(range(len(values)), values, label=name)
+    for panel, symbol, title in (
+        (panels[0], "$q$", "Growth of the stream"),
+        (panels[1], "cosine of two tokens", "Tokens along the stream"),
+    ):
+        panel.set(xlabel="branch", ylabel=symbol)
+        frame.claim(panel, title)
+    panels[0].set_yscale("log")
+    panels[0].legend()
+    return panels

@@ -10,7 +10,7 @@ of mixing on the *difference* of two inputs depends on how it is spread over the
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -146,7 +146,7 @@ class Tokens:
 
         The rows of the mixings are divided so that all mixings make q = 1.
         """
-        normed = _with_norms(network)
+        normed = with_norms(network, network.nodes_of(TokenMix))
         q = self.q_values(normed)
         changes: list[str] = []
 
@@ -163,14 +163,14 @@ class Tokens:
         return network.map_layers(change, TokenMix), tuple(changes)
 
 
-def _with_norms(network: Network) -> Network:
-    """The network with an RMSNorm after every TokenMix."""
+def with_norms(network: Network, behind: Container[Node]) -> Network:
+    """The network with an RMSNorm behind some nodes."""
     names: dict[Node, Node] = {}
     steps = []
     for node, layer, parents in network.steps():
         steps.append((node, layer, tuple(names[p] for p in parents)))
         names[node] = node
-        if isinstance(layer, TokenMix):
+        if node in behind:
             names[node] = (node, "norm")
             steps.append((names[node], RMSNorm(), (node,)))
     return Network.from_steps(steps, [names[node] for node in network.outputs])

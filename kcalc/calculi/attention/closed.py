@@ -26,7 +26,7 @@ import numpy as np
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
-from .weights import visible, weights_of
+from .weights import mean_over_visible, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -73,9 +73,8 @@ def _weights(op: P.Attend, queries: Array, sequences: int) -> Array:
     grid = queries.reshape(chains, sequences, count, sequences, count)
     own = np.stack([grid[:, k, :, k] for k in range(sequences)], axis=1)
     scores = np.where(visible(op, count, count), own, -np.inf)
-    weights = (
-        weights_of(op, scores, np) - float(op.centre) / count + float(op.identity) * np.eye(count)
-    )
+    centre = float(op.centre) * mean_over_visible(op, count, count)
+    weights = weights_of(op, scores, np) - centre + float(op.identity) * np.eye(count)
     matrix = np.zeros(grid.shape)
     for k in range(sequences):
         matrix[:, k, :, k] = weights[:, k]

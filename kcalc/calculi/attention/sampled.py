@@ -57,7 +57,7 @@ from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
 from .turning import turned, turns
-from .weights import distance_buckets, visible, weights_of
+from .weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
@@ -368,7 +368,7 @@ class Sampled:
         for start in range(0, draws, most):
             drawn, grams = scores.drawn(rng, min(most, draws - start))
             plain = weights_of(op, drawn, np)
-            weights = plain - float(op.centre) / columns
+            weights = plain - float(op.centre) * mean_over_visible(op, rows, columns)
             if op.identity != 0:
                 weights = weights + float(op.identity) * np.eye(rows)
             yield Drawn(weights, plain, grams)

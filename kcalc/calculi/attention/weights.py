@@ -24,6 +24,15 @@ def visible(op: Any, rows: int, columns: int) -> np.ndarray:
     return sees if op.chunk is None else sees & (one // op.chunk == two // op.chunk)
 
 
+def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
+    """The matrix that takes the mean over the tokens that each token sees.
+
+    It is ``1 / columns`` everywhere without a mask.
+    """
+    sees = visible(op, rows, columns)
+    return sees / sees.sum(axis=1, keepdims=True)
+
+
 def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
     """The bucket of the learned bias of every score, (rows, columns), by ``relative``.
 

@@ -1,0 +1,447 @@
+"""Transformers at the edge: residual weights, value and query-key scales, shaped attention.
+
+Tokens that are nearly equal stay so where the *token slope*, the derivative R'(1) of the token map,
+is at most 1, and are driven apart where it is larger. Attention beside a shortcut of amplitude a
+has the slope ``a^2 / (a^2 + v)``, ``v = sigma_V^2 sigma_O^2``, at every query-key scale; an MLP
+that of its C map. Attention without shortcut, ``a I + A - c 1 1^T / T``, has
+``a^2 / (a + 1 - c)^2``. [Noci et al. 2023; He et al. 2023]
+
+Conditions are those of the stream from the entry of the first block to the last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..activations import activation as resolve
+from ..fields.arguments import as_number, one_number
+from ..foundation.errors import KcalcError, unknown
+from ..foundation.plain_arguments import whole
+from ..foundation.process_state import cached_property
+from ..maps.maps import Assumption
+from ..network.layers import Affine, Nonlinear
+from ..network.network import Network
+from .advice import Record, shaping_method
+from .base import Shaping, prepared, replace_activations
+from .constants import Constants, ConstantsTable
+from .dks import constants_for, dks
+from .tat import tat
+from .transformer_parts import (
+    Parts,
+    parts_of,
+    stream,
+    tells_apart,
+    tokens_alone,
+    two_by_two,
+    with_sigmas,
+)
+from .transformer_stream import (
+    DIFFERENCE,
+    GROWTH,
+    LEVEL,
+    MEAN,
+    SLOPE,
+    VARIANCE,
+    Start,
+    Stream,
+    start_of,
+)
+from .transformer_systems import Ratios, Request, Skipless
+
+Node = Hashable
+NAMES = {
+    "growth": GROWTH,
+    "gradient_mean": MEAN,
+    "token_slope": SLOPE,
+    "gradient_difference": DIFFERENCE,
+    "score_variance": VARIANCE,
+}
+MLPS = ("keep", "dks", "tat")
+TOKENS = 128
+LEVEL_KEPT = 1e-6
+APART = (
+    "constants are those of tokens that are alike and all read one another; {}, which tells them "
+    "apart, is taken to leave the constants as they are"
+)
+AT_TOKENS = (
+    "conditions hold for {} tokens whose cosine is {:.4g} where the stream begins, of q = {:.4g}"
+)
+
+
+# -- the result ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class TransformerShaping(Shaping):
+    """A transformer at the edge.
+
+    ``weights``: {residual Sum: (shortcut, branch) amplitudes}; ``query_key_scale``: the factor of
+    the ``sigma_w`` of all queries; ``identity`` and ``centre``: those of the attentions, and
+    ``value_gains``: {the Affine that reads the heads: its sigma_w}, of networks without shortcuts.
+    """
+
+    weights: dict[Node, tuple[float, float]] = field(default_factory=dict)
+    query_key_scale: float = 1.0
+    identity: float | None = None
+    centre: float | None = None
+    value_gains: dict[Node, float] = field(default_factory=dict)
+    start: Start = None  # pyright: ignore[reportAssignmentType]  # fields after ones with defaults need one
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        """By the kernel calculus on the shaped network."""
+        return Stream.of(self.network, self.start).measured
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumptions of the kernel calculus on the stream, and those of the method."""
+        return (*self.warnings, *Stream.of(self.network, self.start).values.assumptions)
+
+    @property
+    def scales(self) -> list[tuple[str, str]]:
+        """(name, value) of every constant besides those of activations."""
+        rows = []
+        for text, blocks in (("attention", True), ("MLP", False)):
+            pairs = {
+                pair for node, pair in self.weights.items() if (node in self._attending) is blocks
+            }
+            rows += [
+                (f"residual weights, {text}", f"shortcut {one:.10g}, branch {two:.10g}")
+                for one, two in sorted(pairs)
+            ]
+        if self.identity is not None:
+            rows += [("identity", f"{self.identity:.10g}"), ("centre", f"{self.centre:.10g}")]
+        if self.value_gains:
+            gains = list(self.value_gains.values())
+            rows.append(
+                ("value gain", f"{gains[0]:.10g} (first) ... {gains[-1]:.10g} (last)")
+                if len(gains) > 1
+                else ("value gain", f"{gains[0]:.10g}")
+            )
+        return [*rows, ("query-key scale", f"{self.query_key_scale:.10g}")]
+
+    @cached_property
+    def _attending(self) -> set[Node]:
+        return {block.node for block in parts_of(self.network).attending}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data, with a versioned schema."""
+        return super().to_dict() | {
+            "residual_weights": {str(node): list(pair) for node, pair in self.weights.items()},
+            "query_key_scale": self.query_key_scale,
+            "identity": self.identity,
+            "centre": self.centre,
+            "value_gains": {str(node): gain for node, gain in self.value_gains.items()},
+        }
+
+    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
+        """A copy of a PyTorch model with the constants in its initial weights.
+
+        The layer that ends a residual branch is multiplied by the branch's weight over that which
+        it had, and queries by the query-key scale, so that the copy computes what ``network`` does
+        at initialisation. ``model``: the one that :func:`kcalc.read` read, at initialisation;
+        ``example_inputs`` may be left out if this very object was read before. No ``options``.
+
+        Raises: KcalcError for shapings that change more than such weights (activations, attention
+        without shortcuts, shortcut weights), and for branches that end in a norm.
+        """
+        from ..interchange.read import last_reading, read
+        from ..interchange.torch_model.scaled import scaled_copy
+
+        if options:
+            raise unknown("option of apply_to", next(iter(options)), ())
+        factors = self._factors()
+        reading = None if example_inputs else last_reading(model)
+        return scaled_copy(model, reading or read(model, *example_inputs), factors)
+
+    def _factors(self) -> dict[Node, float]:
+        """{Affine node: what its weights are multiplied by}."""
+        parts = parts_of(self.original)
+        if not parts.blocks or self.original.activations != self.network.activations:
+            raise KcalcError(
+                "apply_to multiplies initial weights, and this shaping changes activations or "
+                "attention; build the model from .network, or write it with .export('json')"
+            )
+        factors = {a.queries: self.query_key_scale for a in parts.attentions}
+        for block in parts.blocks:
+            along, through = self.weights[block.node]
+            last = block.branch
+            while self.original.layer(last).passes:
+                (last,) = self.original.parents(last)
+            if not isinstance(self.original.layer(last), Affine) or along != block.weights[0]:
+                raise KcalcError(
+                    f"node {block.node!r}: its shortcut weight changes or its branch does not end "
+                    f"in an Affine layer, so that no weights of the model can be multiplied; "
+                    f"build the model from .network"
+                )
+            factors[last] = through / float(block.weights[1])
+        return {node: factor for node, factor in factors.items() if factor != 1}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw q and the token cosine along the stream, before and after."""
+        from .token_plots import stream_figure
+
+        before = self._before(lambda net: Stream.of(net, self.start).profile())
+        profiles = {"before": before, "after": Stream.of(self.network, self.start).profile()}
+        return stream_figure({k: v for k, v in profiles.items() if v is not None}, ax)
+
+
+# -- the method ------------------------------------------------------------------------------------
+
+
+@shaping_method(
+    "edge",
+    Record(
+        "Transformers: residual weights, value and query-key scales from the growth of the stream, "
+        "the slope of the token map, gradients and scores; shaped attention where there are no "
+        "shortcuts.",
+        {
+            "growth": "q of the stream at its end over q at its beginning; default 2 where sums "
+            "are plain and norms stand in branches",
+            "token_slope": "slope of the token map at equal tokens; default 1",
+            "gradient_mean": "squared gradient of one token at the end of the stream, summed over "
+            "the tokens at its beginning, relative to q",
+            "gradient_difference": "the same of its differences between tokens",
+            "score_variance": "variance of attention scores, mean over layers; default: as it is",
+            "centre": "networks without shortcuts: what is taken off softmax, as a multiple of "
+            "the mean over tokens, 0 or 1; default the network's own",
+            "mlp": "activations: keep, dks or tat; default keep, without shortcuts dks",
+            "zeta": "of mlp dks: bound on the slopes of all C maps at c = 1 with tokens left "
+            "alone, > 1; default 1.5",
+            "tokens": "number of tokens of an input; default 128",
+            "token_cosine": "cosine of two tokens of an input; default 0",
+        },
+    ),
+    takes_option=False,
+    attention=True,
+)
+def edge(
+    network: Network,
+    activation: Any = None,
+    growth: float | None = None,
+    token_slope: float | None = None,
+    gradient_mean: float | None = None,
+    gradient_difference: float | None = None,
+    score_variance: float | None = None,
+    centre: float | None = None,
+    mlp: str | None = None,
+    zeta: float = 1.5,
+    tokens: int = TOKENS,
+    token_cosine: float = 0.0,
+) -> TransformerShaping:
+    """Put a transformer at the edge: constants of its attentions and residual sums from targets.
+
+    Conditions are those of the stream, from the entry of the first block to the last block, for
+    ``tokens`` tokens of cosine ``token_cosine`` at the input of the network:
+
+    - ``growth``: q at the last residual sum over q at the entry;
+    - ``token_slope``: R'(1), the slope of the token map at equal tokens;
+    - ``gradient_mean``, ``gradient_difference``: the two modes of the squared gradient of a token
+      at the end, ``mean`` and ``difference`` of :func:`kcalc.gradients` at the entry, times q at
+      the entry over q at the end;
+    - ``score_variance``: the variance of a score within its row, mean over attentions.
+
+    With shortcuts, the constants are the branch weights of all attentions, those of all other
+    residual blocks, and the query-key scale, a factor of the ``sigma_w`` of all queries: as many
+    targets may be given. The default is ``growth=2`` (where every norm stands in a branch, so that
+    the stream can grow; ``gradient_mean=1.1`` elsewhere) and ``token_slope=1``. Sums whose squared
+    weights add up to 1 keep that, others keep their shortcut weight. Other weights are left alone.
+
+    Without shortcuts attention becomes ``a I + A - c 1 1^T / T``: ``sigma_w = 1`` and
+    ``sigma_b = 0`` everywhere, the output maps have value gains that keep q = 1 for these tokens,
+    and activations are shaped by DKS (``zeta``) or TAT. With ``centre=0`` the constant a follows
+    from ``token_slope``. With ``centre=1`` the slope at equal tokens is that of the MLPs alone, and
+    a is the network's own ``identity``, or 1.
+
+    Causal masks, windows and rotary embeddings stay in the network, but constants are computed
+    without them, a heuristic that ``assumptions`` names.
+
+    Returns: a TransformerShaping. Raises: KcalcError for bad targets, networks without attention or
+    of another structure; UnreachableTarget saying what is within reach. [Noci et al. 2023; He et
+    al. 2023; Cowsik et al. 2024]
+    """
+    given = {
+        "growth": growth,
+        "token_slope": token_slope,
+        "gradient_mean": gradient_mean,
+        "gradient_difference": gradient_difference,
+        "score_variance": score_variance,
+    }
+    targets = {NAMES[k]: _positive(v, k) for k, v in given.items() if v is not None}
+    count = whole(tokens, "tokens", 2)
+    cosine = one_number(token_cosine, "token_cosine")
+    network = two_by_two(network)
+    parts = parts_of(network)
+    if mlp is not None and (not isinstance(mlp, str) or mlp not in MLPS):
+        raise unknown("treatment of activations", mlp, MLPS)
+    apart = tells_apart(network, count)
+    notes = [Assumption("network", APART.format(apart), "heuristic")] if apart else []
+    options = {k: v for k, v in given.items() if v is not None} | {"tokens": count}
+    options |= {"token_cosine": cosine} if cosine else {}
+    if parts.blocks:
+        if centre is not None:
+            raise KcalcError(
+                "centre is for attention without shortcuts, and this network has residual blocks"
+            )
+        request = Request(network, parts, start_of(network, parts, count, cosine), targets)
+        return _with_shortcuts(request, activation, mlp or "keep", zeta, options, notes)
+    request = Request(network, parts, Start(count, 1.0, cosine), targets)
+    return _without_shortcuts(request, activation, (mlp or "dks", zeta, centre), options, notes)
+
+
+def _positive(value: Any, name: str) -> float:
+    number = as_number(value, name)
+    if getattr(number, "free_symbols", None) or not 0 < number < math.inf:
+        raise KcalcError(f"{name} must be a number > 0, got {value}")
+    return float(number)
+
+
+# -- with shortcuts --------------------------------------------------------------------------------
+
+
+def _with_shortcuts(
+    request: Request,
+    activation: Any,
+    mlp: str,
+    zeta: float,
+    options: dict[str, Any],
+    notes: list[Assumption],
+) -> TransformerShaping:
+    network, by_node, edits = _activated(request, activation, mlp, zeta)
+    given, request = request.network, replace(request, network=network)
+    system = Ratios(request)
+    found = system.solved()
+    shaped, scale = system.built(found), system.scale(found)
+    parts = request.parts
+    new = {b.node: b.weights for b in parts_of(shaped).blocks}
+    weights = {n: (float(new[n][0]), float(new[n][1])) for n in shaped if n in new}
+    edits += [
+        f"{b.node}: weights {b.weights[0]}, {b.weights[1]} -> shortcut {weights[b.node][0]:.10g}, "
+        f"branch {weights[b.node][1]:.10g}"
+        for b in parts.blocks
+    ]
+    edits += _scores_changed(parts, scale)
+    return TransformerShaping(
+        "edge",
+        options | ({} if mlp == "keep" else {"mlp": mlp} | _zeta(mlp, zeta)),
+        given,
+        shaped,
+        ConstantsTable(by_node),
+        {},
+        system.targets,
+        tuple(edits),
+        warnings=(*notes, _about(request.start)),
+        weights=weights,
+        query_key_scale=scale,
+        start=request.start,
+    )
+
+
+def _zeta(mlp: str, zeta: float) -> dict[str, float]:
+    return {"zeta": float(zeta)} if mlp == "dks" else {}
+
+
+def _about(start: Start) -> Assumption:
+    text = AT_TOKENS.format(start.tokens, start.cosine, start.q)
+    return Assumption("network", text, "convention")
+
+
+def _scores_changed(parts: Parts, scale: float) -> list[str]:
+    if scale == 1:
+        return []
+    return [f"{a.queries}: sigma_w times {scale:.10g}" for a in parts.attentions]
+
+
+def _activated(
+    request: Request, activation: Any, mlp: str, zeta: float
+) -> tuple[Network, dict[Node, Constants], list[str]]:
+    """The network with its activations kept, or shaped each by itself, and the edits.
+
+    Raises: KcalcError where an activation to be shaped does not see q = 1.
+    """
+    network = request.network
+    if activation is not None:
+        phi = resolve(activation)
+        network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), phi))
+    phis = {node: network.layer(node).activation for node in network.nodes_of(Nonlinear)}
+    if mlp == "keep":
+        return network, {node: Constants(phi) for node, phi in phis.items()}, []
+    slope = as_number(zeta, "zeta")
+    if mlp != "dks" or getattr(slope, "free_symbols", None) or not slope > 1:
+        raise KcalcError(
+            f"with shortcuts, activations are kept or shaped by mlp='dks' to C'(1) = zeta > 1, "
+            f"got mlp={mlp!r}, zeta={zeta}"
+        )
+    solved = {phi: constants_for(phi, float(slope)) for phi in dict.fromkeys(phis.values())}
+    by_node = {node: solved[phi] for node, phi in phis.items()}
+    plain = {n: 1.0 for node in phis for n in network.parents(node)}
+    network = with_sigmas(network, plain)
+    network = replace_activations(network, {n: k.transformed for n, k in by_node.items()})
+    level = Stream.of(network, request.start).level()
+    if abs(level - 1) > LEVEL_KEPT:
+        raise KcalcError(
+            f"an activation sees q = {level:.6g}, and mlp='dks' needs 1: put a norm in front of "
+            f"every MLP"
+        )
+    edits = [f"{node}: sigma_w -> 1" for node in plain]
+    edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    return network, by_node, edits
+
+
+# -- without shortcuts -----------------------------------------------------------------------------
+
+
+def _without_shortcuts(
+    request: Request,
+    activation: Any,
+    chosen: tuple[str, float, float | None],
+    options: dict[str, Any],
+    notes: list[Assumption],
+) -> TransformerShaping:
+    mlp, zeta, centre = chosen
+    for name in (GROWTH, MEAN):
+        if name in request.targets:
+            raise KcalcError(
+                f"{name} is a target of networks with shortcuts; without them value gains keep "
+                f"q = 1, and zeta bounds the gradients of the MLPs"
+            )
+    if mlp == "keep":
+        raise KcalcError(
+            "without shortcuts the activations must keep q = 1 and bounded slopes: use mlp='dks' "
+            "or mlp='tat'"
+        )
+    plain, changes = prepared(request.network, activation)
+    alone = tokens_alone(stream(plain, request.parts))
+    local = dks(alone, zeta=zeta) if mlp == "dks" else tat(alone)
+    by_node = local.constants.by_node
+    shaped = replace_activations(plain, {n: k.transformed for n, k in by_node.items()})
+    start = start_of(shaped, request.parts, request.start.tokens, request.start.cosine)
+    system = Skipless(replace(request, network=shaped, start=start), centre)
+    found = system.solved()
+    network, (identity, scale) = system.built(found), system.constants(found)
+    gains = {a.output: float(network.layer(a.output).sigma_w) for a in request.parts.attentions}
+    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
+    edits += [
+        f"{a.node}: identity {identity:.10g}, centre {system.centre:g}"
+        for a in request.parts.attentions
+    ]
+    edits += [f"{node}: sigma_w 1 -> {gain:.10g}" for node, gain in gains.items()]
+    return TransformerShaping(
+        "edge",
+        options | {"mlp": mlp} | _zeta(mlp, zeta) | ({} if centre is None else {"centre": centre}),
+        request.network,
+        network,
+        ConstantsTable(by_node),
+        {},
+        {LEVEL: 1.0} | system.targets,
+        (*changes, *edits, *_scores_changed(request.parts, scale)),
+        warnings=(*notes, _about(start), *local.warnings),
+        query_key_scale=scale,
+        identity=identity,
+        centre=system.centre,
+        value_gains=gains,
+        start=start,
+    )

@@ -1,0 +1,269 @@
+"""The parts of a transformer that have constants: its attentions, their maps, its residual sums."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..calculi.attention.exchangeable import unlike
+from ..foundation.errors import KcalcError
+from ..network.layers import (
+    Affine,
+    Attend,
+    BatchNorm,
+    Identity,
+    Input,
+    Normalisation,
+    Pool,
+    Sum,
+)
+from ..network.network import Network, sum_weights
+from .advice import advised
+from .residual_blocks import ResidualBlock, needed, residual_blocks
+
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An Attend node, the Affine layers that make its queries, keys and values, and its output map.
+
+    ``source``: the node that queries, keys and values are made of; ``normed``: whether queries or
+    keys are normalised, so that their weights have no scale.
+    """
+
+    node: Node
+    queries: Node
+    keys: Node
+    values: Node
+    output: Node
+    source: Node
+    normed: bool
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a transformer.
+
+    ``entry``: the node in front of the first block; ``end``: the last node of the stream, with the
+    norm behind it; ``attending`` and ``others``: residual blocks whose branches have attention, and
+    all others. A network without shortcuts around its attentions has no blocks.
+    """
+
+    entry: Node
+    end: Node
+    attentions: tuple[Attention, ...]
+    attending: tuple[ResidualBlock, ...]
+    others: tuple[ResidualBlock, ...]
+
+    @property
+    def blocks(self) -> tuple[ResidualBlock, ...]:
+        """All residual blocks."""
+        return self.attending + self.others
+
+
+def parts_of(network: Network) -> Parts:
+    """The parts of a transformer.
+
+    Raises: KcalcError for networks without attention, cross-attention, BatchNorm, some attentions
+    with shortcuts and some without, and sums of three or more addends around attention.
+    """
+    if not network.nodes_of(Attend):
+        others = [advised(f"; use method={name!r}", name) for name in ("dks", "residual_weights")]
+        raise KcalcError(
+            f"shaping to the edge is for networks with attention, and this one has none"
+            f"{next((words for words in others if words), '')}"
+        )
+    if found := network.nodes_of(BatchNorm):
+        raise KcalcError(
+            f"node {found[0]!r} is a BatchNorm, which has no rule over tokens; drop it with "
+            f"net.without_normalization(kc.layers.BatchNorm)"
+        )
+    attentions = tuple(_attention(network, node) for node in network.nodes_of(Attend))
+    blocks = residual_blocks(network)
+    inside = {block.node: _branch(network, block) for block in blocks}
+    attending = tuple(b for b in blocks if any(a.node in inside[b.node] for a in attentions))
+    held = [a for a in attentions if any(a.node in inside[b.node] for b in attending)]
+    below = _below(network, attentions[0].node)
+    if not attending:
+        sums = [node for node in network.nodes_of(Sum) if node in below]
+        if sums:
+            raise KcalcError(
+                f"the Sum at node {sums[0]!r} is no residual block of two addends, so that its "
+                f"weights have no rule; write it as sums of a stream and a branch of it"
+            )
+        end = network.outputs[0]
+        return Parts(attentions[0].source, _with_tokens(network, end), attentions, (), ())
+    if len(held) < len(attentions):
+        bare = next(a for a in attentions if a not in held)
+        raise KcalcError(
+            f"node {bare.node!r} attends outside of all residual blocks, and "
+            f"{held[0].node!r} inside of one; shape the two parts of the network by themselves"
+        )
+    order = {node: k for k, node in enumerate(network)}
+    first = min(blocks, key=lambda b: order[b.node])
+    outer = [b for b in blocks if not any(b.node in inside[o.node] for o in blocks)]
+    others = tuple(b for b in outer if b not in attending)
+    last = max(attending + others, key=lambda b: order[b.node]).node
+    return Parts(first.entry, _normed_end(network, last), attentions, attending, others)
+
+
+def _attention(network: Network, node: Node) -> Attention:
+    ways = [_way(network, parent) for parent in network.parents(node)]
+    maps = [next((n for n in way if isinstance(network.layer(n), Affine)), None) for way in ways]
+    common = next((n for n in ways[0] if all(n in way for way in ways)), None)
+    if common is None or None in maps or any(m == common for m in maps):
+        raise KcalcError(
+            f"node {node!r} takes queries, keys and values from different feature maps or without "
+            f"Affine layers of their own, for which method 'edge' has no rule"
+        )
+    normed = any(
+        isinstance(network.layer(n), Normalisation)
+        for way, m in zip(ways[:2], maps[:2], strict=True)
+        for n in way[: way.index(m)]
+    )
+    readers = [n for n, _, parents in network.steps() if node in parents]
+    if len(readers) != 1 or not isinstance(network.layer(readers[0]), Affine):
+        raise KcalcError(
+            f"node {node!r}: its heads must be read by one Affine layer, whose scale is shaped"
+        )
+    return Attention(node, maps[0], maps[1], maps[2], readers[0], common, normed)
+
+
+def _way(network: Network, node: Node) -> list[Node]:
+    """The node and the nodes before it, as long as each reads one other."""
+    way = [node]
+    while len(above := network.parents(way[-1])) == 1:
+        way.append(above[0])
+    return way
+
+
+def _branch(network: Network, block: ResidualBlock) -> set[Node]:
+    """The nodes of a block's branch, without its entry."""
+    inside, waiting = set(), [block.branch]
+    while waiting:
+        node = waiting.pop()
+        if node != block.entry and node not in inside:
+            inside.add(node)
+            waiting.extend(network.parents(node))
+    return inside
+
+
+def _below(network: Network, start: Node) -> set[Node]:
+    """The nodes that a node reaches, itself included."""
+    reached = {start}
+    for node, _, parents in network.steps():
+        if not reached.isdisjoint(parents):
+            reached.add(node)
+    return reached
+
+
+def _with_tokens(network: Network, node: Node) -> Node:
+    """The last node on the way to ``node`` that has tokens."""
+    pools = [n for n in _way(network, node) if isinstance(network.layer(n), Pool)]
+    return network.parents(pools[-1])[0] if pools else node
+
+
+def _normed_end(network: Network, node: Node) -> Node:
+    """The node, or the norm that alone reads it."""
+    readers = [n for n, _, parents in network.steps() if node in parents]
+    one = len(readers) == 1 and isinstance(network.layer(readers[0]), Normalisation)
+    return readers[0] if one else node
+
+
+def stream(network: Network, parts: Parts) -> Network:
+    """The network from ``entry``, which becomes its Input, to ``end``, all tokens alike.
+
+    Masks, windows and positions of attention are taken off.
+
+    Raises: KcalcError where a node behind the entry reads one before it.
+    """
+    steps = []
+    for node, layer, parents in network.steps():
+        if node == parts.entry:
+            steps.append((node, Input(), ()))
+        elif isinstance(layer, Attend):
+            steps.append((node, _alike(layer), parents))
+        else:
+            steps.append((node, layer, parents))
+    made = needed(steps, (parts.end,))
+    if len(made.inputs) > 1:
+        other = next(node for node in made.inputs if node != parts.entry)
+        raise KcalcError(
+            f"nodes behind {parts.entry!r}, the entry of the first block, also read {other!r}; "
+            f"cut the network there"
+        )
+    return made
+
+
+def _alike(layer: Attend) -> Attend:
+    return replace(
+        layer,
+        causal=False,
+        window=None,
+        chunk=None,
+        rotary=None,
+        alibi=False,
+        wide=None,
+        relative=None,
+    )
+
+
+def tells_apart(network: Network, tokens: int) -> str:
+    """What in a network tells as many tokens apart, in words; empty where nothing does."""
+    found = (unlike(op, tokens) for _, op, _ in network.operations)
+    return next((words for words in found if words), "")
+
+
+def two_by_two(network: Network) -> Network:
+    """The network with sums of a stream and several branches of it written as sums of two.
+
+    ``x + f + g`` is ``(x + f) + g``; the last sum has the node of all.
+    """
+    steps: list[Any] = []
+    for node, layer, parents in network.steps():
+        below = _stream_of(network, parents) if isinstance(layer, Sum) else None
+        if not isinstance(layer, Sum) or below is None or len(parents) < 3:
+            steps.append((node, layer, parents))
+            continue
+        weights = dict(zip(parents, sum_weights(layer, len(parents)), strict=True))
+        branches, weight = [p for p in parents if p != below], weights[below]
+        for k, branch in enumerate(branches, 1):
+            name = node if k == len(branches) else (node, k)
+            steps.append((name, Sum((weight, weights[branch])), (below, branch)))
+            below, weight = name, 1
+    return Network.from_steps(steps, network.outputs)
+
+
+def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
+    """The addend that all others are made of; None where there is none."""
+    ways = [_above(network, parent) for parent in parents]
+    return next((p for p in parents if all(p in way for way in ways)), None)
+
+
+def _above(network: Network, node: Node) -> set[Node]:
+    """The node and all nodes before it."""
+    inside, waiting = set(), [node]
+    while waiting:
+        if (one := waiting.pop()) not in inside:
+            inside.add(one)
+            waiting.extend(network.parents(one))
+    return inside
+
+
+def tokens_alone(network: Network) -> Network:
+    """The network whose tokens read themselves alone: every attention passes its values on."""
+    steps = [
+        (node, Identity(), parents[2:]) if isinstance(layer, Attend) else (node, layer, parents)
+        for node, layer, parents in network.steps()
+    ]
+    return needed(steps, network.outputs)
+
+
+def with_sigmas(network: Network, sigmas: dict[Node, Any]) -> Network:
+    """The network with other ``sigma_w`` of some Affine layers."""
+    return network.map_layers(
+        lambda node, layer: replace(layer, sigma_w=sigmas[node]) if node in sigmas else layer,
+        Affine,
+    )

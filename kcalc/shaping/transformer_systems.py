@@ -1,0 +1,321 @@
+"""Equations of the constants of transformers, and their solutions."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..foundation.errors import KcalcError, UnreachableTarget
+from ..network.layers import Attend, Normalisation
+from ..network.network import Network, is_normalised
+from .advice import advised
+from .residual_blocks import with_residual_weights
+from .tokens import with_norms
+from .transformer_parts import Parts, stream, with_sigmas
+from .transformer_stream import (
+    DIFFERENCE,
+    GROWTH,
+    MEAN,
+    SLOPE,
+    VARIANCE,
+    Start,
+    Stream,
+)
+
+Node = Hashable
+ORDER = (GROWTH, MEAN, SLOPE, DIFFERENCE, VARIANCE)
+SHIFTS = ((0.0, 0.0), (-1.0, 0.0), (0.0, -1.5), (-2.0, 0.5), (1.0, 0.0))  # of where to start
+SOLVED = 1e-9
+FARTHEST, FAR, NEAR = 30.0, 1e3, 10.0
+EVALUATIONS = 60
+TIGHT = 1e-6
+ZETAS = (1.2, 1.5, 2.0)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: the network, its parts, where its stream begins, and the targets."""
+
+    network: Network
+    parts: Parts
+    start: Start
+    targets: Mapping[str, float]
+
+    def scaled(self, network: Network, factor: float) -> Network:
+        """The network with the sigma of all queries multiplied."""
+        queries = {a.queries for a in self.parts.attentions}
+        return with_sigmas(network, {n: float(network.layer(n).sigma_w) * factor for n in queries})
+
+    def check_scores(self) -> None:
+        """Raise KcalcError where the scale of scores is not that of weights."""
+        for a in self.parts.attentions:
+            if a.normed:
+                raise KcalcError(
+                    f"node {a.node!r} reads normalised queries or keys, so that the scales of "
+                    f"their weights do not count; leave score_variance out, and set "
+                    f"kc.layers.Attend(scale=...)"
+                )
+
+
+class System(ABC):
+    """Constants of a transformer as functions of unknowns, the logarithms of positive numbers."""
+
+    request: Request
+    targets: dict[str, float]
+
+    @abstractmethod
+    def built(self, x: Any) -> Network:
+        """The network of the unknowns."""
+
+    @abstractmethod
+    def begin(self) -> list[float]:
+        """Unknowns to start from, as many as targets."""
+
+    @abstractmethod
+    def check_reach(self) -> None:
+        """Raise UnreachableTarget, saying what is in reach, where targets are not."""
+
+    def at(self, x: Any) -> Stream:
+        """The stream of the unknowns."""
+        return Stream.of(self.built(x), self.request.start)
+
+    def misses(self, x: Any) -> Any:
+        """log(value / target) of every target."""
+        if np.abs(x).max(initial=0.0) > FARTHEST:
+            return np.full(len(x), FAR)
+        found = self.at(x)
+        return np.array([math.log(found[name] / value) for name, value in self.targets.items()])
+
+    def solved(self) -> Any:
+        """The unknowns that meet the targets. Raises: UnreachableTarget with what is in reach."""
+        from scipy.optimize import root
+
+        start = np.array(self.begin(), dtype=float)
+        for number, shift in enumerate(SHIFTS if len(start) else ()):
+            moved = start + np.array([*shift, 0.0, 0.0])[: len(start)]
+            with np.errstate(all="ignore"):
+                x = root(self.misses, moved, tol=1e-13, options={"maxfev": EVALUATIONS}).x
+            if np.abs(self.misses(x)).max() < SOLVED and np.abs(x - start).max() < NEAR:
+                return x
+            if number == 0:
+                self.check_reach()
+        if not len(start):
+            return start
+        asked = ", ".join(f"{name} = {value:g}" for name, value in self.targets.items())
+        raise UnreachableTarget(
+            f"no constants were found with {asked}; give fewer targets, and read the others from "
+            f"the values of the result"
+        )
+
+
+class Ratios(System):
+    """Branch over shortcut weight of attentions and of other blocks, and the scale of queries.
+
+    The targets come with defaults for those of weights.
+
+    Raises: KcalcError for more targets than constants, and a growth where norms keep q.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        parts = request.parts
+        self.groups = [blocks for blocks in (parts.attending, parts.others) if blocks]
+        between = [b.entry for b in parts.blocks if b.entry != parts.entry]
+        normed = [n for n in between if isinstance(request.network.layer(n), Normalisation)]
+        if GROWTH in request.targets and normed:
+            raise KcalcError(
+                f"the stream passes the norm at node {normed[0]!r}, so that it cannot grow; give "
+                f"gradient_mean instead of growth"
+            )
+        self.grows = not normed and not all(is_normalised(tuple(b.weights)) for b in parts.blocks)
+        self.targets = self._completed(dict(request.targets))
+
+    def built(self, x: Any) -> Network:
+        """The network of the unknowns."""
+        along: dict[Node, float] = {}
+        through: dict[Node, float] = {}
+        for log_ratio, blocks in zip(x, self.groups, strict=False):
+            ratio = math.exp(log_ratio)
+            for block in blocks:
+                kept = not is_normalised(tuple(block.weights))
+                own = float(block.weights[0]) if kept else 1 / math.hypot(1, ratio)
+                along[block.node], through[block.node] = own, own * ratio
+        made = with_residual_weights(self.request.network, along, through)
+        return self.request.scaled(made, self.scale(x))
+
+    def scale(self, x: Any) -> float:
+        """The factor of the queries."""
+        return math.exp(x[-1]) if len(x) > len(self.groups) else 1.0
+
+    def _completed(self, targets: dict[str, float]) -> dict[str, float]:
+        own = [name for name in targets if name != VARIANCE]
+        first = {GROWTH: 2.0} if self.grows else {MEAN: 1.1}
+        for default, names in ((first, (GROWTH, MEAN)), ({SLOPE: 1.0}, (SLOPE, DIFFERENCE))):
+            if len(own) < len(self.groups) and not any(name in targets for name in names):
+                targets |= default
+                own += default
+        most = len(self.groups) + 1
+        if len(targets) > most or (VARIANCE in targets and len(own) >= most):
+            raise KcalcError(
+                f"{len(targets)} targets are more than the {most} constants that this network has "
+                f"(a weight for each of {len(self.groups)} kinds of branches, and the query-key "
+                f"scale); leave out one of {', '.join(targets)}"
+            )
+        if len(targets) > len(self.groups):
+            self.request.check_scores()
+        return {name: targets[name] for name in ORDER if name in targets}
+
+    def begin(self) -> list[float]:
+        """Ratios with which all branches together add the growth wanted, or the stream itself."""
+        blocks = self.request.parts.blocks
+        values = self.at([-FARTHEST] * len(self.groups)).values
+        share = max(float(values[b.branch].q1) / float(values[b.shortcut].q1) for b in blocks)
+        wanted = self.targets.get(GROWTH, 2.0)
+        total = wanted - 1 if wanted > 1 else 1.0
+        level = 0.5 * math.log(total / (len(blocks) * max(share, 1e-300)))
+        return [*[level] * len(self.groups), 0.0][: len(self.targets)]
+
+    def check_reach(self) -> None:
+        """Raise UnreachableTarget for the first target, or for the second at the first."""
+        names = list(self.targets)
+        first = names[0]
+        ends = [self.at([x] * len(self.groups))[first] for x in (-12.0, *np.arange(-6.0, 5.0))]
+        low, high = min(ends), max(ends)
+        if not low < self.targets[first] < high:
+            raise UnreachableTarget(
+                f"{first} = {self.targets[first]:g} is out of reach: from small to large branches "
+                f"it is {low:.6g} to {high:.6g}"
+            )
+        if len(self.groups) == 2 and len(names) > 1 and names[1] in (SLOPE, DIFFERENCE):
+            found = [self._emphasised(group, names) for group in (0, 1)]
+            reach = [value for value in found if value is not None]
+            wanted = self.targets[names[1]]
+            if len(reach) == 2 and not min(reach) < wanted * (1 - TIGHT) < max(reach) - 2 * TIGHT:
+                steeper = (
+                    advised(f"; mlp='dks' with zeta={z:g} reaches it", "edge", mlp="dks", zeta=z)
+                    for z in ZETAS
+                )
+                raise UnreachableTarget(
+                    f"{names[1]} = {wanted:g} is out of reach where {first} = "
+                    f"{self.targets[first]:g}: it is {found[0]:.6g} with branches of attention "
+                    f"alone and {found[1]:.6g} with those of MLPs alone"
+                    f"{next((words for words in steeper if words), '')}"
+                )
+
+    def _emphasised(self, group: int, names: list[str]) -> float | None:
+        """The second target where the first is met by one kind of branches alone."""
+        from scipy.optimize import brentq
+
+        def unknowns(x: float) -> list[float]:
+            return [x if k == group else -FARTHEST for k in range(2)]
+
+        def miss(x: float) -> float:
+            return math.log(self.at(unknowns(x))[names[0]] / self.targets[names[0]])
+
+        if miss(-12.0) * miss(6.0) > 0:
+            return None
+        x: Any = brentq(miss, -12.0, 6.0, xtol=1e-9)
+        return self.at(unknowns(float(x)))[names[1]]
+
+
+class Skipless(System):
+    """Attention ``a I + A - c 1 1^T / T`` without shortcuts, with gains that keep q = 1.
+
+    Unknowns are a, where ``c = 0``, and the scale of queries, where there is a score variance.
+
+    Raises: KcalcError for attention that is no plain softmax, another centre than 0 or 1, and
+    targets that no constant meets.
+    """
+
+    def __init__(self, request: Request, centre: float | None) -> None:
+        self.request = request
+        layers = [(a, request.network.layer(a.node)) for a in request.parts.attentions]
+        for attention, op in layers:
+            if op.normaliser != "softmax" or op.sink:
+                raise KcalcError(
+                    f"node {attention.node!r} is no plain softmax, to which identity and centre "
+                    f"belong; use normaliser='softmax' and sink=False"
+                )
+        own = {float(op.centre) for _, op in layers} if centre is None else {centre}
+        if own not in ({0}, {1}):
+            raise KcalcError(
+                f"centre must be 0 or 1, the same for all attentions, got "
+                f"{', '.join(f'{c:g}' for c in sorted(own))}"
+            )
+        self.centre = own.pop()
+        self.identity = next((float(op.identity) for _, op in layers if op.identity != 0), 1.0)
+        self.targets = self._completed(dict(request.targets))
+
+    def _completed(self, targets: dict[str, float]) -> dict[str, float]:
+        asked = [name for name in (SLOPE, DIFFERENCE) if name in targets]
+        if self.centre == 0:
+            if len(asked) > 1:
+                raise KcalcError(
+                    "token_slope and gradient_difference are targets of one constant, the "
+                    "identity; give one of them"
+                )
+            targets |= {} if asked else {SLOPE: 1.0}
+        elif asked:
+            near = self.at([0.0] * (VARIANCE in targets))[asked[0]]
+            raise UnreachableTarget(
+                f"with centre=1 nearly equal tokens stay as they are in attention, and the "
+                f"{asked[0]} is that of the MLPs, {near:.6g}, whatever the identity: choose zeta, "
+                f"or centre=0"
+            )
+        if VARIANCE in targets:
+            self.request.check_scores()
+        return {name: targets[name] for name in ORDER if name in targets}
+
+    def constants(self, x: Any) -> tuple[float, float]:
+        """The identity and the scale of queries."""
+        known = list(x)
+        a = math.exp(known.pop(0)) if self.centre == 0 else self.identity
+        return a, math.exp(known[0]) if known else 1.0
+
+    def built(self, x: Any) -> Network:
+        """The network of the unknowns, its value gains by one fold with norms behind them."""
+        a, scale = self.constants(x)
+        made = self.request.network.map_layers(
+            lambda node, layer: replace(layer, identity=a, centre=self.centre), Attend
+        )
+        made = self.request.scaled(made, scale)
+        outputs = [attention.output for attention in self.request.parts.attentions]
+        values = Stream(
+            with_norms(stream(made, self.request.parts), outputs),
+            self.request.parts,
+            self.request.start,
+        ).values
+        return with_sigmas(made, {n: float(values[n].q1) ** -0.5 for n in outputs})
+
+    def begin(self) -> list[float]:
+        """The identity whose slopes, those of equal tokens, and the MLPs' make the target."""
+        count = len(self.request.parts.attentions)
+        at = math.log(100.0)
+        ends = self.at([at, 0.0][: len(self.targets)]) if self.centre == 0 else self.at([])
+        found = []
+        if self.centre == 0:
+            name = next(name for name in (SLOPE, DIFFERENCE) if name in self.targets)
+            mlps = ends[name] * 1.01 ** (2 * count)
+            ratio = (mlps / self.targets[name]) ** (0.5 / count) - 1
+            found.append(-math.log(ratio) if ratio > 0 else 5.0)
+        if VARIANCE in self.targets:
+            found.append(0.5 * math.log(self.targets[VARIANCE] / ends[VARIANCE]))
+        return found
+
+    def check_reach(self) -> None:
+        """Raise UnreachableTarget, saying which slopes identities from 0.05 to 10^6 have."""
+        name = next(iter(self.targets))
+        if self.centre == 1:
+            return
+        rest = [0.0] * (len(self.targets) - 1)
+        low, high = (self.at([x, *rest])[name] for x in (-3.0, 14.0))
+        if not low < self.targets[name] < high:
+            raise UnreachableTarget(
+                f"{name} = {self.targets[name]:g} is out of reach: it is {low:.4g} to {high:.6g} "
+                f"for identities from 0.05 to 10^6; another zeta moves the upper end"
+            )

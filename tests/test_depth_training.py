@@ -1,0 +1,47 @@
+"""The transformers that benchmarks train in PyTorch are the networks of kcalc."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import kcalc as kc
+from benchmarks import depth_training
+
+
+@pytest.mark.parametrize("name", ["shaped, no shortcuts", "DeepNorm", "pre-norm"])
+def test_logits_are_those_of_the_jax_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depth_training, "BLOCKS", 2)
+    build, law, _ = depth_training.VARIANTS[name]
+    net = build()
+    model, other = depth_training.Transformer(net, law, 0), kc.to_jax(net, rolled=False)
+    ids = np.random.default_rng(0).integers(0, depth_training.CHARACTERS, (2, 64))
+    params = {
+        node: {
+            part: model.weights[str(node).replace(".", "_")].detach().numpy().reshape(array.shape)
+            if part == "weight"
+            else np.zeros(array.shape, np.float32)
+            for part, array in own.items()
+        }
+        for node, own in other.init(0, ids).items()
+    }
+    end = torch.tensor(np.asarray(other.apply(params, ids)).reshape(2, 64, -1))
+    with torch.no_grad():
+        expected = torch.nn.functional.rms_norm(end, (end.shape[-1],)) @ model.readout
+        torch.testing.assert_close(model(torch.tensor(ids)), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_runs_are_kept_and_go_on(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportMissingParameterType]
+    """Two steps and two more are the same as four at once."""
+    monkeypatch.setattr(depth_training, "BLOCKS", 1)
+    monkeypatch.setattr(depth_training, "EVERY", 2)
+    whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
+    depth_training.train("pre-norm", 1e-3, 0, 4, whole)
+    depth_training.train("pre-norm", 1e-3, 0, 2, parts)
+    assert not depth_training.is_done(parts, 4)
+    depth_training.train("pre-norm", 1e-3, 0, 4, parts)
+    assert depth_training.is_done(parts, 4)
+    first, second = (depth_training.runs_in(tmp_path)[k] for k in (0, 1))
+    assert first["loss"] == second["loss"] and first["steps"] == [0, 2, 4]
+    assert "| pre-norm | 0.001 | 0 |" in depth_training.table([first])
