@@ -38,6 +38,7 @@ from .attention.sampled import Sampling
 from .attention.structure import Tokens, read_tokens
 from .attention.values import several, token_covariance
 from .homogeneity import is_odd
+from .kernel import TokenReading
 from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
