@@ -16,7 +16,8 @@ from kcalc.network.layers import Opaque
 from .architectures import WIDTH, Architecture
 
 BATCHES, TOLERANCE = 8, 0.1
-DRAWS, PRECISION, SECONDS = (4, 64), 0.02, 8.0
+DRAWS, PRECISION, SECONDS = (4, 64), 0.02, 4.0
+LARGE = 50e6  # parameters, of models whose orthogonal weights take too long
 APART = 10_000  # of the seeds of weights from those of inputs
 
 
@@ -116,11 +117,13 @@ def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> Copy:
     network = getattr(shaping, "network", None)
     wanted = {} if network is None else predicted(network)
     node, width = watched_node(network, wanted) if network is not None else (None, 0)
+    large = sum(parameter.numel() for parameter in model.parameters()) > LARGE
+    law = {"weights": "gaussian_delta"} if large else {}
     ratios: list[float] = []
     start = time.process_time()
     for seed in range(DRAWS[1]):
         torch.manual_seed(APART + seed)
-        new = shaping.apply_to(model)
+        new = shaping.apply_to(model, **law)
         names = {new.kcalc_nodes[node]} if node in new.kcalc_nodes else set()
         run = Watched(new, names)
         with torch.no_grad():

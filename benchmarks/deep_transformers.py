@@ -26,7 +26,7 @@ COLUMNS = ("q", "token_cosine", "gradient_mean", "gradient_difference")
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deep_transformers")
     sizes = {"blocks": 48, "width": 768, "heads": 12, "tokens": 64, "sequences": 2}
-    for name, value in (sizes | {"draws": 12, "backward": 6, "seed": 0}).items():
+    for name, value in (sizes | {"draws": 13, "backward": 13, "seed": 0}).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()
 

@@ -282,14 +282,14 @@ def compared(model: Model, draws: int = DRAWS) -> tuple[list[Compared], bool]:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def rows_of(name: str, draws: int = DRAWS) -> list[tuple[str, ...]]:
+def rows_of(name: str) -> list[tuple[str, ...]]:
     """The lines of a model, in a process of its own."""
     (model,) = (m for m in MODELS if m.name == name)
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found, exact = compared(model, draws)
+            found, exact = compared(model)
         except kc.KcalcError as error:
             return [(model.name, model.library, "refused", str(error)[:90], "", "", "")]
     return [
@@ -315,7 +315,7 @@ def main() -> None:
     output = options.output or (None if options.only else HERE / "FORWARDS.md")
     file = KEPT if options.only is None else None
     found = kept.measured(
-        "benchmarks.forwards:rows_of",
+        rows_of,
         names,
         file,
         lambda name, lines: [say(" | ".join(line)) for line in lines_of(name, lines)],

@@ -6,19 +6,22 @@ A run that was cut short goes on where it ended.
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from . import child
-
-LIMIT = 600.0  # seconds of one row
+LIMIT = 900.0  # seconds of one row, by the clock
 
 
 def measured(
-    job: str, names: Iterable[str], file: Path | None, show: Callable[[str, Any], None]
+    job: Callable[[str], Any],
+    names: Iterable[str],
+    file: Path | None,
+    show: Callable[[str, Any], None],
 ) -> dict[str, Any]:
-    """{name: what ``module:function`` returns for ``name=`` in a fresh process}.
+    """{name: what ``job(name)`` returns in a process of its own}, values of JSON.
 
     A process that fails gives {"failed": why}. ``file``: where rows are kept, one JSON list
     [name, row] in a line; None: nowhere. ``show`` is called with every new row.
@@ -28,12 +31,36 @@ def measured(
     for name in names:
         if name in rows:
             continue
-        try:
-            rows[name] = child.run(job, limit=LIMIT, name=name)
-        except child.JobError as error:
-            rows[name] = {"failed": str(error)}
+        rows[name] = apart(job, name)
         if file is not None:
             with file.open("a") as stream:
                 stream.write(json.dumps([name, rows[name]]) + "\n")
         show(name, rows[name])
     return rows
+
+
+def apart(job: Callable[[str], Any], name: str, limit: float = LIMIT) -> Any:
+    """``job(name)`` in a copy of this process, which has its imports; {"failed": why} else."""
+    forks = multiprocessing.get_context("fork")
+    reads, writes = forks.Pipe(duplex=False)
+    process = forks.Process(target=_told, args=(job, name, writes))
+    process.start()
+    writes.close()
+    found: Any = {"failed": f"not finished after {limit:g} s"}
+    if reads.poll(limit):
+        try:
+            found = json.loads(reads.recv())
+        except EOFError:
+            process.join()
+            found = {"failed": f"the process ended with {process.exitcode}"}
+    process.terminate()
+    process.join()
+    return found
+
+
+def _told(job: Callable[[str], Any], name: str, writes: Connection) -> None:
+    try:
+        found = job(name)
+    except Exception as error:
+        found = {"failed": f"{type(error).__name__}: {error}"}
+    writes.send(json.dumps(found))

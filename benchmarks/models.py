@@ -29,7 +29,7 @@ from . import kept
 from .__main__ import say
 from .architectures import ARCHITECTURES, WIDTH, Architecture
 from .book import Table, write
-from .copies import BATCHES, DRAWS, PRECISION, SECONDS, TOLERANCE, Copy, copied
+from .copies import BATCHES, DRAWS, LARGE, PRECISION, SECONDS, TOLERANCE, Copy, copied
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / ".models.jsonl"  # rows of a run that has not finished
@@ -321,8 +321,9 @@ def page(rows: Sequence[Row]) -> str:
         "shaped copy of the model, by the first of the methods dks, tat, eoc that shapes it: the q "
         f"value at the last node of at least {WIDTH} channels, divided by the predicted one; the "
         f"mean over {DRAWS[0]} to {DRAWS[1]} draws of the weights (until the standard error is "
-        f"below {PRECISION:.0%}, or {SECONDS:.0f} s are over), each for {2 * BATCHES} inputs that "
-        "are equal at all locations, with its standard error. Bold: it differs from 1 by more "
+        f"below {PRECISION:.0%}, or {SECONDS:.0f} s are over), orthogonal ones, for models of more "
+        f"than {LARGE / 1e6:.0f} million Gaussian ones, each for {2 * BATCHES} inputs that are "
+        "equal at all locations, with its standard error. Bold: it differs from 1 by more "
         "than 10 %, and by more than three standard errors. Gates of products, such as those of "
         'squeeze-and-excite blocks, are shaped with `gates="normalise"`.',
         ("architecture", "read [s]", "nodes", *COLUMNS, "`apply_to`"),
@@ -358,7 +359,7 @@ def main() -> None:
 
     names = [entry.name for entry in chosen]
     file = KEPT if options.only is None else None
-    rows = kept.measured("benchmarks.models:row_of", names, file, show)
+    rows = kept.measured(row_of, names, file, show)
     text = page([row_from(name, rows[name]) for name in names]) + "\n"
     if output is None:
         print(text)

@@ -108,12 +108,15 @@ MODELS = (
 # -- predicted -------------------------------------------------------------------------------------
 
 
-def nominal(network: kc.Network, sigma: float) -> kc.Network:
+def nominal(network: kc.Network, config: Any) -> kc.Network:
     """Single vectors, such as that of the token type, with the sigma of their initialiser.
 
     One draw of them has a mean square that is some per cent off.
     """
     single = (kc.layers.Positions, kc.layers.ClassToken)
+    if not network.nodes_of(*single):
+        return network
+    sigma = config.initializer_range
     return network.map_layers(lambda _, layer: replace(layer, sigma=sigma), *single)
 
 
@@ -231,9 +234,9 @@ def compared(model: Model, draws: int = DRAWS) -> Iterator[Compared]:
     places: dict[str, Any] = {}
     for seed in range(draws):
         torch.manual_seed(seed)
-        drawn = without_epsilon(model.build())
+        drawn: Any = without_epsilon(model.build())
         if not rows:
-            network = nominal(kc.read(drawn, x).network, drawn.body.config.initializer_range)
+            network = nominal(kc.read(drawn, x).network, drawn.body.config)
             places = streams(drawn, network)
             paths = list(places)
             tokens = (SIDE // PATCH) ** 2 if model.patches else x.numpy()

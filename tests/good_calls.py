@@ -85,6 +85,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "gaussian_process": lambda: good(ntk().nngp, x(), y(), noise=0.1),
     "gradients": lambda: good(vanilla()),
     "hessian_blocks": lambda: good(A.vanilla(1, features=4), features=4, draws=2, batch=2),
+    "kept_kernel": lambda: good(ntk()),
     "kernel_regression": lambda: good(ntk(), x(), y(), ridge=0.1),
     "large_batch": lambda: good(batch_norms()),
     "learnable_kernel": lambda: good(A.vanilla(2)),

@@ -14,7 +14,7 @@ from kcalc.gaussian.softmax import Overlap
 from ..book import Figure, Options, Section, Table, seconds, times
 from ..timing import alternated
 
-KEPT = ("_own", "_value", "_slope", "_gap", "_gap_slopes")
+KEPT = ("_alone", "_alone_slope", "_value", "_slope", "_gap", "_gap_slopes")
 
 
 def run(options: Options) -> Section:

@@ -417,11 +417,10 @@ def _coefficients(f: TracedMaps, q: Any) -> Any:
     import jax.numpy as jnp
 
     q = jnp.asarray(q) * 1.0
-    z, weighted = _hermite()
+    # arrays of their own for every precision: JAX keeps constants by their identity
+    z, weighted = (part.astype(q.dtype) for part in _hermite())
     values = f(jnp.sqrt(q)[..., None] * z)
-    out = jnp.moveaxis(
-        jnp.matmul(values, weighted.T.astype(values.dtype), precision="highest"), -1, 0
-    )
+    out = jnp.moveaxis(jnp.matmul(values, weighted.T, precision="highest"), -1, 0)
     order = jnp.arange(TERMS).reshape(-1, *([1] * q.ndim))
     whole = q * _line((f,), lambda x: f(x, 1) ** 2, q)  # = sum_n n a_n^2
     missing = jnp.abs(1 - jnp.sum(order * out**2, axis=0) / whole)

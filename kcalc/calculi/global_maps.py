@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from ..fields import NUMPY
+from ..activations.jax_maps import precision
+from ..fields import NUMPY, SYMPY
 from ..fields.arguments import (
     cosine_array,
     one_number,
@@ -18,13 +19,14 @@ from ..fields.arguments import (
     read_pair,
 )
 from ..fields.gaps import Gap
+from ..fields.jax_field import is_jax, jax_arrays, jax_field, within
 from ..fields.jets import Jet
 from ..fields.tables import TokenTable, tabulate_tokens
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
-from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap
+from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap, sole
 from ..network.network import Network, require_network
 from .attention.class_token_maps import PointReader, has_class_token
 from .attention.sampled import Sampling, read_sampling
@@ -318,6 +320,10 @@ class _Reading(TokenReading):
     ) -> dict[Node, Any]:
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
         second = q1 if q2 is None else q2
+        if self._has_class_token(field):
+            self.kernel = PointReader(self.network, self.tokens, self.assume)
+            with np.errstate(all="ignore"):
+                return self.kernel.read(q1, second, gap)
         if self.tokens is None:
             kernel: Any = self.plain_kernel(field, q2 is None, gap is not None)
             inputs = {
@@ -325,32 +331,44 @@ class _Reading(TokenReading):
                 for n in self.network.inputs
             }
         else:
-            if field is not NUMPY:
-                self.refuse_tokens()
-            if has_class_token(self.network, self.tokens):
-                self.kernel = PointReader(self.network, self.tokens, self.assume)
-                with np.errstate(all="ignore"):
-                    return self.kernel.read(q1, second, gap)
-            kernel = self._over_tokens(q2 is None, gap is not None)
+            kernel = self._over_tokens(field, q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
         self.kernel = kernel
         return self.interpreted(kernel, inputs)
 
-    def run_sequence(self, q: dict[Node, Any], gap: dict[Node, Any]) -> dict[Node, Any]:
+    def run_sequence(
+        self, q: dict[Node, Any], gap: dict[Node, Any], field: Any = NUMPY
+    ) -> dict[Node, Any]:
         """The state of every node for one sequence, whose tokens have the given gaps."""
         assert self.tokens is not None
-        if has_class_token(self.network, self.tokens):
+        if self._has_class_token(field):
             self.kernel = PointReader(self.network, self.tokens, self.assume)
             with np.errstate(all="ignore"):
                 return self.kernel.sequence(q, gap)
-        self.kernel = self._over_tokens(True, False)
+        self.kernel = self._over_tokens(field, True, False)
         return self.interpreted(self.kernel, self.tokens.sequence(self.kernel, q, gap))
 
-    def _over_tokens(self, uniform: bool, paired: bool) -> Any:
+    def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
+        """The map of the given letter as a named composition."""
+        self._has_class_token(SYMPY)
+        return symbolic_map(self.network, q1, q2, letter, self.assume, self.tokens)
+
+    def _has_class_token(self, field: Any) -> bool:
+        """Whether tokens are followed behind a class token, which NumPy alone does."""
+        if not has_class_token(self.network, self.tokens):
+            return False
+        if field is not NUMPY:
+            raise KcalcError(
+                "maps of networks with a class token are numbers in double precision: they have "
+                "no certified enclosures, no formulas and no functions of JAX"
+            )
+        return True
+
+    def _over_tokens(self, field: Any, uniform: bool, paired: bool) -> Any:
         assert self.tokens is not None
 
         def over(uniform: bool = True) -> Kernel:
-            return self.plain_kernel(NUMPY, uniform)
+            return self.plain_kernel(field, uniform)
 
         return self.tokens.calculus(over, over, uniform, paired)
 
@@ -366,7 +384,7 @@ class _Reading(TokenReading):
     def _tried(self) -> tuple[Assumption, ...]:
         """The assumptions made in a trial run, symbolic if the network has symbols."""
         if self.network.free_symbols:
-            notes = symbolic_notes(self.network, self.assume)
+            notes = symbolic_notes(self.network, self.assume, self.tokens)
         else:
             inputs = self.network.inputs
             self.run(NUMPY, dict.fromkeys(inputs, np.asarray(1.0)), None, None)
@@ -421,6 +439,8 @@ class _OfNetwork(KernelMap):
 class NetworkCMap(_OfNetwork, CMap):
     """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
 
+    letter = "C"
+
     def __init__(
         self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None
     ) -> None:
@@ -432,15 +452,40 @@ class NetworkCMap(_OfNetwork, CMap):
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int
     ) -> dict[Node, Jet]:
         jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
-        return self._whole(self._reading.run(NUMPY, q1, q2, jets), 2)
+        return self._out(jets, q1, q2, NUMPY)
+
+    def _out(
+        self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Jet]:
+        """1 - C per output in a number system."""
+        return self._whole(self._reading.run(field, q1, q2, gap), 2)
+
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
+
+        JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
+        Raises: KcalcError outside -1 <= c <= 1, q > 0.
+        """
+        q1, q2 = q_pair(q1, q2, q)
+        if not (numbers := jax_arrays(c, q1, q2)):
+            return super().__call__(c, q1, q2)
+        field = jax_field()
+        with precision(*numbers):
+            read = per_input(self.inputs)
+            gap = {
+                n: Jet((1 - (within(v, self.least) if is_jax(v) else cosine_array(v)),))
+                for n, v in read(c, field.number, "c").items()
+            }
+            first, second = read_pair(lambda given, what: read(given, field.number, what), q1, q2)
+            out = self._out(gap, first, second, field)
+            return sole({node: 1 - jet.value for node, jet in out.items()})
 
     def ball_gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Any]:
         with field.working():
             jets = {node: Jet((value,)) for node, value in gap.items()}
-            found = self._whole(self._reading.run(field, q1, q2, jets), 2)
-            return {node: jet.value for node, jet in found.items()}
+            return {node: jet.value for node, jet in self._out(jets, q1, q2, field).items()}
 
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None
@@ -452,8 +497,7 @@ class NetworkCMap(_OfNetwork, CMap):
         Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and where a
         symbol of a layer has the name of an argument.
         """
-        self._reading.refuse_tokens()
-        return symbolic_map(self.network, *q_pair(q1, q2, q), "C", self._reading.assume)
+        return self._reading.formula(*q_pair(q1, q2, q), self.letter)
 
 
 class TokenMap(NetworkCMap):
@@ -461,6 +505,8 @@ class TokenMap(NetworkCMap):
 
     For its interface see :class:`kcalc.maps.maps.CMap`.
     """
+
+    letter = "R"
 
     @property
     def least(self) -> float:
@@ -480,8 +526,12 @@ class TokenMap(NetworkCMap):
                 f"the cosine of any two of {count} tokens is at least {self.least:.6g} = -1 / "
                 f"(tokens - 1)"
             )
-        jets = {node: Jet.variable(value, order, -1.0) for node, value in gap.items()}
-        return self._whole(self._reading.run_sequence(q1, jets), 2)
+        return super().gaps(gap, q1, q2, order)
+
+    def _out(
+        self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Jet]:
+        return self._whole(self._reading.run_sequence(q1, gap, field), 2)
 
     def table(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
@@ -506,12 +556,27 @@ class NetworkQMap(_OfNetwork, QMap):
         zeros = (0.0,) * order
         return {
             node: value if isinstance(value, Jet) else Jet((value, *zeros))
-            for node, value in self._whole(self._reading.run(NUMPY, given, None, None), 0).items()
+            for node, value in self._out(given, NUMPY).items()
         }
+
+    def __call__(self, q: Any) -> Any:
+        """Q(q): NumPy, or JAX where q is a JAX array, which may be traced.
+
+        Domain: q > 0. Raises: KcalcError outside it or for nan.
+        """
+        if not (numbers := jax_arrays(q)):
+            return super().__call__(q)
+        field = jax_field()
+        with precision(*numbers):
+            return sole(self._out(per_input(self.inputs)(q, field.number, "q"), field))
+
+    def _out(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
+        """Q per output in a number system."""
+        return self._whole(self._reading.run(field, q, None, None), 0)
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         with field.working():
-            return self._whole(self._reading.run(field, q, None, None), 0)
+            return self._out(q, field)
 
     def symbolic(self, q: Any = None) -> Composition | dict[Node, Composition]:
         """The map as a named composition at a number or SymPy expression q of all inputs.
@@ -519,5 +584,4 @@ class NetworkQMap(_OfNetwork, QMap):
         By default in the symbol ``q``, for several inputs in ``q_<input>``.
         Raises: KcalcError as a C map's ``symbolic``.
         """
-        self._reading.refuse_tokens()
-        return symbolic_map(self.network, q, None, "Q", self._reading.assume)
+        return self._reading.formula(q, None, "Q")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,10 @@ from ..matrices.gram.rows import RowSet
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
-from .powers import DeepKernel, Reading, rows_of
+from .powers import DeepKernel, rows_of
+
+if TYPE_CHECKING:
+    from .ntk import TangentReading
 
 Node = Hashable
 Array = np.ndarray
@@ -49,7 +52,7 @@ class MatrixKernel:
     ``seeds`` as in :class:`kcalc.calculi.tangent.Tangent`.
     """
 
-    reading: Reading
+    reading: TangentReading
     seeds: Mapping[Node, Any] | None
     _tables: dict[tuple[float, ...], AngleTable] = field(default_factory=dict)
     _norms: dict[tuple[float, float], NormTable | None] = field(default_factory=dict)
@@ -338,9 +341,7 @@ class WithMatrices:
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
-        refuse = getattr(self.reading, "refuse_tokens", None)
-        if refuse is not None:
-            refuse()
+        self.reading.refuse_tokens()
         return MatrixKernel(self.reading, self._seeds)
 
     def _parts(self, kind: str | None) -> tuple[int, ...]:

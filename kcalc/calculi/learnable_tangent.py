@@ -67,12 +67,26 @@ def learnable_tangent(
     ``equal``: both inputs are equal, so that every gap is 0. ``fixed``: filled in with {nonlinear
     node: the reason why its constants cannot be given}.
     """
-    moments = SecondMoments(jax_field(), uniform)
-    statistics, algebra = Statistics(moments, Ledger()), Algebra(moments, TracedProducts(moments))
+    local = TracedFieldMaps(uniform, equal)
+    kernel = traced_kernel(local, chosen=learnt.activations, fixed=fixed)
+    return LearnableTangent(Tangent(kernel, None, fan_in), learnt)
+
+
+def traced_kernel(
+    local: TracedFieldMaps,
+    follow_c: bool = True,
+    assume_independent: bool = False,
+    chosen: Mapping[Node, TracedMaps] | None = None,
+    fixed: dict[Node, str] | None = None,
+) -> Kernel:
+    """The kernel calculus over JAX arrays; arguments as in ``kernel_over`` and above."""
+    moments = SecondMoments(jax_field(), local.uniform)
+    statistics = Statistics(moments, Ledger(), follow_c, assume_independent)
+    algebra = Algebra(moments, TracedProducts(moments))
     activations = TracedActivations(
-        statistics, algebra, TracedFieldMaps(uniform, equal), chosen=learnt.activations, fixed=fixed
+        statistics, algebra, local, chosen=chosen or {}, fixed={} if fixed is None else fixed
     )
-    return LearnableTangent(Tangent(Kernel(statistics, algebra, activations), None, fan_in), learnt)
+    return Kernel(statistics, algebra, activations)
 
 
 class TracedFieldMaps(FieldMaps):
@@ -99,7 +113,7 @@ class TracedFieldMaps(FieldMaps):
         return maps.second_moment(q), maps.mean(q)
 
     def gap(self, phi: Any, gap: Jet, q1: Any, q2: Any) -> Jet:
-        """The Jet (1 - C, its coefficient of e) behind phi."""
+        """1 - C behind phi, a jet of at most first order."""
         if closed_in_jax(phi):
             return super().gap(phi, gap, q1, q2)
         maps = self.of(phi)
@@ -108,7 +122,7 @@ class TracedFieldMaps(FieldMaps):
                 (gap.value, maps.slope_at_one(q1, maps.second_moment(q1)) * gap.coefficients[1])
             )
         value, slope = maps.taylor(gap.value, q1, q1 if self.uniform else q2, self.uniform)
-        return Jet((value, slope * gap.coefficients[1]))
+        return Jet((value, *(slope * first for first in gap.coefficients[1:])))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from ..fields import NUMPY
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
 from ..foundation.process_state import cached_property
-from ..maps.maps import Assumption
 from ..matrices.gram.panels import Fitted, fit
 from ..network.blocks import Block
 from ..network.network import Network
@@ -32,6 +31,9 @@ from .checks import check_q
 from .homogeneity import degrees
 from .second_moments import Moments, is_zero
 from .tangent import Tangent
+
+if TYPE_CHECKING:
+    from .ntk import TangentReading
 
 Node = Hashable
 Array = np.ndarray
@@ -44,27 +46,6 @@ _CALM = 7.0  # greatest log of the slope at c = 1 of all pieces together
 _TOLERANCE = 1e-14  # of tables
 
 
-class Reading(Protocol):
-    """The interface of :class:`kcalc.calculi.ntk.TangentReading` that is used here."""
-
-    @property
-    def network(self) -> Network: ...
-    @property
-    def fan_in(self) -> Mapping[Node, int] | None: ...
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]: ...
-    def kernel(
-        self, field: Any, uniform: bool, seeds: Mapping[Node, Any] | None = None
-    ) -> Tangent: ...
-    def values(
-        self,
-        gap: dict[Node, Any],
-        q1: dict[Node, Any],
-        q2: dict[Node, Any] | None,
-        seeds: Mapping[Node, Any] | None = None,
-    ) -> dict[Node, tuple[Any, Any]]: ...
-
-
 @dataclass
 class DeepKernel:
     """(NNGP, NTK) of a network with one output as a function of the gap of its inputs.
@@ -75,7 +56,7 @@ class DeepKernel:
     only.
     """
 
-    reading: Reading
+    reading: TangentReading
     q: float
     seeds: Mapping[Node, Any] | None
     odd: bool = False
@@ -190,7 +171,7 @@ class DeepKernel:
 class _PieceMap:
     """(U/u - offset, D - offset, A) of one piece at q, as functions of the gap: shape (3, n)."""
 
-    reading: Reading
+    reading: TangentReading
     seeds: Mapping[Node, Any] | None
     block: Block
     r: int

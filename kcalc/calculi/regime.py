@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from .homogeneity import is_odd
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .ntk import TangentKernel
+
 
 Node = Hashable
 Array = np.ndarray
@@ -41,17 +43,6 @@ EDGE = 1e-7  # |C'(1) - 1| of a layer that counts as the edge
 CENTRED = 1e-8  # c values that count as 0
 ROUNDING = 1e-13  # what a c value of a deep network is accurate to
 PASSING = (Source, Reshape, Mask)
-
-
-class LayeredKernel(Protocol):
-    """The interface of a tangent kernel, as :class:`kcalc.calculi.ntk.TangentKernel` has it."""
-
-    @property
-    def network(self) -> Network: ...
-    @property
-    def parameterization(self) -> str: ...
-    def __call__(self, c: Any, q1: Any = 1, q2: Any = None) -> Any: ...
-    def by_layer(self, c: Any, q1: Any = None, q2: Any = None) -> dict[Node, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +177,7 @@ def _above(value: float, accuracy: float) -> float:
     return value if abs(value) > accuracy else 0.0
 
 
-def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
+def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
     """The regime of a tangent kernel, for inputs of one q value.
 
     Ratios are measured between inputs with c value ``c``.
@@ -231,7 +222,7 @@ def regime(kernel: LayeredKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         notes = (
             "no limit and no bound to the Gram matrix: only the NTK parameterisation has them",
         )
-    assumptions = tuple(getattr(kernel, "assumptions", ()))
+    assumptions = kernel.assumptions
     accuracy = (
         16
         * np.finfo(float).eps

@@ -25,6 +25,9 @@ from ..network.compose import interpret
 from ..network.network import Network
 from ..network.primitives import Primitive
 from .atoms import Atom, Pair, Term
+from .attention.exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState
+from .attention.named import NamedOverlaps
+from .attention.structure import Tokens
 from .channels import Channels
 from .kernel import Kernel, kernel_over
 from .second_moments import Moments
@@ -32,19 +35,31 @@ from .tangent import Tangent
 
 Node = Hashable
 NAMED_SIZE = 60
+RHO = sp.Symbol("rho", real=True)  # the cosine of two tokens of one input
+LETTERS = {
+    ONE: ("q", "q", "rho"),
+    TWO: ("p", "p", "r"),
+    SAME: ("q", "p", "c"),
+    OTHER: ("q", "p", "d"),
+}
 P = sp.Symbol("p", positive=True)  # the q value of the second input, as p_k in a composition
 
 
 def symbolic_map(
-    network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False
+    network: Network,
+    q1: Any,
+    q2: Any,
+    letter: str,
+    assume_independent: bool = False,
+    tokens: Tokens | None = None,
 ) -> Any:
-    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`.
+    """The global C map (``letter`` "C"), Q map ("Q") or token map ("R") as a :class:`Composition`.
 
     Returns: {output: composition} for several outputs.
 
     ``q1=None`` (Q maps only): every input has a symbol as its q value.
     """
-    kernel, namer, states, own, others = _read(network, q1, q2, letter, assume_independent)
+    kernel, namer, states, own, others = _read(network, q1, q2, letter, assume_independent, tokens)
     arguments = formula_symbols(own, others)
     parts = {}
     for node in network.outputs:
@@ -54,20 +69,22 @@ def symbolic_map(
     return sole(parts)
 
 
-def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
+def symbolic_notes(
+    network: Network, assume_independent: bool = False, tokens: Tokens | None = None
+) -> tuple[Assumption, ...]:
     """The assumptions of the kernel calculus on a network whose layers have symbols."""
-    return tuple(_read(network, 1, None, "C", assume_independent)[0].notes.values())
+    return tuple(_read(network, 1, None, "C", assume_independent, tokens)[0].notes.values())
 
 
 def _read(
-    network: Network, q1: Any, q2: Any, letter: str, assume: bool
-) -> tuple[Kernel, Namer, dict[Node, Channels], Sequence[sp.Symbol], set[Any]]:
+    network: Network, q1: Any, q2: Any, letter: str, assume: bool, tokens: Tokens | None
+) -> tuple[Any, Namer, dict[Node, Any], Sequence[sp.Symbol], set[Any]]:
     """(kernel, namer, states, symbols of the inputs, all other symbols)."""
     network = with_exact_numbers(network)
     others: set[Any] = set(network.free_symbols)
-    gap: dict[Node, Any]
-    if letter == "C":
-        cosines, one, two = cosine_inputs(network, q1, q2)
+    gap: dict[Node, Any] | None
+    if letter in ("C", "R"):
+        cosines, one, two = cosine_inputs(network, q1, q2, symbols.c if letter == "C" else RHO)
         own = tuple(cosines.values())
         first, second = dict.fromkeys(cosines, one), dict.fromkeys(cosines, two)
         others = others | one.free_symbols | two.free_symbols
@@ -80,13 +97,28 @@ def _read(
             value = symbolic_q(exact(q1), "q", "symbolic(q)")
             first = second = dict.fromkeys(network.inputs, value)
             own, others = (), others | value.free_symbols
-        gap = dict.fromkeys(network.inputs, 0)
+        gap = None
     maps = NamedMaps()
-    kernel = kernel_over(SYMPY, first == second, letter == "C", assume, maps)
+
+    def plain(uniform: bool = True, follow_c: bool = True) -> Kernel:
+        return kernel_over(SYMPY, uniform, follow_c, assume, maps)
+
+    if tokens is None:
+        kernel: Any = plain(first == second, gap is not None)
+        start = {
+            n: kernel.start(n, first[n], second[n], 0 if gap is None else gap[n])
+            for n in network.inputs
+        }
+    else:
+        tokens = replace(tokens, cosine=exact(tokens.cosine))
+        kernel = tokens.calculus(plain, plain, first == second, letter == "C")
+        start = (
+            tokens.sequence(kernel, first, gap or {})
+            if letter == "R"
+            else tokens.inputs(kernel, first, second, gap)
+        )
     namer = Namer(network, kernel, maps, {*own, *others})
-    states = interpret(
-        network, namer, {n: kernel.start(n, first[n], second[n], gap[n]) for n in network.inputs}
-    )
+    states = interpret(network, namer, start)
     namer.finish()
     return kernel, namer, states, own, others
 
@@ -107,9 +139,11 @@ def input_symbols(network: Network, letter: str, single: sp.Symbol) -> dict[Node
     return {n: sp.Symbol(f"{letter}_{n}", real=True, positive=positive) for n in network.inputs}
 
 
-def cosine_inputs(network: Network, q1: Any, q2: Any) -> tuple[dict[Node, Any], sp.Expr, sp.Expr]:
+def cosine_inputs(
+    network: Network, q1: Any, q2: Any, single: sp.Symbol = symbols.c
+) -> tuple[dict[Node, Any], sp.Expr, sp.Expr]:
     """{input: its c value as a symbol}, and the q values of all inputs."""
-    cosines = input_symbols(network, "c", symbols.c)
+    cosines = input_symbols(network, single.name, single)
     one, two = read_pair(
         lambda given, what: symbolic_q(exact(given), what, SYMBOLIC, cosines.values()), q1, q2
     )
@@ -182,7 +216,8 @@ class NamedMaps:
     """
 
     def __init__(self) -> None:
-        self.functions: dict[tuple[str, Activation], LocalFunction] = {}
+        self.functions: dict[tuple[str, Any], LocalFunction] = {}
+        self.overlaps = NamedOverlaps(self.functions)
         self.reserved: frozenset[str] = frozenset()  # names of the network's own symbols
         self._names: dict[str, Activation] = {}
 
@@ -284,6 +319,8 @@ class Namer:
         maps: NamedMaps,
         taken: Iterable[sp.Symbol],
     ) -> None:
+        if isinstance(kernel, Exchangeable):  # what attention reads enters it many times
+            self.long = 8
         self.cuts = set(network.cut_nodes())
         self.kernel, self.maps = kernel, maps
         self.stages: list[Stage] = []
@@ -291,18 +328,27 @@ class Namer:
         self.count = 1
         self.names = set(map(sp.latex, taken))
         self.named: set[Any] = set()
+        self.known: dict[Any, sp.Symbol] = {}  # of tokens: relations share q values
+        self.letters = LETTERS[SAME]
         maps.reserved = frozenset(map(sp.latex, network.free_symbols))
 
-    def rule(self, op: Primitive, node: Node, inputs: list[Channels]) -> Channels:
+    def rule(self, op: Primitive, node: Node, inputs: list[Any]) -> Any:
         """The state from the kernel's rule, with named values."""
         state = self.kernel.rule(op, node, inputs)
-        cut = node in self.cuts and len(state.groups) == 1
-        state = state.map(lambda pair: self._named(pair, node, cut))
+        over = isinstance(state, TokenState)
+        parts = state.relations if over else {SAME: state}
+        cut = node in self.cuts and all(len(part.groups) == 1 for part in parts.values())
+        made = {name: self._all_named(part, node, cut, name) for name, part in parts.items()}
         if cut and self.pending:
-            self.stages.append(Stage(tuple(self.pending), self._carried(state.pairs[0].moments)))
+            moments = [part.pairs[0].moments for part in made.values()]
+            self.stages.append(Stage(tuple(self.pending), self._carried(moments)))
             self.pending = []
             self.count += 1
-        return state
+        return replace(state, relations=made) if over else made[SAME]
+
+    def _all_named(self, state: Channels, node: Node, cut: bool, relation: str) -> Channels:
+        self.letters = LETTERS[relation]
+        return state.map(lambda pair: self._named(pair, node, cut))
 
     def finish(self) -> None:
         """Put the definitions made after the last cut node into a stage of their own."""
@@ -327,10 +373,11 @@ class Namer:
         self.names.add(sp.latex(sp.Symbol(name)))
         return name
 
-    def _carried(self, m: Moments) -> tuple[sp.Symbol, ...]:
+    def _carried(self, moments: Sequence[Moments]) -> tuple[sp.Symbol, ...]:
         """The symbols that the state is made of."""
         found = (
             {v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols
+            for m in moments
             for v in self._values(m)
         )
         return tuple(
@@ -342,9 +389,11 @@ class Namer:
 
     def _named(self, pair: Pair, node: Node, cut: bool) -> Pair:
         m = pair.moments
-        q1 = self._name("q", m.q1, cut, positive=True)
+        q1 = self._name(self.letters[0], m.q1, cut, positive=True)
         q2 = (
-            q1 if self.kernel.uniform or m.q1 == m.q2 else self._name("p", m.q2, cut, positive=True)
+            q1
+            if self.kernel.uniform or m.q1 == m.q2
+            else self._name(self.letters[1], m.q2, cut, positive=True)
         )
         gap = self._named_gap(m.gap, cut) if isinstance(m.gap, Jet) else m.gap
         same_gap = not isinstance(gap, Jet) or gap.coefficients == m.gap.coefficients
@@ -358,7 +407,7 @@ class Namer:
         return Pair(moments, (Term(1, 1, atom),), window=pair.window)
 
     def _named_gap(self, gap: Jet, cut: bool) -> Jet:
-        return Jet((1 - self._name("c", cosine(gap.value), cut, real=True),))
+        return Jet((1 - self._name(self.letters[2], cosine(gap.value), cut, real=True),))
 
     def _name(self, letter: str, expr: sp.Expr, cut: bool, **assumptions: bool) -> sp.Expr:
         expr = rounded(expr)
@@ -367,7 +416,11 @@ class Namer:
         trivial = not expr.atoms(AppliedUndef) and sp.count_ops(expr) <= 3
         if trivial or (not cut and sp.count_ops(expr) < self.long):
             return expr
+        if expr in self.known:
+            return self.known[expr]
         symbol = sp.Symbol(self._fresh_name(letter), **assumptions)
+        if isinstance(self.kernel, Exchangeable):
+            self.known[expr] = symbol
         self.named.add(symbol)
         self.pending.append((symbol, expr))
         return symbol

@@ -34,8 +34,12 @@ class TokenReading:
         self, field: Any = NUMPY, uniform: bool = True, follow_c: bool = True
     ) -> Kernel:
         """The calculus of kernel maps over a number system, at one token."""
-        local = field_maps_of(self.network, field)
-        return kernel_over(field, uniform, follow_c, self.assume, local)
+        if field is NUMPY or field.name != "jax":
+            local = field_maps_of(self.network, field)
+            return kernel_over(field, uniform, follow_c, self.assume, local)
+        from .learnable_tangent import TracedFieldMaps, traced_kernel
+
+        return traced_kernel(TracedFieldMaps(uniform, False), follow_c, self.assume)
 
     def interpreted(self, kernel: Any, inputs: dict[Node, Any]) -> dict[Node, Any]:
         """The state of every node."""
@@ -43,11 +47,11 @@ class TokenReading:
             return interpret(self.network, kernel, inputs)
 
     def refuse_tokens(self) -> None:
-        """Refuse what maps and kernels over tokens do not have."""
+        """Refuse what kernels over tokens do not have."""
         if self.tokens is not None:
             raise KcalcError(
-                "maps and kernels over tokens are functions in double precision: they have no "
-                "certified enclosures, formulas or matrices"
+                "kernels over tokens are functions in double precision: they have no certified "
+                "enclosures, formulas or matrices; kc.c_map and kc.token_map have the first two"
             )
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from ..foundation.errors import KcalcError
 from .systems import NUMPY, Field, Number
@@ -22,6 +24,54 @@ def is_jax(value: object) -> bool:
     """Whether ``value`` is a JAX array or tracer; JAX is not imported to find out."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and isinstance(value, array)
+
+
+def jax_arrays(*values: Any) -> list[Any]:
+    """The JAX arrays among values, or among the values of mappings."""
+    parts = (v.values() if isinstance(v, Mapping) else (v,) for v in values)
+    return [part for several in parts for part in several if is_jax(part)]
+
+
+def within(cosine: Any, low: float) -> Any:
+    """c values of a JAX array; nan where a traced one lies outside [low, 1], but for rounding.
+
+    Raises: KcalcError where one that is not traced does.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    margin = 1e-12 if cosine.dtype == jnp.float64 else 1e-6
+    inside = (cosine >= low - margin) & (cosine <= 1 + margin)
+    if not isinstance(cosine, jax.core.Tracer) and not bool(inside.all()):
+        raise KcalcError(f"a c value is a cosine and must lie in [{low:.6g}, 1] here")
+    return jnp.where(inside, cosine, jnp.nan)
+
+
+def on_host(function: Callable[[Any], Any], array: Any) -> Any:
+    """``function`` of a NumPy array of doubles, (k, ...) to (...), called from a compiled function.
+
+    Doubles travel as pairs of integers: where JAX calls back, in threads of its own, it would
+    round them to single precision unless that was switched off for the whole process.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    double = array.dtype == jnp.float64
+
+    def whole(bits: Any) -> Any:
+        given = np.ascontiguousarray(bits).view(np.float64)[..., 0] if double else np.asarray(bits)
+        parts = np.moveaxis(given.reshape(-1, *array.shape), 1, 0)  # vmap puts axes in front
+        out = np.ascontiguousarray(function(parts.astype(np.float64)), array.dtype)
+        out = out.reshape((*given.shape[: given.ndim - array.ndim], *array.shape[1:]))
+        return out[..., None].view(np.uint32) if double else out
+
+    if not double:
+        like = jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+        return jax.pure_callback(whole, like, array, vmap_method="broadcast_all")
+    like = jax.ShapeDtypeStruct((*array.shape[1:], 2), jnp.uint32)
+    bits = jax.lax.bitcast_convert_type(array, jnp.uint32)
+    made = jax.pure_callback(whole, like, bits, vmap_method="broadcast_all")
+    return jax.lax.bitcast_convert_type(made, jnp.float64)
 
 
 class JaxField(Field):

@@ -3,7 +3,8 @@ r"""LaTeX of formulas as papers write them.
 Calligraphic maps with upright indices, arcsin, exact numbers, Gaussian integrals.
 
 Names of local maps: Q_phi(q) = E phi^2, M_phi(q) = E phi, C_phi(c, q1, q2). Derivatives in the
-first argument have ``D`` and their order in front: ``DC_phi``, ``D2C_phi``, ``DQ_phi``.
+first argument have ``D`` and their order in front: ``DC_phi``, ``D2C_phi``, ``DQ_phi``. Overlaps of
+softmax rows over 12 tokens are ``S_12``, their derivatives by variances ``DvS_12`` and ``DwS_12``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ OPERATORS = {name: rf"\{name}" for name in ("tanh", "sin", "cos", "exp", "sinh",
     "atan": r"\arctan"
 }
 _MAP = re.compile(r"(?:D(?P<order>\d*))?(?P<letter>[CQM])_(?P<name>\w+)")
+_OVERLAP = re.compile(r"(?P<rate>D?)(?P<by>[vw]?)S_(?P<tokens>\d+)")
 
 
 def exact(value: Any) -> Any:
@@ -92,6 +94,11 @@ def map_name(name: str) -> str | None:
 
     ``\mathcal{C}_{\mathrm{erf}}`` for ``C_erf``, ``\mathcal{C}'_{\mathrm{erf}}`` for ``DC_erf``.
     """
+    overlap = _OVERLAP.fullmatch(name)
+    if overlap is not None:
+        front = rf"\partial_{{{overlap['by']}}}" if overlap["by"] else ""
+        prime = "'" if overlap["rate"] and not front else ""
+        return rf"{front}\mathcal{{S}}{prime}_{{{overlap['tokens']}}}"
     found = _MAP.fullmatch(name)
     if found is None:
         return None

@@ -504,6 +504,8 @@ class Recogniser(Elementwise):
             return self.opaque(op, "reshape", f"from {before.shape} to {op.shape} {reason}")
         if self.axes[op.name] == 1 and opened(before.shape, op.shape, axis):
             return self.node(op, L.PixelShuffle(op.shape[2:]), [self.label(op.reads[0])])
+        if op.shape == (self.examples,) and self._at_the_end(op.name):
+            return self.forms[op.reads[0]]  # one channel, without its axis
         there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
         if there is None:
             return self.opaque(

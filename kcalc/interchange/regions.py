@@ -11,7 +11,19 @@ from ..network import layers as L
 from ..network.network import Network
 from .layout import channel_axes, keeps_locations
 from .model_reading import Reading
-from .trace import Drop, Linear, NotRead, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
+from .trace import (
+    Drop,
+    Linear,
+    NotRead,
+    Op,
+    Pass,
+    Pointwise,
+    Pooling,
+    Reorder,
+    Repeat,
+    Reshape,
+    Transpose,
+)
 
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
@@ -40,8 +52,23 @@ class Regions:
             for node, layer, parents in network.steps()
             if not isinstance(layer, L.Input)
         }
+        self._check_pools()
         self.inputs = {node for network in networks for node in network.inputs}
         self.ends = self._ends()
+
+    def _check_pools(self) -> None:
+        """Refuse pools of another kind than the model's.
+
+        Raises: KcalcError naming the node.
+        """
+        for node, (layer, _) in self.steps.items():
+            op = self.ops.get(str(node))
+            if isinstance(layer, L.Pool) and isinstance(op, Pooling) and layer.kind != op.kind:
+                raise KcalcError(
+                    f"node {node!r} takes the {op.kind} in the model and is a {layer.kind} in the "
+                    f"shaped network, and a new model has the model's pools; shape the network "
+                    f"with Pool({op.kind!r}) there, or change the model"
+                )
 
     @cached_property
     def whole(self) -> bool:

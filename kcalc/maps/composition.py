@@ -54,6 +54,42 @@ class LocalFunction:
         """The name of the activation in the formula."""
         return str(self.function).split("_", 1)[1]
 
+    several = False  # whether it has derivatives by all of its arguments
+
+    @property
+    def body(self) -> Any:
+        """The closed form, or words in its place."""
+        return self.closed if self.closed is not None else f"local map of {self.activation.name}"
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why there is no closed form."""
+        return (
+            f"the activation {self.activation.name!r} has no closed form of its {self.letter} "
+            f"map; .expr has the Gaussian integral"
+        )
+
+    def definition(self) -> str | None:
+        """The definition of an activation that appears in formulas by a letter, else None."""
+        if self.closed is not None and not self.own_name.startswith("phi"):
+            return None
+        return activation_definition(self.own_name, self.activation)
+
+    def numeric(self, digits: int) -> Callable[..., Any] | None:
+        """The function of mpmath numbers; None without closed form."""
+        return None if self.closed is None else lambdify(self.arguments, self.closed, "mpmath")
+
+    def derived(self, place: int) -> LocalFunction:
+        """The derivative by the first argument."""
+        order, letter = (
+            (1, self.letter)
+            if not self.letter.startswith("D")
+            else (int(self.letter[1:-1] or 1) + 1, self.letter[-1])
+        )
+        function = sp.Function(f"D{order if order > 1 else ''}{letter}_{self.own_name}")
+        closed = None if self.closed is None else sp.diff(self.closed, self.arguments[0])
+        return replace(self, function=function, closed=closed)
+
 
 @dataclass(frozen=True)
 class Composition:
@@ -134,11 +170,7 @@ class Composition:
 
     def _without_closed_form(self, expr: sp.Expr) -> str:
         names = {call.func for call in expr.atoms(AppliedUndef)}
-        local = next(f for f in self.functions if f.closed is None and f.function in names)
-        return (
-            f"the activation {local.activation.name!r} has no closed form of its {local.letter} "
-            f"map; .expr has the Gaussian integral"
-        )
+        return next(f for f in self.functions if f.closed is None and f.function in names).obstacle
 
     def _opened(self, expr: Any) -> Any:
         """The expression with local maps replaced by their closed forms.
@@ -181,7 +213,7 @@ class Composition:
             raise KcalcError(f"no value is given for {', '.join(missing)}")
         with decimal_digits(field.digits + 10):
             table: dict[Any, Any] = {s: mpmath.mpf(field.number(given[s])) for s in self.arguments}
-            functions = self._numeric()
+            functions = self._numeric(field.digits + 5)
             for symbol, expr in (*self.definitions, (None, self.result)):
                 free = sorted(expr.free_symbols, key=str)
                 table[symbol] = lambdify(free, expr, [functions, "mpmath"])(
@@ -189,17 +221,14 @@ class Composition:
                 )
             return mpmath.mpf(table[None])
 
-    def _numeric(self) -> dict[str, Callable[..., Any]]:
+    def _numeric(self, digits: int) -> dict[str, Callable[..., Any]]:
         """The local maps by name as functions of numbers.
 
         Put into one another as expressions, they keep SymPy busy without end.
         """
         forms: dict[str, dict[int, Any]] = {}
         for local in self.functions:
-            made = (
-                None if local.closed is None else lambdify(local.arguments, local.closed, "mpmath")
-            )
-            forms.setdefault(str(local.function), {})[len(local.arguments)] = made
+            forms.setdefault(str(local.function), {})[len(local.arguments)] = local.numeric(digits)
         return {name: partial(_applied, name, by_count) for name, by_count in forms.items()}
 
     # -- display -----------------------------------------------------------------------------------
@@ -242,12 +271,8 @@ class Composition:
 
         They are activations without a name of their own, and those in Gaussian integrals.
         """
-        unknown = {
-            f.own_name: f.activation
-            for f in self.functions
-            if f.closed is None or f.own_name.startswith("phi")
-        }
-        return [text for name, phi in unknown.items() if (text := activation_definition(name, phi))]
+        texts = {f.own_name: f.definition() for f in self.functions}
+        return [text for text in texts.values() if text]
 
     def _latex(self, printer: Any) -> str:
         """The LaTeX of :func:`sympy.latex`."""
@@ -271,14 +296,7 @@ class Composition:
         return None if text is None else f"${text}$"
 
     def __str__(self) -> str:
-        bodies = [
-            f.closed if f.closed is not None else f"local map of {f.activation.name}"
-            for f in self.functions
-        ]
-        lines = [
-            f"{f.function(*f.arguments)} = {body}"
-            for f, body in zip(self.functions, bodies, strict=True)
-        ]
+        lines = [f"{f.function(*f.arguments)} = {f.body}" for f in self.functions]
         return "\n".join([*lines, *map(str, self._runs()), f"{self.letter} = {self.result}"])
 
     def __repr__(self) -> str:
@@ -433,26 +451,22 @@ class _Rate:
         return sp.Add(*parts).xreplace(back)
 
     def _rate_of_call(self, call: Any) -> Any:
-        first, *others = call.args
-        if any(self(other) != 0 for other in others):
+        local, rates = self.functions[call.func, len(call.args)], list(map(self, call.args))
+        if not local.several and any(rate != 0 for rate in rates[1:]):
             raise KcalcError(
                 f"{call.func} depends on the argument through several of its values: its "
                 f"derivative has no formula here"
             )
-        inner = self(first)
-        return sp.S.Zero if inner == 0 else self._derived(call)(*call.args) * inner
+        return sp.Add(
+            *(
+                self._derived(local, place)(*call.args) * rate
+                for place, rate in enumerate(rates)
+                if rate != 0
+            )
+        )
 
-    def _derived(self, call: Any) -> Any:
-        """The derivative of a local map in its first argument, as a local map of its own."""
-        local = self.functions[call.func, len(call.args)]
-        order, letter = (
-            (1, local.letter)
-            if not local.letter.startswith("D")
-            else (int(local.letter[1:-1] or 1) + 1, local.letter[-1])
-        )
-        function = sp.Function(f"D{order if order > 1 else ''}{letter}_{local.own_name}")
-        closed = None if local.closed is None else sp.diff(local.closed, local.arguments[0])
-        self.functions.setdefault(
-            (function, len(call.args)), replace(local, function=function, closed=closed)
-        )
-        return function
+    def _derived(self, local: LocalFunction, place: int) -> Any:
+        """The derivative of a local map by an argument, as a local map of its own."""
+        made = local.derived(place)
+        self.functions.setdefault((made.function, len(made.arguments)), made)
+        return made.function

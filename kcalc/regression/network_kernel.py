@@ -114,8 +114,8 @@ class NetworkKernel(Kernel):
 
     @without_option()
     def _matrix(self, X: Any, Y: Any = None) -> Array:
-        function = self._function()
-        return np.asarray(gram(function, X, Y))
+        """A copy: scikit-learn writes to kernel matrices."""
+        return np.array(gram(self._function(), X, Y))
 
     def _slope(self, X: Any, name: str) -> Array:
         """dK / d log(name)."""
@@ -140,9 +140,8 @@ class NetworkKernel(Kernel):
             for name in ("sigma_w", "sigma_b")
             if getattr(self, name) is not None
         }
-        tangent = _kernel(
-            self.network, tuple(values.items()), self.parameterization, features, self.q
-        )
+        numbers = tuple(values.items())
+        tangent = _kernel(self.network, numbers, self.parameterization, features, self.q)
         return tangent if self.kind == "ntk" else tangent.nngp
 
     def __repr__(self) -> str:

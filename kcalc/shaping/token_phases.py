@@ -41,7 +41,7 @@ QUANTITIES = {
     "growth": "growth of the stream",
 }
 RANGE = (0.02, 50.0)  # of gains, in which a target is looked for
-POINTS = 15
+POINTS = 11
 
 
 def with_gains(network: Network, gains: Mapping[str, Any]) -> Network:
@@ -238,4 +238,4 @@ def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> flo
             f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: there are {span}"
         )
     low, high = min(brackets, key=lambda pair: abs(pair[0] + pair[1]))
-    return math.exp(float(brentq(off, low, high, xtol=1e-12)))  # pyright: ignore[reportArgumentType]
+    return math.exp(float(brentq(off, low, high, xtol=1e-10)))  # pyright: ignore[reportArgumentType]

@@ -150,3 +150,78 @@ def test_a_shuffle_keeps_the_grouped_layers_behind_it() -> None:
 
     reading = kc.read(Grouped(), torch.randn(2, 16, 4, 4))
     assert reading.fidelity.level == "exact"
+
+
+def rotated(x: Tensor) -> Tensor:
+    one, other = x.chunk(2, dim=1)
+    return torch.cat([other, one], 1)
+
+
+class Function(nn.Module):
+    """A function of a layer, some of whose channels it puts together one by one."""
+
+    def __init__(self, width: int, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.out, self.function = nn.Linear(width, width), nn.LazyLinear(256), function
+        self(torch.zeros(1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.function(self.first(x)))
+
+
+TOGETHER: dict[str, Callable[[Tensor], Tensor]] = {
+    "a sum with other channels": lambda h: h + rotated(h),
+    "a product with other channels": lambda h: h * rotated(h),
+    "functions of other channels": lambda h: torch.relu(h) + rotated(torch.tanh(h)),
+    "a sum with the same channels": lambda h: h + torch.cat(h.chunk(2, 1), 1),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_channels_that_meet_are_told_apart(case: str) -> None:
+    """Channels of one layer that meet others of it are independent, and those that meet themselves
+    are not.
+    """
+    width, ratios = 256, []
+    x = images(width).flatten(1)
+    for seed in range(DRAWS):
+        torch.manual_seed(1000 + seed)
+        model = Function(width, TOGETHER[case])
+        q = kc.q_map(kc.read(model, x).network)(1.0)
+        ratios.append(float(model(x).detach().square().mean()) / q)
+    error = np.std(ratios, ddof=1) / DRAWS**0.5
+    assert error < 0.06 and abs(np.mean(ratios) - 1) < LIMIT * error
+
+
+def test_parts_that_overlap_in_other_places_are_refused_where_they_meet() -> None:
+    model = Function(256, lambda h: h[:, :192] + h[:, 64:])
+    network = kc.read(model, images(256).flatten(1)).network
+    assert not network.nodes_of(kc.layers.Opaque)
+    with pytest.raises(kc.KcalcError, match="different channels of one feature map"):
+        kc.q_map(network)
+
+
+def test_an_output_without_the_axis_of_its_one_channel() -> None:
+    class Score(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 64), nn.Linear(64, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sigmoid(self.last(torch.relu(self.first(x)))).squeeze(1)
+
+    model = Score()
+    reading = kc.read(model, (2, 8))
+    assert reading.fidelity.level == "exact"
+    new = kc.shape(reading, "tanh").apply_to(model)
+    assert new(torch.zeros(5, 8)).shape == (5,)
+
+
+@pytest.mark.parametrize("kind", ["weighted_mean", "max"])
+def test_pools_of_another_kind_than_the_models_are_refused(kind: str) -> None:
+    layers = nn.Conv2d(3, 8, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(72, 4)
+    model = nn.Sequential(*layers)
+    network = kc.read(model, torch.randn(2, 3, 8, 8)).network
+    other = network.map_layers(lambda _, pool: kc.layers.Pool(kind, pool.window), kc.layers.Pool)
+    with pytest.raises(kc.KcalcError, match=rf"node '2' takes the mean .* is a {kind}"):
+        kc.shape(other, "tanh").apply_to(model)

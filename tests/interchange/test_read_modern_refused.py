@@ -73,11 +73,6 @@ def test_unequal_parts() -> None:
     ] and not network.nodes_of(Opaque)
 
 
-def whole_too(m: Any, x: Any) -> Any:
-    h = m.w(x)
-    return m.o(torch.tanh(h[..., :16]) * m.p(torch.tanh(h)))
-
-
 def written_into(m: Any, x: Any) -> Any:
     h = m.w(x)
     h[:, :16] = torch.relu(h[:, :16])
@@ -94,20 +89,6 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
     "parts of the tokens": (
         *halves(lambda a, b: a * b, out=32, shape=(2, 6, D), axis=1),
         "part of the locations",
-    ),
-    "overlapping parts": (
-        Model(
-            lambda m, x: (lambda h: m.o(h[..., :20] * h[..., 12:]))(m.w(x)),
-            w=nn.Linear(D, 32),
-            o=nn.Linear(20, 8),
-        ),
-        DENSE,
-        "overlap",
-    ),
-    "the whole too": (
-        Model(whole_too, w=nn.Linear(D, 32), p=nn.Linear(32, D), o=nn.Linear(D, 8)),
-        DENSE,
-        "as a whole too",
     ),
     "tied halves": (
         Model(

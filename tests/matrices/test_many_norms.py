@@ -143,6 +143,7 @@ def test_coordinates_of_gaps(both: bool, offset: float) -> None:
         (kc.architectures.vanilla(2, "gelu", sigma_w=1.5), 3.0),
         (RESIDUAL, 1.0),
         (kc.chain(L.Input(), L.Affine(sigma_b=0.5), L.Nonlinear("sin"), L.Affine()), 2.0),
+        (kc.architectures.vanilla(1, "tanh", sigma_w=4.0), 0.4),  # more than 640 Hermite terms
     ],
 )
 def test_tables_agree_with_the_recursion_pair_by_pair(network: Any, spread: float) -> None:
@@ -157,6 +158,15 @@ def test_tables_agree_with_the_recursion_pair_by_pair(network: Any, spread: floa
         np.testing.assert_array_less(np.abs(table[np.ix_(few, few)] - truth), 1e-12 * size)
 
 
+def test_one_part_has_a_table_too() -> None:
+    nngp = kc.ntk(RESIDUAL).nngp
+    x = rows(50, 4)
+    assert "q values of both" in nngp.matrix_method(x)
+    np.testing.assert_allclose(nngp.matrix(x)[:9, :9], nngp.matrix(x[:9]), rtol=0, atol=1e-12)
+    assert "every pair" in nngp.matrix_method(x, method="pairs")
+    assert "angle between rows, rel" in nngp.matrix_method(x, q=1)
+
+
 def test_rows_of_one_set_of_norms_serve_any_device() -> None:
     """JAX uses the table however few the rows are."""
     with jax.enable_x64(True):
@@ -167,11 +177,14 @@ def test_rows_of_one_set_of_norms_serve_any_device() -> None:
     np.testing.assert_allclose(on_device, erf_kernels(X, X)[0], rtol=0, atol=1e-12)
 
 
-def test_too_many_different_norms_go_pair_by_pair() -> None:
-    wide = rows(48, 2, spread=150.0)
-    assert isinstance(bound().plan((wide**2).mean(axis=1), (wide**2).mean(axis=1), 1e-14), PairPlan)
+def test_norms_that_no_table_follows_go_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_MOST_NORMS", 4)
+    fresh, wide = kc.ntk(kernel(ERF).reading.network), rows(48, 2, spread=12.0)
+    squares = (wide**2).mean(axis=1)
+    plan = Binding(kernel(fresh), "auto", None).plan(squares, squares, 1e-14)
+    assert isinstance(plan, PairPlan)
     np.testing.assert_allclose(
-        ERF.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13
+        fresh.matrix(wide, kind="nngp"), erf_kernels(wide, wide)[0], rtol=0, atol=1e-13
     )
 
 

@@ -11,7 +11,7 @@ from scipy import integrate
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.calculi import global_maps
+from kcalc.calculi import token_reading
 from kcalc.calculi.global_maps import end_values
 from kcalc.cli import main
 from kcalc.gaussian.expectations import quadrature
@@ -276,7 +276,7 @@ def test_a_deep_network_is_read_twice(
     """
     folds: list[int] = []
     monkeypatch.setattr(
-        global_maps,
+        token_reading,
         "interpret",
         lambda network, *given: folds.append(len(network)) or interpret(network, *given),
     )

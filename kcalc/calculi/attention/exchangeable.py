@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sympy as sp
 
+from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import FreshnessError, KcalcError
 from ...network import primitives as P
@@ -268,7 +269,7 @@ class Exchangeable:
         for name, (scores, values) in read.items():
             first = TWO if name == TWO else ONE
             q1, q2 = sizes[first], sizes.get(ONE if name == ONE else TWO, sizes[ONE])
-            if name in owns or self.uniform:
+            if rows[name].overlaps.rounded and (name in owns or self.uniform):
                 gap = values.drop(owns[first], rows[name].drop(scores, name == SAME)) / q1
             else:
                 geometric = self.plain[name].algebra.moments.geometric
@@ -365,7 +366,7 @@ class Exchangeable:
             raise KcalcError(
                 f"node {node!r} ({op.kind}) mixes tokens that were pooled already; leave it out"
             )
-        return self._pooled(below, node, Weights.of(op, node, below.count))
+        return self._pooled(below, node, Weights.of(op, node, below.count, self.field))
 
     def _pooled(self, below: TokenState, node: Node, weights: Weights) -> TokenState:
         """``A K_s + (B - A) K_d``, the sum A of the squared weights, the square B of their sum."""
@@ -428,7 +429,7 @@ class Weights(NamedTuple):
     total: Number
 
     @classmethod
-    def of(cls, op: P.Window, node: Node, tokens: int) -> Weights:
+    def of(cls, op: P.Window, node: Node, tokens: int, field: Any = NUMPY) -> Weights:
         """The weights of a primitive that makes one feature map without tokens of ``tokens``.
 
         Raises: KcalcError for any other, and for a token or a number of them that is not there.
@@ -442,9 +443,10 @@ class Weights(NamedTuple):
                 "with kc.node_values(net, tokens=..., sampling=kc.Sampling())"
             )
         if matrix is None:
-            return cls(1 / tokens, 1 - 1 / tokens, 1)
-        row = token_matrix(matrix, node, tokens)[0]
-        squares, total = float(row @ row), float(row.sum())
+            share = field.number(1) / tokens
+            return cls(share, 1 - share, 1)
+        row = [field.number(w) for w in token_matrix(matrix, node, tokens)[0].tolist() if w]
+        squares, total = sum(w * w for w in row), sum(row)
         return cls(squares, total**2 - squares, total)
 
 

@@ -1,33 +1,43 @@
-"""Overlaps of softmax rows, elementwise and to first order.
+"""Overlaps of softmax rows in the number systems of kernel maps, and to first order.
 
-The numbers that attention adds to kernel maps.
+The numbers that attention adds to kernel maps: in double precision elementwise over arrays, in JAX
+by calls of the same functions from compiled code, in balls as proven enclosures. In SymPy they are
+functions with names (:mod:`kcalc.calculi.attention.named`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from ...fields import NUMPY
+from ...fields.balls import BallField
+from ...fields.jax_field import is_jax, jax_field, on_host
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...gaussian import softmax
+from ...gaussian.certified import softmax as certified
 
 Number = Any
 Array = np.ndarray
+Function = Callable[..., tuple[float, ...]]
 LARGEST_VARIANCE = 400.0  # of scores: what the quadrature of softmax rows is made for
 KEPT = 1 << 14
 
 
 @lru_cache(KEPT)
-def _own(tokens: int, variance: float) -> tuple[float, float]:
-    """S_self and its derivative by the variance."""
+def _alone(tokens: int, variance: float) -> tuple[float]:
+    return (softmax.self_overlap(tokens, variance),)
+
+
+@lru_cache(KEPT)
+def _alone_slope(tokens: int, variance: float) -> tuple[float]:
+    """The derivative of S_self by the variance."""
     full = softmax.Overlap(tokens, variance, variance, variance)
-    return softmax.self_overlap(
-        tokens, variance
-    ), full.by_covariance + full.by_variance1 + full.by_variance2
+    return (full.by_covariance + full.by_variance1 + full.by_variance2,)
 
 
 @lru_cache(KEPT)
@@ -38,6 +48,15 @@ def _value(tokens: int, variance1: float, variance2: float, covariance: float) -
 @lru_cache(KEPT)
 def _slope(tokens: int, variance1: float, variance2: float, covariance: float) -> tuple[float]:
     return (softmax.Overlap(tokens, variance1, variance2, covariance).by_covariance,)
+
+
+@lru_cache(KEPT)
+def _slopes(
+    tokens: int, variance1: float, variance2: float, covariance: float
+) -> tuple[float, float, float]:
+    """The derivatives of S by both variances and by the covariance."""
+    row = softmax.Overlap(tokens, variance1, variance2, covariance)
+    return row.by_variance1, row.by_variance2, row.by_covariance
 
 
 @lru_cache(KEPT)
@@ -52,9 +71,8 @@ def _gap_slopes(tokens: int, variance: float, below: float) -> tuple[float, floa
     The derivative by the variance is at a fixed distance.
     """
     at = softmax.Overlap(tokens, variance, variance, variance - below)
-    return _own(tokens, variance)[
-        1
-    ] - at.by_covariance - at.by_variance1 - at.by_variance2, at.by_covariance
+    alone = _alone_slope(tokens, variance)[0]
+    return alone - at.by_covariance - at.by_variance1 - at.by_variance2, at.by_covariance
 
 
 _sink = lru_cache(KEPT)(softmax.sink_overlap)
@@ -115,49 +133,164 @@ def _composed(value: Array, arguments: list[tuple[Number, Array]]) -> Number:
     return Jet((value, sum(first * slope for first, slope in moving))) if moving else value
 
 
-def checked_variance(variance: Number, node: Hashable) -> Number:
-    """The variance of scores.
+class Overlaps:
+    """Overlaps in double precision: numbers, arrays, or jets of first order."""
 
-    Raises: KcalcError naming the node where it is too large for the quadrature.
-    """
-    value = np.asarray(_parts(variance)[0])
-    if not np.all(value <= LARGEST_VARIANCE):
-        raise KcalcError(
-            f"node {node!r}: its attention scores have variance {float(np.max(value)):.3g}, and "
-            f"softmax rows are computed up to "
-            f"{LARGEST_VARIANCE:g}; lower sigma_w of the Affine layers that make queries and "
-            f"keys, or put a norm before them"
+    rounded = True  # small differences need forms of their own
+
+    def checked(self, variance: Number, node: Hashable) -> Number:
+        """The variance of scores.
+
+        Raises: KcalcError naming the node where it is too large for the quadrature.
+        """
+        value = np.asarray(_parts(variance)[0])
+        if not np.all(value <= LARGEST_VARIANCE):
+            raise _too_large(f"{float(np.max(value)):.3g}", LARGEST_VARIANCE, node)
+        return variance
+
+    def alone(self, tokens: int, variance: Number) -> Number:
+        """S_self, an array or a jet."""
+        value, first = _parts(variance)
+        plain = self._of(_alone, 0, tokens, value)
+        if first is None:
+            return plain
+        return _composed(plain, [(first, self._of(_alone_slope, 0, tokens, value))])
+
+    def pair(self, tokens: int, variance1: Array, variance2: Array, covariance: Number) -> Number:
+        """S at variances that are arrays and a covariance that may be a jet."""
+        value, first = _parts(covariance)
+        arguments = (tokens, variance1, variance2, value)
+        plain = self._of(_value, 0, *arguments)
+        return (
+            plain if first is None else _composed(plain, [(first, self._of(_slope, 0, *arguments))])
         )
-    return variance
+
+    def gap(self, tokens: int, variance: Number, below: Number) -> Number:
+        """S_self - S at the covariance ``variance - below``; arrays or jets."""
+        (value, first), (distance, moving) = _parts(variance), _parts(below)
+        plain = self._of(_gap, 0, tokens, value, distance)
+        if first is None and moving is None:
+            return plain
+        by_variance, by_distance = (
+            self._of(_gap_slopes, k, tokens, value, distance) for k in (0, 1)
+        )
+        return _composed(plain, [(first, by_variance), (moving, by_distance)])
+
+    def _of(self, function: Function, place: int, tokens: int, *numbers: Number) -> Array:
+        """One result of a function of numbers, at the entries of arrays."""
+        return _each(function, tokens, *_inside(function, *numbers))[place]
 
 
-def self_overlap(tokens: int, variance: Number) -> Number:
-    """S_self, an array or a jet."""
-    value, first = _parts(variance)
-    if first is None:
-        return _each(lambda t, v: (softmax.self_overlap(t, v),), tokens, value)[0]
-    plain, slope = _each(_own, tokens, value)
-    return _composed(plain, [(first, slope)])
+def _inside(function: Function, *numbers: Number) -> tuple[Number, ...]:
+    """Arguments that rounding may have carried out of the domain of a function."""
+    if function in (_value, _slope, _slopes):
+        one, two, covariance = numbers
+        bound = np.sqrt(one) * np.sqrt(two)
+        return one, two, np.clip(covariance, -bound, bound)
+    if function in (_gap, _gap_slopes):
+        variance, below = numbers
+        return variance, np.clip(below, 0, 2 * np.asarray(variance))
+    return numbers
 
 
-def overlap(tokens: int, variance1: Array, variance2: Array, covariance: Number) -> Number:
-    """S at variances that are arrays and a covariance that may be a jet.
+def _too_large(variance: str, most: float, node: Hashable) -> KcalcError:
+    return KcalcError(
+        f"node {node!r}: its attention scores have variance {variance}, and softmax rows are "
+        f"computed up to {most:g}; lower sigma_w of the Affine layers that make queries and keys, "
+        f"or put a norm before them"
+    )
 
-    Rounding may not carry it beyond the root of their product.
+
+class JaxOverlaps(Overlaps):
+    """Overlaps of JAX arrays, traced or not, with first derivatives.
+
+    NumPy computes them on the host when the compiled function runs; those of float32 arrays too.
     """
-    value, first = _parts(covariance)
-    bound = np.sqrt(variance1) * np.sqrt(variance2)
-    arguments = (tokens, variance1, variance2, np.clip(value, -bound, bound))
-    plain = _each(_value, *arguments)[0]
-    return plain if first is None else _composed(plain, [(first, _each(_slope, *arguments)[0])])
+
+    # the derivatives of the results of a function by its numbers: (function, place) of each
+    slopes: Mapping[Function, tuple[tuple[Function, int], ...]] = {
+        _alone: ((_alone_slope, 0),),
+        _value: ((_slopes, 0), (_slopes, 1), (_slopes, 2)),
+        _gap: ((_gap_slopes, 0), (_gap_slopes, 1)),
+    }
+
+    def checked(self, variance: Number, node: Hashable) -> Number:
+        """The variance of scores. Raises: KcalcError as without JAX, where it is not traced."""
+        import jax
+
+        known = _parts(variance)[0]
+        if not isinstance(known, jax.core.Tracer):
+            super().checked(np.nan_to_num(np.asarray(known)), node)
+        return variance
+
+    def _of(self, function: Function, place: int, tokens: int, *numbers: Number) -> Number:
+        import jax
+        import jax.numpy as jnp
+
+        def made(plain: Array) -> Array:
+            bad = ~(np.abs(plain) <= LARGEST_VARIANCE).all(axis=0)  # nan, or too large
+            found = _each(function, tokens, *_inside(function, *np.where(bad, 0.0, plain)))[place]
+            return np.where(bad, np.nan, found)
+
+        @jax.custom_jvp
+        def called(*given: Any) -> Any:
+            return on_host(made, jnp.stack(given))
+
+        @called.defjvp
+        def _(given: tuple[Any, ...], moved: tuple[Any, ...]) -> tuple[Any, Any]:
+            rates = self.slopes.get(function) if place == 0 else None
+            if rates is None:
+                raise KcalcError(
+                    "overlaps of softmax rows have first derivatives in JAX, no second ones"
+                )
+            terms = (
+                self._of(*rate, tokens, *given) * move
+                for rate, move in zip(rates, moved, strict=True)
+            )
+            return called(*given), sum(terms)
+
+        dtype = jnp.result_type(*(n for n in numbers if is_jax(n)))
+        return called(*jnp.broadcast_arrays(*(jnp.asarray(n, dtype) for n in numbers)))
 
 
-def overlap_gap(tokens: int, variance: Number, below: Number) -> Number:
-    """S_self - S at the covariance ``variance - below``; arrays or jets."""
-    (value, first), (distance, moving) = _parts(variance), _parts(below)
-    arguments = (tokens, value, np.clip(distance, 0, 2 * np.asarray(value)))
-    plain = _each(_gap, *arguments)[0]
-    if first is None and moving is None:
-        return plain
-    by_variance, by_distance = _each(_gap_slopes, *arguments)
-    return _composed(plain, [(first, by_variance), (moving, by_distance)])
+class BallOverlaps:
+    """Overlaps of balls, as proven enclosures."""
+
+    rounded = False
+
+    def __init__(self, field: BallField) -> None:
+        self.field = field
+
+    def checked(self, variance: Number, node: Hashable) -> Number:
+        """The variance of scores. Raises: KcalcError naming the node where it is too large."""
+        known = value(variance)
+        if not known <= certified.MOST_VARIANCE:
+            text = f"up to {float(known.upper()):.3g}"
+            raise _too_large(text, certified.MOST_VARIANCE, node)
+        return variance
+
+    def alone(self, tokens: int, variance: Number) -> Number:
+        """S_self."""
+        return certified.self_overlap(tokens, value(variance), self.field.digits)
+
+    def pair(self, tokens: int, variance1: Number, variance2: Number, covariance: Number) -> Number:
+        """S."""
+        return certified.overlap(
+            tokens, (variance1, variance2), value(covariance), self.field.digits
+        )
+
+
+def value(number: Number) -> Number:
+    """A number; a jet without higher orders as its value."""
+    return number.value if isinstance(number, Jet) and number.order == 0 else number
+
+
+def overlaps_over(field: Any, node: Hashable) -> Any:
+    """The overlaps of a number system. Raises: KcalcError naming the node where it has none."""
+    if field is NUMPY:
+        return Overlaps()
+    if isinstance(field, BallField):
+        return BallOverlaps(field)
+    if field.name == "jax" and field is jax_field():
+        return JaxOverlaps()
+    raise KcalcError(f"node {node!r}: attention has no numbers over {field}")

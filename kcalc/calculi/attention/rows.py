@@ -25,6 +25,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
 
+from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...gaussian.softmax import Overlap
@@ -32,14 +33,7 @@ from ...network import primitives as P
 from ..atoms import Atom, Pair
 from ..kernel import Kernel
 from ..second_moments import Moments
-from .overlaps import (
-    checked_variance,
-    overlap,
-    overlap_gap,
-    self_overlap,
-    sink_overlaps,
-    sink_self_overlaps,
-)
+from .overlaps import overlaps_over, sink_overlaps, sink_self_overlaps, value
 from .weights import elementwise
 
 Number = Any
@@ -102,7 +96,9 @@ class Rows:
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         self.op, self.tokens, self.kernel, self.node = op, tokens, kernel, node
-        self.factor = factor(op)
+        self.factor = factor(op, kernel.field)
+        named = getattr(kernel.activations.local, "overlaps", None)  # formulas give them names
+        self.overlaps: Any = named or overlaps_over(kernel.field, node)
 
     def own(self, scores: Scores) -> Sums:
         """X and R of a row of the first sequence with itself."""
@@ -156,16 +152,18 @@ class Softmax(Rows):
         self.shape = Shape.of(op, tokens, kernel.field)
 
     def _variance(self, g: Number, h: Number, apart: Number) -> Number:
-        return checked_variance(value(self.factor * g * h * apart), self.node)
+        return self.overlaps.checked(value(self.factor * g * h * apart), self.node)
 
     def own(self, scores: Scores) -> Sums:
-        alone = self_overlap(self.tokens, self._variance(scores.g1, scores.h1, scores.apart1))
+        alone = self.overlaps.alone(
+            self.tokens, self._variance(scores.g1, scores.h1, scores.apart1)
+        )
         return Sums(self.shape.diagonal + self.shape.spread + alone, self.shape.mean)
 
     def drop(self, scores: Scores, same_place: bool) -> Sums:
         g, h, query_gap, same, other, apart = (scores.g1, scores.h1, *scores[4:8])
         below = value(self.factor * g * h * ((apart - other) + same + query_gap * (other - same)))
-        lost = overlap_gap(self.tokens, self._variance(g, h, apart), below)
+        lost = self.overlaps.gap(self.tokens, self._variance(g, h, apart), below)
         return Sums(lost if same_place else lost + self.shape.diagonal, 0)
 
     def crossed(self, scores: Scores, same_place: bool) -> Sums:
@@ -174,7 +172,7 @@ class Softmax(Rows):
         covariance = size * (1 - scores.query_gap) * (scores.other - scores.same)
         first = self._variance(scores.g1, scores.h1, scores.apart1)
         second = self._variance(scores.g2, scores.h2, scores.apart2)
-        joint = self.shape.spread + overlap(self.tokens, first, second, covariance)
+        joint = self.shape.spread + self.overlaps.pair(self.tokens, first, second, covariance)
         return Sums(joint + self.shape.diagonal if same_place else joint, self.shape.mean)
 
     def slopes(
@@ -199,7 +197,7 @@ class Softmax(Rows):
             at(
                 g[0],
                 alone,
-                self_overlap(self.tokens, variance),
+                self.overlaps.alone(self.tokens, variance),
                 spread + float(self.shape.diagonal),
             ),
             at(g[1], other, other.value, spread),
@@ -211,6 +209,14 @@ class ValuesOnly(Softmax):
 
     what: ClassVar[str]
     remedy: ClassVar[str]
+
+    def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
+        super().__init__(op, tokens, kernel, node)
+        if kernel.field is not NUMPY:
+            raise KcalcError(
+                f"node {node!r}: {self.what} is computed in double precision alone: it has no "
+                f"formula, no certified enclosure and no function of JAX; {self.remedy}"
+            )
 
     def drop(self, scores: Scores, same_place: bool) -> Sums:
         own, both = self.own(scores), self.crossed(scores, same_place)
@@ -249,7 +255,9 @@ class Narrow(ValuesOnly):
         (variance,) = self._plain(self.factor * scores.g1 * scores.h1 * scores.apart1)
         x, weights = chi_squared(self.op.key_width)
         alone = (
-            self_overlap(self.tokens, checked_variance(variance[..., None] * x, self.node))
+            self.overlaps.alone(
+                self.tokens, self.overlaps.checked(variance[..., None] * x, self.node)
+            )
             @ weights
         )
         return Sums(self.shape.diagonal + self.shape.spread + alone, self.shape.mean)
@@ -262,11 +270,14 @@ class Narrow(ValuesOnly):
         x, z, y, weights = bartlett(width)
         cosine, sine = 1 - gap, np.sqrt(np.maximum(gap * (2 - gap), 0))
         second = cosine * np.sqrt(x) + sine * z / math.sqrt(width)
-        v1 = checked_variance(self.factor * g1 * h1 * apart1 * x, self.node)
-        v2 = checked_variance(self.factor * g2 * h2 * apart2 * (second**2 + sine**2 * y), self.node)
+        v1 = self.overlaps.checked(self.factor * g1 * h1 * apart1 * x, self.node)
+        v2 = self.overlaps.checked(
+            self.factor * g2 * h2 * apart2 * (second**2 + sine**2 * y), self.node
+        )
         size = self.factor * np.sqrt(h1) * np.sqrt(h2) * np.sqrt(g1) * np.sqrt(g2) * (other - same)
         joint = (
-            self.shape.spread + overlap(self.tokens, v1, v2, size * np.sqrt(x) * second) @ weights
+            self.shape.spread
+            + self.overlaps.pair(self.tokens, v1, v2, size * np.sqrt(x) * second) @ weights
         )
         return Sums(joint + self.shape.diagonal if same_place else joint, self.shape.mean)
 
@@ -285,7 +296,7 @@ class Sink(ValuesOnly):
         return Sums(
             *sink_self_overlaps(
                 self.tokens,
-                checked_variance(size * apart, self.node),
+                self.overlaps.checked(size * apart, self.node),
                 self._common(size * (1 - apart)),
             )
         )
@@ -304,7 +315,7 @@ class Sink(ValuesOnly):
                 f"node {self.node!r}: keys at different places are more alike in two sequences "
                 f"than in one; {self.remedy}"
             )
-        v1, v2 = (checked_variance(v, self.node) for v in (first * apart1, second * apart2))
+        v1, v2 = (self.overlaps.checked(v, self.node) for v in (first * apart1, second * apart2))
         return Sums(*sink_overlaps(self.tokens, v1, v2, both * (other - same), common))
 
     def _common(self, variance: Array) -> Array:
@@ -313,7 +324,7 @@ class Sink(ValuesOnly):
                 f"node {self.node!r}: with a sink, keys of different tokens must have a cosine >= "
                 f"0; {self.remedy}"
             )
-        return checked_variance(variance, self.node)
+        return self.overlaps.checked(variance, self.node)
 
 
 class Elementwise(Rows):
@@ -446,13 +457,9 @@ def bartlett(width: int) -> tuple[Array, Array, Array, Array]:
     return first, second, third, weights
 
 
-def factor(op: P.Attend) -> Number:
+def factor(op: P.Attend, field: Any = NUMPY) -> Number:
     """What the variance of scores is multiplied by: 1 for scores over ``sqrt(key_width)``."""
+    width = op.key_width or 1
     if op.scale == "linear":
-        return 0 if op.wide is not False else 1 / (op.key_width or 1)
-    return 1 if op.scale == "sqrt" else float(op.scale) ** 2 * (op.key_width or 1)
-
-
-def value(number: Number) -> Number:
-    """A number; a jet without higher orders as its value."""
-    return number.value if isinstance(number, Jet) and number.order == 0 else number
+        return 0 if op.wide is not False else field.number(1) / width
+    return 1 if op.scale == "sqrt" else field.number(op.scale) ** 2 * width

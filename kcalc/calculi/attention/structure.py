@@ -71,16 +71,16 @@ class Tokens:
 
         ``gap``: at equal places of two sequences; None for one sequence.
         """
-        out = {}
+        out, cosine = {}, kernel.field.number(self.cosine)
         for node, first in q1.items():
             order = first.order if isinstance(first, Jet) else 0
-            own = Jet(((first.value if order else first) * 0 + (1 - self.cosine), *[0.0] * order))
+            own = Jet(((first.value if order else first) * 0 + (1 - cosine), *[0.0] * order))
             moments = {ONE: (first, first, own), TWO: (q2[node], q2[node], own)}
             if gap is not None:
                 across = gap[node]
                 moments |= {
                     SAME: (first, q2[node], across),
-                    OTHER: (first, q2[node], across * self.cosine + (1 - self.cosine)),
+                    OTHER: (first, q2[node], across * cosine + (1 - cosine)),
                 }
             out[node] = kernel.start(node, moments, self.count)
         return out

@@ -31,7 +31,8 @@ def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
     from ``furthest`` on the last one. [Raffel et al. 2020]
     """
     apart = np.arange(columns) - np.arange(rows)[:, None]
-    return buckets_of(apart, *op.relative[1:], op.causal)
+    _, buckets, furthest = op.relative
+    return buckets_of(apart, buckets, furthest, op.causal)
 
 
 def buckets_of(apart: np.ndarray, buckets: int, furthest: int, causal: bool) -> np.ndarray:

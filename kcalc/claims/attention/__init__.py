@@ -1,6 +1,6 @@
 """Attention at initialisation."""
 
-from . import backwards, depth, layers, overlaps, variants  # registers their claims
+from . import backwards, depth, laws, layers, overlaps, variants  # registers their claims
 from .paper import PAPER
 
-__all__ = ["PAPER", "backwards", "depth", "layers", "overlaps", "variants"]
+__all__ = ["PAPER", "backwards", "depth", "laws", "layers", "overlaps", "variants"]

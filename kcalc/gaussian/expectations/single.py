@@ -35,7 +35,7 @@ _MISSING = 1e-12
 _PHASE = (
     9.0  # a panel of the mesh, a polynomial of degree 19 to rounding, holds no wave of more radians
 )
-_LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200}  # nodes on half the line
+_LARGEST_GRID = {MAX_TERMS: 1600, LONGEST: 3200, 2 * LONGEST: 6400}  # nodes on half the line
 _NEGLIGIBLE = 6e-16  # beside the standard deviation: coefficients below are rounding
 
 
@@ -339,9 +339,9 @@ def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
     """(alpha, variances) of a smooth function at many q: alpha_0 the means, alpha_n a_n (terms, n).
 
     The series ends where the terms left out matter neither to E phi(u) phi(v) nor to its first two
-    derivatives in c. Returns: None for kinks, narrow features and more than LONGEST terms.
+    derivatives in c. Returns: None for kinks, narrow features and too many terms.
     """
-    for terms in (MAX_TERMS, LONGEST):
+    for terms in _LARGEST_GRID:
         found = sampled(profile, q, terms)
         if found is None:
             return None
@@ -354,7 +354,7 @@ def hermites(profile: Profile, q: Array) -> tuple[Array, Array] | None:
             kept.append(block)
             total += (block**2).sum(axis=0)
             heights = np.abs(block).max(axis=0) * (len(kept) * _BLOCK)
-            if np.all((heights**2 <= 1e-16 * variances) & (variances - total <= 1e-13 * variances)):
+            if np.all((heights**2 <= 1e-17 * variances) & (variances - total <= 1e-14 * variances)):
                 return np.concatenate(kept), variances
     return None
 

@@ -291,7 +291,8 @@ def _measured(table: NormTable, pairs: PairFunction) -> NormTable:
     found, wanted = table.at(gap, one, two), pairs(gap, one, two)
     zero = Gap.of(np.zeros(_PROBES), np.full(_PROBES, 2.0))
     size = np.sqrt(table.at(zero, one, one) * table.at(zero, two, two))
-    error = np.abs(found - wanted) / np.maximum(np.abs(wanted), 1e-2 * size)
+    size = np.maximum(np.abs(wanted), 1e-2 * size)
+    error = np.abs(found - wanted) / np.where(size > 0, size, 1.0)  # the part may be 0 throughout
     return replace(table, error_bound=_SAFETY * float(error.max()) + _ROUNDING)
 
 

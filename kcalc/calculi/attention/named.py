@@ -1,0 +1,126 @@
+"""Overlaps of softmax rows in formulas: functions with names.
+
+``S_12(v)`` is ``S_self`` of 12 tokens, ``S_12(k, v)`` the overlap of two rows of covariance k whose
+scores have one variance v, ``S_12(k, v, w)`` that of two rows of variances v and w. Derivatives by
+k, by v and by w have the names ``DS_12``, ``DvS_12`` and ``DwS_12``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import sympy as sp
+
+from ...fields.balls import Enclosure, ball_field
+from ...foundation.errors import KcalcError
+from ...foundation.formulas import latex
+from ...gaussian.certified import softmax as certified
+from ...maps.composition import LocalFunction
+from .overlaps import value
+
+K, V, W = sp.symbols("k v w", real=True)
+KEPT = 64
+PLACES = {1: ("",), 2: ("", "v"), 3: ("", "v", "w")}  # of arguments: who derives by them
+MEANING = (
+    r"\mathbb{{E}}\sum_{{j=1}}^{{{0}}}A_jB_j,\; A = \operatorname{{softmax}}(a),\, "
+    r"B = \operatorname{{softmax}}(b),\, "
+)
+
+
+@dataclass(frozen=True)
+class OverlapFunction(LocalFunction):
+    """An overlap that a composition names; ``activation`` is the number of tokens."""
+
+    several = True
+
+    def latex(self) -> str:
+        """``S_12(k, v) = E sum_j A_j B_j`` with the variances and the covariance of scores."""
+        head = latex(self.function(*self.arguments))
+        if self.letter != "S":
+            by = {"DS": self.arguments[0], "DvS": V, "DwS": W}[self.letter]
+            plain = sp.Function(f"S_{self.own_name}")(*self.arguments)
+            return rf"{head} = \frac{{\partial}}{{\partial {latex(by)}}} {latex(plain)}"
+        sizes = {
+            1: r"a_j = b_j,\, \operatorname{Var}a_j = v",
+            2: r"\operatorname{Cov}(a_j, b_j) = k,\, "
+            r"\operatorname{Var}a_j = \operatorname{Var}b_j = v",
+            3: r"\operatorname{Cov}(a_j, b_j) = k,\, "
+            r"\operatorname{Var}a_j = v,\, \operatorname{Var}b_j = w",
+        }[len(self.arguments)]
+        return f"{head} = {MEANING.format(self.activation)}{sizes}"
+
+    @property
+    def body(self) -> str:
+        """The definition in words."""
+        return f"overlap of rows of softmax over {self.activation} tokens"
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why there is no closed form."""
+        return "the overlap of two rows of softmax has no closed form; .expr names it"
+
+    def definition(self) -> None:
+        """None: there is no activation to define."""
+
+    def numeric(self, digits: int) -> Callable[..., Any]:
+        """The function of mpmath numbers, from certified enclosures."""
+
+        @lru_cache(KEPT)  # a formula has the same overlap in several places
+        def number(*given: Any) -> Any:
+            if self.letter != "S":
+                raise KcalcError(
+                    f"{self.function} has no values at many digits; call the derivative of the "
+                    f"map with numbers"
+                )
+            first, *others = map(ball_field(digits).number, given)
+            if not others:
+                return Enclosure.of(certified.self_overlap(self.activation, first, digits)).mid
+            pair = (others[0], others[-1])
+            return Enclosure.of(certified.overlap(self.activation, pair, first, digits)).mid
+
+        return number
+
+    def derived(self, place: int) -> LocalFunction:
+        """The derivative by one of the arguments. Raises: KcalcError for one of a derivative."""
+        if self.letter != "S":
+            raise KcalcError(
+                "formulas of maps over tokens have first derivatives; call the derivative with "
+                "numbers"
+            )
+        by = PLACES[len(self.arguments)][place]
+        return replace(self, function=sp.Function(f"D{by}S_{self.own_name}"))
+
+
+class NamedOverlaps:
+    """Overlaps in SymPy. ``functions``: filled in with those that were named."""
+
+    rounded = False
+
+    def __init__(self, functions: dict[Any, LocalFunction]) -> None:
+        self.functions = functions
+
+    def checked(self, variance: Any, node: Hashable) -> Any:
+        """The variance as it is."""
+        return variance
+
+    def alone(self, tokens: int, variance: Any) -> Any:
+        """S_self."""
+        return self._named(tokens, (V,), value(variance))
+
+    def pair(self, tokens: int, variance1: Any, variance2: Any, covariance: Any) -> Any:
+        """S."""
+        one, two, k = (sp.cancel(value(n)) for n in (variance1, variance2, covariance))
+        if one == two:
+            return (
+                self._named(tokens, (V,), one) if k == one else self._named(tokens, (K, V), k, one)
+            )
+        return self._named(tokens, (K, V, W), k, one, two)
+
+    def _named(self, tokens: int, arguments: tuple[sp.Symbol, ...], *given: Any) -> Any:
+        function = sp.Function(f"S_{tokens}")
+        key = (f"S{len(arguments)}", tokens)
+        self.functions.setdefault(key, OverlapFunction(function, arguments, None, tokens))
+        return function(*map(sp.cancel, given))

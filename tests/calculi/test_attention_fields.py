@@ -1,0 +1,271 @@
+"""Maps over tokens in other number systems: JAX, certified balls and formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+import sympy as sp
+from flint import arb
+from sympy.core.function import AppliedUndef
+
+import kcalc as kc
+from kcalc.calculi.attention.overlaps import JaxOverlaps
+from kcalc.fields.balls import Enclosure
+from kcalc.gaussian.certified.softmax import overlap
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+L = kc.layers
+FROZEN = json.loads((Path(__file__).parents[1] / "oracles" / "softmax.json").read_text())
+TOKENS, COSINE = 12, 0.25
+
+
+def attention(activation: str | None = None, **options: Any) -> kc.Network:
+    """A residual layer of attention; with an MLP of one activation behind it."""
+    reads = [
+        (name, L.Affine(sigma_w=s, sigma_b=b), ("x",))
+        for name, s, b in (("q", 1.2, 0.5), ("k", 0.9, 0.3), ("v", 1.1, 0.1))
+    ]
+    steps: list[Any] = [("x", L.Input(), ()), *reads, ("a", L.Attend(**options), ("q", "k", "v"))]
+    steps += [("o", L.Affine(), ("a",)), ("s", L.Sum(), ("x", "o"))]
+    if activation is not None:
+        steps += [("n", L.RMSNorm(), ("s",)), ("u", L.Affine(), ("n",))]
+        steps += [("phi", L.Nonlinear(activation), ("u",)), ("d", L.Affine(), ("phi",))]
+        steps += [("end", L.Sum(), ("s", "d"))]
+    return kc.Network.from_steps(steps)
+
+
+# -- JAX -------------------------------------------------------------------------------------------
+
+
+def test_overlaps_in_jax_have_the_frozen_digits() -> None:
+    """S to 1e-13 and its derivatives to 1e-12 at all frozen points, through jit and grad."""
+    overlaps = JaxOverlaps()
+    with jax.enable_x64(True):
+        for row in FROZEN["pairs"]:
+            (tokens, *numbers), (value, slope, bend) = row["point"], map(float, row["values"])
+            given = [jnp.asarray(n, float) for n in numbers]
+            function = jax.jit(
+                jax.value_and_grad(lambda a, b, k, t=tokens: overlaps.pair(t, a, b, k), (0, 2))
+            )
+            found, (by_variance, by_covariance) = function(*given)
+            assert abs(float(found) / value - 1) <= 1e-13
+            assert abs(float(by_covariance) / slope - 1) <= 1e-12
+            assert abs(float(by_variance) - bend) <= 1e-12 * abs(bend) + 1e-13 * abs(slope)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [None, "gelu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("relu", "erf"))],
+)
+def test_maps_over_tokens_in_jax(activation: str | None) -> None:
+    """Token, C and Q maps: values, jit, gradients in c and q, many at once."""
+    net = attention(activation)
+    rho, c = np.linspace(-1 / (TOKENS - 1), 1, 5), np.linspace(-1, 1, 5)
+    token, cosine = kc.token_map(net, TOKENS), kc.c_map(net, tokens=TOKENS, token_cosine=COSINE)
+    size = kc.q_map(net, tokens=TOKENS, token_cosine=COSINE)
+    with jax.enable_x64(True):
+        x, y = jnp.asarray(rho), jnp.asarray(c)
+        assert np.asarray(token(x)) == pytest.approx(token(rho), abs=2e-14)
+        assert np.asarray(jax.jit(token)(x)) == pytest.approx(token(rho), abs=2e-14)
+        inner = rho[1:-1]
+        slopes = jax.vmap(jax.grad(token))(jnp.asarray(inner))
+        assert np.asarray(slopes) == pytest.approx(token.derivative(1)(inner), rel=1e-9)
+        assert np.asarray(cosine(y)) == pytest.approx(cosine(c), abs=2e-14)
+        two = cosine(y, 1.0, jnp.asarray(1.7))
+        assert np.asarray(two) == pytest.approx(cosine(c, 1.0, 1.7), abs=2e-14)
+        by_q = jax.grad(lambda q: cosine(0.4, 1.0, q))(1.7)
+        steps = [cosine(0.4, 1.0, 1.7 + s) for s in (1e-4, -1e-4, 2e-4, -2e-4)]
+        difference = (8 * (steps[0] - steps[1]) - (steps[2] - steps[3])) / 12e-4
+        assert float(by_q) == pytest.approx(difference, rel=1e-8)
+        assert float(jax.jit(size)(1.3)) == pytest.approx(size(1.3), rel=1e-13)
+        assert float(jax.grad(size)(1.3)) == pytest.approx(size.derivative(1)(1.3), rel=1e-9)
+        assert math.isnan(jax.jit(token)(-0.2))
+        with pytest.raises(kc.KcalcError, match="must lie in"):
+            token(jnp.asarray(-0.2))
+    assert token(jnp.asarray(rho, "float32")).dtype == jnp.float32
+    assert np.asarray(jax.jit(token)(jnp.asarray(rho[1:], "float32"))) == pytest.approx(
+        token(rho[1:]), abs=3e-6
+    )
+
+
+def test_maps_without_tokens_in_jax() -> None:
+    net = kc.chain(L.Affine(sigma_b=0.3), L.Nonlinear("gelu"), L.Affine(), L.Nonlinear("tanh"))
+    c, maps = np.linspace(-1, 1, 7), kc.c_map(net)
+    with jax.enable_x64(True):
+        assert np.asarray(jax.jit(maps)(jnp.asarray(c))) == pytest.approx(maps(c), abs=2e-13)
+        slope = jax.grad(lambda q: kc.q_map(net)(q))(1.3)
+        assert float(slope) == pytest.approx(kc.q_map(net).derivative(1)(1.3), rel=1e-9)
+
+
+def test_second_derivatives_in_jax_are_refused() -> None:
+    with jax.enable_x64(True), pytest.raises(kc.KcalcError, match="first derivatives in JAX"):
+        jax.grad(jax.grad(kc.token_map(attention(), TOKENS)))(0.3)
+
+
+# -- balls -----------------------------------------------------------------------------------------
+
+CLOSE = [row for row in FROZEN["pairs"] if row["point"] in (
+    [3, 1.0, 1.0, 0.999], [5, 0.25, 1.0, 0.25], [12, 1.44, 1.44, 0.504], [16, 1.0, 1.0, 0.1],
+    [128, 1.0, 1.0, 1.0], [12, 0.5, 0.5, -0.5], [64, 0.01, 1.0, 0.05],
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", CLOSE, ids=lambda row: "-".join(map(str, row["point"])))
+def test_certified_overlaps_of_two_rows(row: Any) -> None:
+    """The enclosure holds the frozen 20 digits, and is as narrow as asked for."""
+    (tokens, v1, v2, k), (value, *_) = row["point"], row["values"]
+    found = Enclosure.of(overlap(tokens, (arb(v1), arb(v2)), arb(k), 15))
+    with mp.workdps(30):
+        assert found.radius <= mp.mpf(10) ** -15
+        assert abs(found.mid - mp.mpf(value)) <= found.radius + 2e-20 * abs(found.mid)
+
+
+def test_wider_arguments_give_wider_enclosures() -> None:
+    """Radii of the arguments are carried on: the values at both ends lie inside."""
+    wide = arb("0.5 +/- 1e-9")
+    found = Enclosure.of(overlap(7, (arb(1), arb(1)), wide, 12))
+    for end in ("0.4999999991", "0.5000000009"):
+        value = Enclosure.of(overlap(7, (arb(1), arb(1)), arb(end), 12))
+        assert found.lower <= value.lower and value.upper <= found.upper
+    assert found.radius < 3e-9
+
+
+def two_tokens(variance: mp.mpf, covariance: mp.mpf) -> mp.mpf:
+    """S of two tokens, ``1/2 + E tanh(x/2) tanh(y/2) / 2``, x, y twice as large, to 25 digits."""
+    step, count = mp.mpf("0.16"), 75
+    z = [step * n for n in range(-count, count + 1)]
+    w = [mp.npdf(x) * step for x in z]
+    first = mp.sqrt(2 * variance)
+    along, across = 2 * covariance / first, mp.sqrt(2 * variance - 2 * covariance**2 / variance)
+    total = mp.mpf(0)
+    for a, u in zip(z, w, strict=True):
+        inner = sum(v * mp.tanh((along * a + across * b) / 2) for b, v in zip(z, w, strict=True))
+        total += u * mp.tanh(first * a / 2) * inner
+    return (1 + total) / 2
+
+
+def test_balls_of_token_maps_hold_the_value() -> None:
+    """Two tokens without biases, in mpmath at 25 digits beside the enclosure."""
+    steps: list[Any] = [("x", L.Input(), ())]
+    steps += [
+        (name, L.Affine(bias=False, sigma_w=s), ("x",))
+        for name, s in (("q", 1), ("k", 0.5), ("v", 2))
+    ]
+    steps += [("a", L.Attend(), ("q", "k", "v")), ("s", L.Sum(), ("x", "a"))]
+    found = kc.token_map(kc.Network.from_steps(steps), 2).ball(0.25, digits=18)
+    with mp.workdps(40):
+        rho = mp.mpf("0.25")
+        variance = (1 - rho) / 4
+        own = two_tokens(variance, variance * (1 - mp.mpf(10) ** -38))
+        apart = two_tokens(variance, variance * rho)
+        q, p = (1 + 4 * (rho + (1 - rho) * own), rho + 4 * (rho + (1 - rho) * apart))
+        assert found.radius <= mp.mpf(10) ** -16
+        assert abs(found.mid - p / q) <= found.radius + mp.mpf(10) ** -22
+
+
+def test_balls_of_c_and_q_maps_over_tokens() -> None:
+    net = attention()
+    cosine = kc.c_map(net, tokens=TOKENS, token_cosine=COSINE)
+    size = kc.q_map(net, tokens=TOKENS, token_cosine=COSINE)
+    for found, value in (
+        (cosine.ball(0.5, digits=8), cosine(0.5)),
+        (cosine.ball(0.5, 1.0, 2.0, digits=8), cosine(0.5, 1.0, 2.0)),
+        (size.ball(1.5, digits=12), size(1.5)),
+    ):
+        assert abs(float(found.mid) - value) <= float(found.radius) + 3e-15
+        assert found.radius < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key_width": 8, "wide": False}, "finite key width is computed in double precision"),
+        ({"sink": True}, "with a sink is computed in double precision"),
+    ],
+)
+def test_attention_without_other_number_systems(options: dict[str, Any], message: str) -> None:
+    maps = kc.token_map(attention(**options), TOKENS)
+    for call in (
+        lambda: maps.ball(0.3, digits=10),
+        lambda: maps(jnp.asarray(0.3)),
+        lambda: maps.expr,
+    ):
+        with pytest.raises(kc.KcalcError, match=message):
+            call()
+
+
+# -- formulas --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["relu"])
+def test_formulas_have_the_values_of_maps(activation: str | None) -> None:
+    """Token, C and Q maps as compositions of named overlaps, at six digits."""
+    net = attention(activation)
+    token, cosine = kc.token_map(net, TOKENS), kc.c_map(net, tokens=TOKENS, token_cosine=COSINE)
+    size = kc.q_map(net, tokens=TOKENS, token_cosine=COSINE)
+    cases: list[tuple[Any, dict[str, float], float]] = [
+        (token.expr, {"rho": 0.35}, token(0.35)),
+        (cosine.expr, {"c": 0.5}, cosine(0.5)),
+        (size.expr, {"q": 1.5}, size(1.5)),
+    ]
+    for formula, given, value in cases:
+        assert float(formula.evaluate(given, 6)) == pytest.approx(value, abs=1e-7)
+        names = {str(f.function) for f in formula.functions}
+        assert f"S_{TOKENS}" in names and rf"\mathcal{{S}}_{{{TOKENS}}}" in formula.latex()
+    assert token.closed_form is None and "softmax" in str(token.closed_form_obstacle)
+    assert "overlap of rows of softmax over 12 tokens" in str(token.expr)
+
+
+def test_formulas_of_unequal_inputs_have_overlaps_of_three_numbers() -> None:
+    cosine = kc.c_map(attention(), tokens=TOKENS, token_cosine=COSINE)
+    formula = cosine.symbolic(1, 2)
+    assert max(len(f.arguments) for f in formula.functions) == 3
+    assert float(formula.evaluate({"c": 0.5}, 5)) == pytest.approx(cosine(0.5, 1.0, 2.0), abs=1e-6)
+
+
+def test_derivatives_of_formulas_name_those_of_overlaps() -> None:
+    """dS/dk and dS/dv as functions with names: put in from double precision, they give R'."""
+    from kcalc.gaussian.softmax import Overlap, self_overlap
+
+    token = kc.token_map(attention(), TOKENS)
+    formula = token.derivative(1).symbolic()
+    letters = {(f.letter, len(f.arguments)) for f in formula.functions}
+    assert letters == {("S", 1), ("S", 2), ("DS", 1), ("DS", 2), ("DvS", 2)}
+    assert r"\partial_{v}\mathcal{S}_{12}" in formula.latex()
+    values: dict[Any, Any] = {formula.arguments[0]: sp.Float(0.35)}
+
+    def number(name: str, *given: Any) -> float:
+        *k, v = map(float, given)
+        row = Overlap(TOKENS, v, v, *(k or [v]))
+        both = row.by_variance1 + row.by_variance2
+        if name == "S_12":
+            return row.value if k else self_overlap(TOKENS, v)
+        return both if name == "DvS_12" else row.by_covariance + (0 if k else both)
+
+    for symbol, expr in (*formula.definitions, (None, formula.result)):
+        plain = expr.xreplace(values)
+        calls = {c: number(c.func.__name__, *c.args) for c in plain.atoms(AppliedUndef)}
+        values[symbol] = sp.Float(plain.xreplace(calls))
+    assert float(values[None]) == pytest.approx(token.derivative(1)(0.35), rel=1e-11)
+    with pytest.raises(kc.KcalcError, match="first derivatives"):
+        token.derivative(2).symbolic()
+
+
+def test_symbols_of_layers_stay_in_formulas() -> None:
+    """A scale of queries as a symbol: the same value where it is put in before or after."""
+    sigma = sp.Symbol("sigma", positive=True)
+    steps: list[Any] = [("x", L.Input(), ()), ("q", L.Affine(bias=False, sigma_w=sigma), ("x",))]
+    steps += [(name, L.Affine(bias=False), ("x",)) for name in "kv"]
+    steps += [("a", L.Attend(), ("q", "k", "v")), ("s", L.Sum(), ("x", "a"))]
+    net = kc.Network.from_steps(steps)
+    formula = kc.token_map(net, 5).expr
+    found = formula.evaluate({"rho": 0.4, "sigma": 1.3}, 6)
+    plain = kc.token_map(net.subs({sigma: 1.3}), 5)(0.4)
+    assert float(found) == pytest.approx(plain, abs=1e-7)
