@@ -76,7 +76,7 @@ def _distinct(columns: Array) -> tuple[Array, Any]:
     return columns[:, first], which.ravel()
 
 
-def _groups(which: Array, count: int) -> list[Array]:
+def _groups(which: Any, count: int) -> list[Any]:
     """Where each of 0 ... count - 1 stands in ``which``."""
     order = np.argsort(which, kind="stable")
     return np.split(order, np.searchsorted(which[order], np.arange(1, count)))
@@ -306,7 +306,8 @@ class LocalMaps:
 
     def _moments_together(self, integrate: Callable[..., float], q: Array) -> Array | None:
         """The mean or the second moment at many q on one grid of nodes, where one serves."""
-        power = {expectations.mean: 1, expectations.second_moment: 2}.get(integrate)
+        powers: dict[Any, int] = {expectations.mean: 1, expectations.second_moment: 2}
+        power = powers.get(integrate)
         if power is None or q.size < MANY:
             return None
         found = expectations.sampled(self, q)  # type: ignore[arg-type]

@@ -320,6 +320,7 @@ class _Reading(TokenReading):
         """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
         second = q1 if q2 is None else q2
         if self._has_class_token(field):
+            assert self.tokens is not None
             self.kernel = PointReader(self.network, self.tokens, self.assume)
             with np.errstate(all="ignore"):
                 return self.kernel.read(q1, second, gap)

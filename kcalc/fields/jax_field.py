@@ -37,12 +37,12 @@ def within(cosine: Any, low: float) -> Any:
 
     Raises: KcalcError where one that is not traced does.
     """
-    import jax
     import jax.numpy as jnp
+    from jax.core import Tracer
 
     margin = 1e-12 if cosine.dtype == jnp.float64 else 1e-6
     inside = (cosine >= low - margin) & (cosine <= 1 + margin)
-    if not isinstance(cosine, jax.core.Tracer) and not bool(inside.all()):
+    if not isinstance(cosine, Tracer) and not bool(inside.all()):
         raise KcalcError(f"a c value is a cosine and must lie in [{low:.6g}, 1] here")
     return jnp.where(inside, cosine, jnp.nan)
 

@@ -139,7 +139,7 @@ BAG = (
     "it adds the vectors of {} ids, taken as different ones; the cosine of two inputs is the share "
     "of ids that their bags have in common"
 )
-ZERO = 1e-100  # sigma of class tokens that are zeros
+SMALLEST = 1e-100  # sigma of class tokens that are zeros
 ZEROS = (
     "its class tokens are zeros, read as vectors of mean square 1e-200; right where positions are "
     "added to them, but a norm of such a vector alone is 0 in the model and has mean square 1 here"
@@ -353,7 +353,7 @@ class Recogniser(Elementwise):
         if front and channels is not None:
             if self.sigmas and not size:
                 self.note(op.name, "approximate", ZEROS)
-                return self.node(op, L.ClassToken(ZERO, more), [node])
+                return self.node(op, L.ClassToken(SMALLEST, more), [node])
             value = np.broadcast_to(value, [*(1,) * (3 - value.ndim), *value.shape])
             rows = np.moveaxis(value, channels, -1)[0].reshape(more, -1)
             sigma = self.spread(rows) if self.sigmas else 1

@@ -216,10 +216,10 @@ class JaxOverlaps(Overlaps):
 
     def checked(self, variance: Number, node: Hashable) -> Number:
         """The variance of scores. Raises: KcalcError as without JAX, where it is not traced."""
-        import jax
+        from jax.core import Tracer
 
         known = _parts(variance)[0]
-        if not isinstance(known, jax.core.Tracer):
+        if not isinstance(known, Tracer):
             super().checked(np.nan_to_num(np.asarray(known)), node)
         return variance
 

@@ -264,7 +264,7 @@ def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) ->
     return list(out)
 
 
-def _horner(columns: Array, i: Array, j: Array, gap: Array, out: Array) -> None:
+def _horner(columns: Array, i: Any, j: Any, gap: Array, out: Array) -> None:
     """The Taylor coefficients of pairs of the columns i and j into ``out`` (order + 1, n)."""
     c, apart, suffix, drop = 1 - gap, *np.zeros((3, gap.size))
     values = np.zeros((len(out), gap.size))  # of the polynomial, its slope, half its bend

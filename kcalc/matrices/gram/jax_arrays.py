@@ -176,8 +176,8 @@ def _q(value: Any, what: str) -> Array:
 def _shares(plan: Plan, parts: tuple[int, ...], rows: int, columns: int) -> _Shares:
     if isinstance(plan, NormPlan):
         factors = [plan.padded_factors(part) for part in parts]
-        sides = (tuple(pair[k] for pair in factors) for k in (0, 1))
-        return _Shares(_Clenshaw(plan.table.coordinate), *sides, (), len(parts))
+        first, second = (tuple(pair[k] for pair in factors) for k in (0, 1))
+        return _Shares(_Clenshaw(plan.table.coordinate), first, second, (), len(parts))
     if isinstance(plan, TablePlan):
         scale = plan.scale if plan.scale is not None else (np.ones(rows), np.ones(columns))
         classes = (
@@ -185,9 +185,9 @@ def _shares(plan: Plan, parts: tuple[int, ...], rows: int, columns: int) -> _Sha
             if plan.classes is not None
             else (np.zeros(rows, np.int64), np.zeros(columns, np.int64))
         )
-        sides = zip(scale, classes, strict=True)
+        first, second = zip(scale, classes, strict=True)
         table = plan.table
-        return _Shares(_lookup_of(table, parts), *sides, _coefficients(table), len(parts))
+        return _Shares(_lookup_of(table, parts), first, second, _coefficients(table), len(parts))
     raise KcalcError(
         "JAX computes kernels by tables, and these rows have many different norms, on which the "
         "kernel of this network depends in a way that no table follows. "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Plan(Protocol):
     @property
     def method(self) -> str: ...
     @property
-    def fingerprint(self) -> list[float]: ...
+    def fingerprint(self) -> Any: ...
     def fill(
         self,
         w: Array,
