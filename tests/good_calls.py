@@ -253,6 +253,7 @@ METHODS: dict[str, Callable[[], Good]] = {
     "longest_path_bound": lambda: good(1.05),
     "bounds": lambda: good(),
     "predict": lambda: good(x()),
+    "with_ridge": lambda: good(0.2),
     "predict_from": lambda: good(np.ones((2, 12))),
     "mean_and_covariance": lambda: good(x()),
     "mean_and_variance": lambda: good(x()),

@@ -105,6 +105,12 @@ RESULTS: dict[str, Callable[[], Any]] = {
         kc.architectures.gpt2(1, 8, 2, 20, 4, causal=False), tokens=4
     ),
     "ntk.tokens": lambda: kc.ntk(vanilla(), tokens=np.eye(3)),
+    "token_phases": lambda: kc.token_phases(
+        kc.architectures.transformer_stack(2, 8, 2, placement="post"),
+        4,
+        values=np.array([0.5, 1.0]),
+        scores=np.array([0.5, 1.0]),
+    ),
     "token_map": lambda: kc.token_map(vanilla(), 8),
     "token_map.table": lambda: kc.token_map(vanilla(), 8).table(),
     "c_map.derivative": lambda: kc.c_map(vanilla()).derivative(1),
@@ -115,7 +121,9 @@ RESULTS: dict[str, Callable[[], Any]] = {
         A.vanilla(2), data()[0], 3, widths=(16, 32), draws=2
     ),
     "crelu_budget": lambda: kc.crelu_budget(64, 10),
+    "depth_laws": lambda: kc.depth_laws(kc.architectures.transformer_stack(2, 8, 2), 4),
     "depth_limit": lambda: kc.depth_limit(block()),
+    "depth_profile": lambda: kc.depth_profile(vanilla()),
     "depth_stability": lambda: kc.depth_stability(block_of_relu(), features=8),
     "equivalent_parameters": lambda: kc.equivalent_parameters(shaped()),
     "fluctuations": lambda: kc.fluctuations(vanilla(), features=16),

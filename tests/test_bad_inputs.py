@@ -27,6 +27,8 @@ MADE = {
     "Activation",
     "Audit",
     "Constants",
+    "DepthLaws",
+    "DepthProfile",
     "Fluctuations",
     "TiedReadout",
     "Gradients",

@@ -227,5 +227,7 @@ def test_contributing_says_where_things_are() -> None:
                 assert list((ROOT / "kcalc").rglob(name)), name
             else:
                 assert re.search(
-                    rf"(def|class) {name.split('.')[-1]}\b|^{name} = ", everything, re.MULTILINE
+                    rf"(def|class) {name.split('.')[-1]}\b|^{name}(:.*)? = ",
+                    everything,
+                    re.MULTILINE,
                 ), name

@@ -33,7 +33,6 @@ from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations import q_series
 from kcalc.gaussian.expectations import single as expectations
 from kcalc.gaussian.expectations.pairs import pair_map, smooth_taylor
-from kcalc.gaussian.expectations.plane_sums import plane_sum
 from kcalc.gaussian.expectations.quadrature import Array
 from kcalc.gaussian.expectations.single import pair_distance, pair_moment
 
@@ -79,7 +78,7 @@ def _distinct(columns: Array) -> tuple[Array, Any]:
 def _groups(which: Any, count: int) -> list[Any]:
     """Where each of 0 ... count - 1 stands in ``which``."""
     order = np.argsort(which, kind="stable")
-    return np.split(order, np.searchsorted(which[order], np.arange(1, count)))
+    return np.split(order, np.searchsorted(which[order], np.arange(1, count)))[:count]
 
 
 def _unit_gap(gap: Array) -> Array:
@@ -449,13 +448,11 @@ class LocalMaps:
 
     def _normalised(self, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
         """The Taylor coefficients of C for one pair of q values."""
-        pair: Any = (self, q1, self, q2)
-        few = plane_sum(*pair).serves(gap, order)
-        gamma = plane_sum(*pair) if few else pair_map(*pair)
+        gamma = pair_map(self, q1, self, q2)  # type: ignore[arg-type]
         parts = gamma.taylor(gap, order, rest=rest)
         norm = (
             gamma.whole
-            if q1 == q2
+            if gamma.same
             else float(np.sqrt(self.second_moment(q1)) * np.sqrt(self.second_moment(q2)))
         )
         if norm == 0:
@@ -463,7 +460,7 @@ class LocalMaps:
                 f"E phi^2 of activation {self.name!r} vanishes (or underflows) at q = "
                 f"{min(q1, q2):g}: there is no C map"
             )
-        offset = 0.0 if q1 == q2 else pair_distance(self, q1, q2)  # type: ignore[arg-type]
+        offset = 0.0 if gamma.same else pair_distance(self, q1, q2)  # type: ignore[arg-type]
         return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
 
     def cross_drop(

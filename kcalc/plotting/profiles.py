@@ -47,7 +47,9 @@ def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Array:
             place.set_yscale("log")
             _widen(place)
         place.set(xlabel=axis_names.BLOCKS, ylabel=label)
-        finish(place, [], ax is None, legend=not alone)
+        name = "gradients" if label == axis_names.GRADIENT else label
+        says = f"{name.capitalize()}, block by block"
+        finish(place, [], ax is None, legend=not alone, says=says)
     return places
 
 

@@ -30,7 +30,7 @@ from ..calculi.global_maps import c_map, node_values, token_map
 from ..calculi.gradients import gradients
 from ..fields.arguments import cosine_array, one_q
 from ..foundation.errors import KcalcError
-from ..foundation.printing import Shown
+from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
 from ..network.combinators import chain
@@ -88,6 +88,11 @@ class DepthLaws(Shown, Approximable):
     slope: float
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False, compare=False)
     listed = ("correlation_depth",)
+
+    def __repr__(self) -> str:
+        growth = f", {self.growth:.4g} per block" if math.isnan(self.q) else f" at {self.q:.4g}"
+        text = f"{self.law}{growth}, cosine {self.cosine:.4g}"
+        return f"DepthLaws({marked(text, self)})"
 
     @property
     def correlation_depth(self) -> float:

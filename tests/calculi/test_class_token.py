@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,45 @@ def test_maps_behind_two_class_tokens_are_refused_and_values_are_sampled() -> No
             call(0.5)
 
 
+@pytest.mark.parametrize("cosine", [0.3, -0.45])
+def test_correlations_that_no_scores_have_are_sampled(cosine: float) -> None:
+    """Patches of negative cosine share less than nothing, and equal class tokens then part."""
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("class", L.ClassToken(0.75), ("x",)),
+            ("q", L.Affine(sigma_w=2), ("class",)),
+            *((n, L.Affine(), ("class",)) for n in "kv"),
+            ("a", L.Attend(), ("q", "k", "v")),
+            ("first", L.TokenMix([[1.0, 0, 0, 0]]), ("a",)),
+        ]
+    )
+    found: Any = kc.node_values(net, 0.3, tokens=3, token_cosine=cosine)
+    assert (found["first"].c_error == 0) is (cosine > 0)
+    c, error = drawn_cosine(0.75, 2.0, cosine, 0.3, 3)
+    assert abs(found["first"].c - c) <= WORST * math.hypot(error, found["first"].c_error)
+
+
+def drawn_cosine(
+    sigma: float, scale: float, own: float, c: float, count: int
+) -> tuple[float, float]:
+    """The c value of the class token behind attention from drawn scores, and its error."""
+    size, draws, rng = count + 1, 60_000, np.random.default_rng(3)
+    tokens = np.full((count, count), own) + (1 - own) * np.eye(count)
+    K = np.zeros((2, size, 2, size))
+    K[:, 0, :, 0] = sigma**2
+    K[:, 1:, :, 1:] = np.einsum("ab,st->asbt", [[1, c], [c, 1]], tokens)
+    K = K.reshape(2 * size, 2 * size)
+    values, vectors = np.linalg.eigh(K)
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    scores = scale * root @ rng.standard_normal((draws, 2 * size, 2 * size)) @ root.T
+    rows = [np.exp(scores[:, k, k : k + size]) for k in (0, size)]
+    one, two = (row / row.sum(axis=1, keepdims=True) for row in rows)
+    across = np.einsum("ds,st,dt->d", one, K[:size, size:], two)
+    q = (np.einsum("ds,st,dt->d", one, K[:size, :size], one)).mean()
+    return across.mean() / q, across.std() / q / math.sqrt(draws)
+
+
 def test_exact_attention_is_what_sampling_finds() -> None:
     """``sampling=`` is followed where there are exact rules, too."""
     net = vit(2).map_layers(wide, L.Attend)
@@ -139,9 +179,15 @@ def wide(_: Any, layer: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_drawn_networks_have_the_values_of_their_maps() -> None:
+def test_drawn_networks_have_the_values_of_their_maps(every: int) -> None:
     model = kc.to_jax(vit(2, 512), weights="delta_gaussian")
-    given = {"draws": 40, "pairs": 4, "tokens": 16, "token_cosine": 0.3, "tangent": False}
+    given = {
+        "draws": max(40 // every, 6),
+        "pairs": 4,
+        "tokens": 16,
+        "token_cosine": 0.3,
+        "tangent": False,
+    }
     check = kc.verify_kernels(model, 0.5, 1.0, **given)
     for name in check.quantities:
         s = check.statistic(name)

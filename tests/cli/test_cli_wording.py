@@ -198,7 +198,7 @@ def test_words_for_options() -> None:
     assert (
         said("use parameters='shift'; padding='valid'") == "use --parameters shift; padding='valid'"
     )
-    assert said("as tokens= (a T x T array)") == "as --tokens FILE (a T x T array)"
+    assert said("as tokens= (a T x T array)") == "as --tokens FILE|T (a T x T array)"
     assert said("give image_shape=(height, width)") == "give --image-shape HxW"
     assert (
         said("give radius=..., weights={...}, or biases=False", options("smoothness"))

@@ -58,7 +58,7 @@ def test_the_rest_of_the_page_knows_the_tokens(bert: Any) -> None:
     assert data["drawing"]["nodes"]["embedding"]["tokens"] == 0.25
     assert (
         "16 tokens" in bert.html
-        and "attends over tokens, and shaping methods" in bert.refused["shaping"]
+        and "other shaping methods those without" in bert.refused["shaping"]
     )
     assert ">sampled<" not in bert.html and "kernel before" not in bert.refused
 

@@ -208,7 +208,7 @@ def test_depthwise_layers_are_refused_and_not_only_when_residuals_are_read() -> 
     for method in METHODS:
         assert "'d'" in outcome(
             lambda method=method: kc.shape(net, "relu", method=method)
-        ) or method in ("geometric", "residual_weights")
+        ) or method in ("geometric", "residual_weights", "edge")
     behind = kc.chain(
         L.Input(8),
         L.Affine(8),

@@ -208,6 +208,8 @@ def _rows(
             return None
         first, second = (max(size, 0.0) for size in sizes[:2])
         bound = math.sqrt(first) * math.sqrt(second)
+        if abs(sizes[2]) > bound - least:  # what tokens share may be negative: no Gaussian scores
+            return None
         return Pair(first, second, max(-bound, min(bound, sizes[2])))
 
     alike, other = scores("alike"), scores("other")

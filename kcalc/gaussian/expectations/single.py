@@ -198,11 +198,6 @@ def _kept_grid(step: float, reach: int, terms: int) -> _Grid:
     return _Grid(step, reach, terms)
 
 
-def fastest(edges: Array) -> float:
-    """The frequency of the fastest wave that the narrowest panel of a mesh may hold."""
-    return _PHASE / (float(np.diff(edges)[1:-1].min()) if edges.size > 3 else 1.0)
-
-
 @lru_cache(maxsize=1024)
 def _grid(profile: Profile, q: float, terms: int) -> _Grid | None:
     """A grid on which sums over phi(sqrt(q) .) are exact to rounding.
@@ -220,8 +215,9 @@ def _grid(profile: Profile, q: float, terms: int) -> _Grid | None:
         return None
     edges = z_edges(profile, q)
     reach, truth = 2 * math.ceil(max(-edges[0], edges[-1]) / 2), second_moment(profile, q)
+    narrowest = float(np.diff(edges)[1:-1].min()) if edges.size > 3 else 1.0
     step = 2.0 ** math.floor(
-        math.log2(min(0.125, 2 * math.pi / (fastest(edges) + _highest(terms))))
+        math.log2(min(0.125, 2 * math.pi / (_PHASE / narrowest + _highest(terms))))
     )
     step = max(step, 2.0 ** math.ceil(math.log2(reach / _LARGEST_GRID[terms])))
     while reach / step <= _LARGEST_GRID[terms]:

@@ -418,11 +418,11 @@ def t5(
     128. ``relative=False`` leaves these biases out, which makes all tokens alike. ``gated``:
     version 1.1, with ``activation="gelu_tanh"``. [Raffel et al. 2020]
     """
-    width = whole(key_width, "key_width", 1)
+    size, width = whole(features, "features", 1), whole(key_width, "key_width", 1)
     scale = as_number(factor, "factor")
     attention: dict[str, Any] = {"key_width": width, "scale": 1}
     if truth(relative, "relative"):
-        attention["relative"] = (one_number(scale, "factor") / math.sqrt(features), 32, 128)
+        attention["relative"] = (one_number(scale, "factor") / math.sqrt(size), 32, 128)
     stack = _T5(features, heads, None, L.RMSNorm, bias=False, attention=attention)
     stack.factor = scale
     below = stack.add("ids", L.Input())
