@@ -111,10 +111,11 @@ class JaxField(Field):
             setattr(self, name, _either(function, getattr(NUMPY, name)))
 
     def clipped(self, gap: Number) -> Number:
-        """The gap put back into [0, 2]; its derivative there is 0, at the ends 1."""
+        """The gap put back into [0, 2], which rounding may have left; its derivative stays."""
         import jax.numpy as jnp
+        from jax.lax import stop_gradient
 
-        return jnp.where(gap < 0, 0.0, jnp.where(gap > 2, 2.0, gap))
+        return gap + stop_gradient(jnp.clip(gap, 0.0, 2.0) - gap)
 
     def number(self, value: object) -> Number:
         """JAX arrays of floats as they are, of integers as floats.

@@ -269,3 +269,21 @@ def test_symbols_of_layers_stay_in_formulas() -> None:
     found = formula.evaluate({"rho": 0.4, "sigma": 1.3}, 6)
     plain = kc.token_map(net.subs({sigma: 1.3}), 5)(0.4)
     assert float(found) == pytest.approx(plain, abs=1e-7)
+
+
+def test_slopes_at_the_end_in_single_precision() -> None:
+    """At c = 1 rounding may carry a gap below 0; the slope is that of double precision."""
+    net = kc.Network.from_steps(
+        [
+            ("x", L.Input(), ()),
+            ("q", L.Affine(sigma_w=0.8, sigma_b=0.4), ("x",)),
+            ("k", L.Affine(sigma_w=0.9, sigma_b=0.5), ("x",)),
+            ("v", L.Affine(sigma_w=0.9, sigma_b=0.4), ("x",)),
+            ("a", L.Attend(), ("q", "k", "v")),
+            ("o", L.Affine(sigma_w=1.1, sigma_b=0.3), ("a",)),
+        ]
+    )
+    for cosine in (0.1, 0.3, 0.5):
+        R = kc.c_map(net, tokens=5, token_cosine=cosine)
+        slope = jax.grad(R)(jnp.float32(1.0))
+        assert float(slope) == pytest.approx(float(R.derivative(1)(1.0)), rel=1e-5)

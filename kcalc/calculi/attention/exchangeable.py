@@ -38,8 +38,8 @@ ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
 ONE_BY_ONE = (
     "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by "
-    "one and samples the attention, as kc.ntk does for an array of tokens; "
-    "all else needs a network without"
+    "one and samples the attention, as kc.gradients, kc.depth_profile and kc.report do, and kc.ntk "
+    "for an array of tokens; maps need a network without"
 )
 HEADS = (
     "many heads, with wide queries and keys: scores are Gaussian, and the mean over heads is an "

@@ -140,6 +140,11 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
             )
         _check_ids(ids, network)
         return _checked((ids.ravel()[:, None] == ids.ravel()).astype(float), len(ids))
+    if given.dtype.kind in "iu" and given.ndim > 2:
+        raise KcalcError(
+            f"whole numbers of shape {given.shape} are no token ids (T,) or (N, T); all inputs of "
+            f"a network get the same ids, and inputs (N, T, features) are given as floats"
+        )
     if given.ndim == 3:
         rows = numbers.reshape(-1, given.shape[-1])
         return _checked(rows @ rows.T / rows.shape[1], len(given))
@@ -165,12 +170,16 @@ def _check_ids(ids: Array, network: Network) -> None:
             )
 
 
-def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
-    if len(covariance) > MOST_PLACES:
+def _check_places(count: int) -> None:
+    if count > MOST_PLACES:
         raise KcalcError(
-            f"{len(covariance)} tokens in all are more than {MOST_PLACES}, which are followed one "
-            f"by one"
+            f"{count} tokens in all are more than {MOST_PLACES}, which are followed one by one; "
+            f"give fewer tokens"
         )
+
+
+def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
+    _check_places(len(covariance))
     if not np.allclose(covariance, covariance.T, rtol=1e-10, atol=0):
         raise KcalcError("a token covariance must be symmetric")
     least = float(np.linalg.eigvalsh(covariance)[0])
@@ -187,6 +196,7 @@ def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> t
 
     There is one sequence, or there are two of cosine ``c``.
     """
+    _check_places(count if c is None else 2 * count)
     own = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
     if c is None:
         return q1 * own, 1
