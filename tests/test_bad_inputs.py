@@ -167,6 +167,7 @@ SYMBOLIC = (
     "c_map.derivative",
     "q_map",
     "ntk",
+    "token_map",
 )
 EXACT = {"huge", "tower"}  # numbers of exact or certified arithmetic
 # {call.parameter, or .parameter of any call: kinds that never make sense elsewhere and do here}
