@@ -285,7 +285,7 @@ class WithMatrices:
         tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
         difference (or sum) of the rows.  Where norms differ and no activation has kinks, one table
         in the angle and in both q values serves all pairs, with an error of about 1e-12;
-        :meth:`matrix_method` states it.  Otherwise the recursion runs for every pair of rows,
+        ``matrix_method`` states it.  Otherwise the recursion runs for every pair of rows,
         slowly where an activation has no closed form.
         NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
         float32, computed in double precision.
