@@ -46,7 +46,7 @@ def cross(
         inexact = [not x.is_exact() for x in (gap, q1, q2)]
         if gap.is_exact() and (centre == 0 or centre == 2):
             return _at_end(phi, psi, 1 if centre == 0 else -1, q1, q1 if same else q2, order, field)
-        centre = centre.max(arb(0)).min(arb(2))
+        centre = arb(0) if centre < 0 else arb(2) if centre > 2 else centre
         values = list(_exact(phi, psi, _key(centre), _key(m1), _key(m2), order, field))
         if any(inexact):
             values = [v + _movement(phi, psi, gap, q1, q2, k, field) for k, v in enumerate(values)]
