@@ -21,10 +21,12 @@ from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Bench, at_most, equal, exact, proved, statistical
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
+from ..functions import FUNCTIONS
 from . import coefficients as co
 from . import reference
 from .fixed_points import slope
 from .paper import PAPER, claim
+from .reference import power_series, second_moment, steepness
 
 Real = Any  # of mpmath
 _POINTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
@@ -52,7 +54,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (f + 1) * (g + 1) - (f * g + f + g + 1), "$(f+1)(f'+1)$: entries of $A+A^\\top$ are $f+f'$"
     )
     for name in names[: bench.size(4, 6)]:
-        phi, plain = activation(name), reference.FUNCTIONS[name]
+        phi, plain = activation(name), FUNCTIONS[name]
         raised = phi.transformed(output_shift=1.0)
         for q1, q2, c in ((1.0, 1.0, 0.4), (0.5, 2.0, -0.3)):
             kernels = (
@@ -73,7 +75,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the means of the library",
             1e-11,
         )
-    smooth = [reference.FUNCTIONS[name] for name in names[: bench.size(4, 6)]]
+    smooth = [FUNCTIONS[name] for name in names[: bench.size(4, 6)]]
     yield equal(
         [activation(name).mean_slope(1.7) for name in names[: bench.size(4, 6)]],
         [reference.mean(f.slope, 1.7, f.kinks) for f in smooth],
@@ -86,7 +88,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     pre = bench.normal(k) * sqrt((z @ z) / inputs)
     wide = bench.normal(bench.size(3000, 30_000), inputs) @ z / sqrt(inputs)
     for name in ("relu", "softplus"):
-        value, q = reference.FUNCTIONS[name].value, (z @ z) / inputs
+        value, q = FUNCTIONS[name].value, (z @ z) / inputs
         yield statistical(
             value(pre), activation(name).mean(q), f"{name}: the average of {k} outputs"
         )
@@ -102,7 +104,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $u=\sqrt{q_2}(cx+\sqrt{1-c^2}y)$, so that $\Gamma_\phi'=\sqrt{q_1q_2}\,\Gamma_{\phi'}$
     """
     for name in BENT[: bench.size(5, 7)]:
-        phi = reference.FUNCTIONS[name]
+        phi = FUNCTIONS[name]
         for q1, q2, at in ((1.0, 1.0, 0.5), (0.6, 1.5, -0.7))[: bench.size(2, 2)]:
             if name == "exp":
                 q1, q2 = q1 / 2, q2 / 2
@@ -117,7 +119,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 "the step for y",
                 1e-9,
             )
-            norm = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+            norm = sqrt(second_moment(name, q1) * second_moment(name, q2))
             yield equal(
                 activation(name).c_map.derivative(1)(at, q1, q2) * norm,
                 r1 * r2 * straight,
@@ -139,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         : bench.size(6, 8)
     ]:
         C = activation(name).c_map
-        own = reference.power_series(name, 120)
+        own = power_series(name, 120)
         yield equal(
             [own.sum(), C.series(100).sum()],
             1,
@@ -172,12 +174,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in bench.size(co.NAMES[::3], co.NAMES):
         if name in ("abs", "square", "gaussian", "cos"):
             continue
-        phi = reference.FUNCTIONS[name]
+        phi = FUNCTIONS[name]
         centre = reference.mean(phi.value, 1.0, phi.kinks)
         C = activation(name).transformed(output_shift=-centre).c_map
-        size = reference.second_moment(name) - centre**2
+        size = second_moment(name) - centre**2
         left = 1 - reference.mean(phi.slope, 1.0, phi.kinks) ** 2 / size
-        right = reference.mean(lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks) / size - 1
+        right = steepness(name) / size - 1
         yield at_most(left, right, "centred activations, by quadrature")
         yield equal(
             [C.derivative(1)(0.0) - 1 + left, C.derivative(1)(1.0) - 1 - right],
@@ -199,9 +201,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     for name in bench.size(
         ("tanh", "gelu", "softplus", "exp", "erf", "cos"),
-        tuple(n for n in co.NAMES if not reference.FUNCTIONS[n].kinks),
+        tuple(n for n in co.NAMES if not FUNCTIONS[n].kinks),
     ):
-        squares = reference.power_series(name, 120) * reference.second_moment(name)
+        squares = power_series(name, 120) * second_moment(name)
         for c in (-0.5, 0.0, 0.3, 0.7):
             direct = reference.gamma(name, c)
             yield equal(
@@ -220,7 +222,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Under: input q value 1
     """
     for name in bench.size(co.NAMES[::3], co.NAMES):
-        phi = reference.FUNCTIONS[name]
+        phi = FUNCTIONS[name]
         x, w = reference.line(phi.kinks)
         joint = w * reference.density(x)
         values, steep = phi.value(x), phi.slope(x)

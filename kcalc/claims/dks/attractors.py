@@ -20,10 +20,12 @@ from ...network.network import Network
 from ..bench import Bench, at_most, certified, counterexample, equal, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
+from ..functions import FUNCTIONS
 from . import coefficients as co
 from . import reference
 from .fixed_points import curved
 from .paper import claim
+from .reference import power_series, second_moment, steepness
 
 _C = Symbol("c")
 
@@ -89,7 +91,7 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
     """
     q = 1.0
     for _ in range(4000):
-        q = weight * reference.second_moment(name, q) + bias
+        q = weight * second_moment(name, q) + bias
     return deep(name, weight, bias, 1), q
 
 
@@ -155,7 +157,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         there.append(len([p for p in points if p.value < -1e-12]))
         maps[name] = there[-1]
         odd = name in ("tanh", "erf", "sin", "cube")
-        own = reference.power_series(name, 20)
+        own = power_series(name, 20)
         yield equal(
             [there[-1], own[::2].sum() < 1e-14],
             [odd, odd],
@@ -219,11 +221,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "gaussian",
     )
     for name in names[: bench.size(8, 12)]:
-        b = reference.power_series(name, 60)
-        phi = reference.FUNCTIONS[name]
-        steep = reference.mean(
-            lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks
-        ) / reference.second_moment(name)
+        b = power_series(name, 60)
+        steep = steepness(name) / second_moment(name)
         odd = b[::2].sum() < 1e-14
         library.append(len(activation(name).c_map.fixed_points()))
         truth.append(3 if odd else 1 if steep <= 1 + 1e-9 else 2)
@@ -275,7 +274,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name, weight, bias in EXPLODING[: bench.size(2, 4)]:
         layer, q = settled(name, weight, bias)
         inner = c_map(layer).fixed_points(q)[0]
-        phi = reference.FUNCTIONS[name]
+        phi = FUNCTIONS[name]
         truth = weight * reference.pair(phi.slope, q, phi.slope, q, inner.value)
         yield equal(
             inner.slope,

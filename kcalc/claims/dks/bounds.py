@@ -19,9 +19,11 @@ from ...calculi.global_maps import c_map
 from ..bench import Bench, at_most, counterexample, equal, exact, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
+from ..functions import FUNCTIONS
 from . import coefficients as co
 from . import reference
 from .paper import claim
+from .reference import second_moment, steepness
 
 _GRID = np.cos(np.linspace(np.pi, 0.0, 81))
 _INSIDE = _GRID[1:-1]
@@ -272,13 +274,13 @@ def _shares(name: str, q: float = 1.0, measure: float | None = None) -> tuple[fl
 
     ``measure``: variance of the inner product, or q.
     """
-    phi = reference.FUNCTIONS[name]
+    phi = FUNCTIONS[name]
     size = q if measure is None else measure
     root = sqrt(size)
-    norm = reference.mean(lambda u: phi.value(u) ** 2, size, phi.kinks)
+    norm = second_moment(name, size)
     line = reference.mean(lambda u: phi.value(u) * u / root, size, phi.kinks)
     bent = reference.mean(lambda u: (phi.value(u) - line * u / root) ** 2, size, phi.kinks)
-    steep = reference.mean(lambda u: phi.slope(u) ** 2, size, phi.kinks)
+    steep = steepness(name, size)
     average = reference.mean(phi.slope, size, phi.kinks)
     spread = reference.mean(lambda u: (phi.slope(u) - average) ** 2, size, phi.kinks)
     return bent / norm, spread / steep
@@ -292,7 +294,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: input q value 1
     """
-    names = list(reference.FUNCTIONS)
+    names = list(FUNCTIONS)
     shares = np.array([_shares(name)[0] for name in names])
     zero, _, away, _ = _library(names)
     yield equal(
@@ -331,7 +333,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield at_most(
         1e-3,
-        [_shares(name)[1] for name in reference.FUNCTIONS],
+        [_shares(name)[1] for name in FUNCTIONS],
         "na of functions that are not affine is positive",
         0.0,
     )
@@ -344,7 +346,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     But: at input q values other than 1 the inner product must be that of the inputs, $E[\phi(\sqrt
     q x)\psi(\sqrt q x)]$
     """
-    names = list(reference.FUNCTIONS)
+    names = list(FUNCTIONS)
     zero, one, _, _ = _library(names)
     yield equal(1 - zero / one, [_shares(name)[1] for name in names], "at q = 1", 1e-10)
     C = activation("tanh").c_map.derivative(1)

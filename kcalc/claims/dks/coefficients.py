@@ -21,7 +21,7 @@ from ...gaussian.certified.hermite import hermite
 from ...gaussian.certified.line import seen
 from ..bench import Bench, at_most, certified, equal, proved
 from ..claim import Evidence
-from . import reference
+from .reference import power_series
 
 NAMES = (
     "tanh",
@@ -152,7 +152,7 @@ def on_activations(
 
 def agreement(bench: Bench) -> Iterator[Evidence]:
     """Enclosed coefficients, the library's series and its enclosures of C against quadrature."""
-    series = {name: reference.power_series(name, TERMS + 1) for name in NAMES}
+    series = {name: power_series(name, TERMS + 1) for name in NAMES}
     balls = np.array([[float(b.mid()) for b in enclosed(name)] for name in NAMES])
     wide = float(max(b.rad() for name in NAMES for b in enclosed(name)))
     yield equal(

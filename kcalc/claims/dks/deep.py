@@ -25,6 +25,7 @@ from ..families import PowerMap, power_maps
 from ..functions import relu_map
 from . import reference
 from .paper import claim
+from .reference import second_moment, steepness
 
 _C = Symbol("c", real=True)
 _RELU = (sp.sqrt(1 - _C**2) + (sp.pi - sp.acos(_C)) * _C) / sp.pi
@@ -71,10 +72,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     slope = simplify(diff(_RELU, _C))
     yield exact(slope - (1 - sp.acos(_C) / sp.pi), "the derivative of equation 15")
     yield exact(sp.limit(1 - sp.acos(_C) / sp.pi, _C, 1, "-") - 1, "its limit at 1")
-    norm = reference.second_moment("relu")
-    phi = reference.FUNCTIONS["relu"]
     yield equal(
-        reference.mean(lambda u: phi.slope(u) ** 2, 1.0, phi.kinks) / norm,
+        steepness("relu") / second_moment("relu"),
         1.0,
         "$E\\phi'^2/E\\phi^2$",
     )
@@ -152,7 +151,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     phi = activation("erf")
     q = bench.uniform(0.05, 9, bench.size(4, 20))
     for x in q:
-        yield equal(_erf_q(x), reference.second_moment("erf", x), "Q against quadrature")
+        yield equal(_erf_q(x), second_moment("erf", x), "Q against quadrature")
     yield equal(phi.q_map(q), [_erf_q(x) for x in q], "the library's Q", 1e-14)
     pairs = [(c, x) for c in _POINTS for x in q]
     formula = [_erf_c(c, x) for c, x in pairs]
@@ -254,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("tanh", "relu", "sigmoid"),
         ("tanh", "relu", "sigmoid", "erf", "sin", "selu", "atan", "hard_tanh"),
     ):
-        phi = activation(name).transformed(output_scale=1 / sqrt(reference.second_moment(name)))
+        phi = activation(name).transformed(output_scale=1 / sqrt(second_moment(name)))
         limit = depth_limit(chain(Input(), Affine(), Nonlinear(phi)))
         C, value = phi.c_map, np.array([-0.9, 0.2, 0.9])
         for _ in range(300):

@@ -12,11 +12,13 @@ from sympy import Symbol, diff
 from ...activations import activation
 from ..bench import Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
+from ..functions import FUNCTIONS
 from . import reference
 from .maps import random_c
 from .paper import claim
+from .reference import cosine, second_moment
 
-_ALL = tuple(reference.FUNCTIONS)
+_ALL = tuple(FUNCTIONS)
 _HIGHER = {
     "sin": [np.sin, np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x)],
     "cos": [np.cos, lambda x: -np.sin(x), lambda x: -np.cos(x), np.sin],
@@ -60,7 +62,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     own, formula, quotients = [], [], []
     for name in _names(bench):
-        phi, q = reference.FUNCTIONS[name], _q(bench, name)
+        phi, q = FUNCTIONS[name], _q(bench, name)
         root = sqrt(q)
         formula.append(
             reference.mean(
@@ -70,9 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         own.append(activation(name).q_map.derivative(1)(q))
         h = 1e-3 * q
-        quotients.append(
-            _central([reference.second_moment(name, q + s * h) for s in (-2, -1, 1, 2)], h)
-        )
+        quotients.append(_central([second_moment(name, q + s * h) for s in (-2, -1, 1, 2)], h))
     yield equal(
         quotients, formula, "difference quotients of the second moment against the formula", 1e-8
     )
@@ -93,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     own, formula, quotients = [], [], []
     for name in _names(bench):
-        phi, q1, q2 = reference.FUNCTIONS[name], _q(bench, name), _q(bench, name)
+        phi, q1, q2 = FUNCTIONS[name], _q(bench, name), _q(bench, name)
         c, h = bench.uniform(-0.8, 0.8), 2e-3
         formula.append(
             sqrt(q1 * q2) * reference.pair(phi.slope, q1, phi.slope, q2, c, phi.kinks, phi.kinks)
@@ -101,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         quotients.append(
             _central([reference.gamma(name, c + s * h, q1, q2) for s in (-2, -1, 1, 2)], h)
         )
-        size = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+        size = sqrt(second_moment(name, q1) * second_moment(name, q2))
         own.append(activation(name).c_map.derivative(1)(c, q1, q2) * size)
     scale = np.maximum(1, np.abs(formula))
     yield equal(
@@ -130,7 +130,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         own, formula = [], []
         for name, derivatives in _HIGHER.items():
             c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
-            size = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+            size = sqrt(second_moment(name, q1) * second_moment(name, q2))
             top = (q1 * q2) ** (order / 2) * reference.pair(
                 derivatives[order], q1, derivatives[order], q2, c
             )
@@ -140,12 +140,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(own, formula, f"i = {order}, functions without kinks", 1e-9)
     own, formula = [], []
     for name in ("relu", "abs", "selu", "hard_tanh", "leaky_relu"):
-        phi, c, q = reference.FUNCTIONS[name], random_c(bench), _q(bench, name)
+        phi, c, q = FUNCTIONS[name], random_c(bench), _q(bench, name)
         own.append(activation(name).c_map.derivative(1)(c, q))
         formula.append(
             q
             * reference.pair(phi.slope, q, phi.slope, q, c, phi.kinks, phi.kinks)
-            / reference.second_moment(name, q)
+            / second_moment(name, q)
         )
     yield equal(own, formula, "i = 1, functions with kinks", 1e-10)
     h = 2e-3
@@ -185,9 +185,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     h = 1e-6
     quotient = (
-        reference.cosine("relu", 0.95 + h)
-        - 2 * reference.cosine("relu", 0.95)
-        + reference.cosine("relu", 0.95 - h)
+        cosine("relu", 0.95 + h) - 2 * cosine("relu", 0.95) + cosine("relu", 0.95 - h)
     ) / h**2
     yield equal(
         quotient,

@@ -14,9 +14,11 @@ from ...calculi.global_maps import c_map
 from ..bench import Array, Bench, at_most, counterexample, equal, exact, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
+from ..functions import FUNCTIONS
 from . import coefficients as co
 from . import reference
 from .paper import claim
+from .reference import cosine, power_series, second_moment, steepness
 
 T = np.linspace(0.0, 1.0, 101)[1:]
 
@@ -68,11 +70,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     grid = np.append(0.0, T)
     values = []
     for name in _names(bench):
-        C, phi = activation(name).c_map, reference.FUNCTIONS[name]
+        C, phi = activation(name).c_map, FUNCTIONS[name]
         values.append(C(grid))
         yield equal(
             C(0.0),
-            reference.mean(phi.value, 1.0, phi.kinks) ** 2 / reference.second_moment(name),
+            reference.mean(phi.value, 1.0, phi.kinks) ** 2 / second_moment(name),
             "$C(0) = (E\\phi)^2/Q$, by quadrature",
             1e-11,
         )
@@ -95,7 +97,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _agreeing(bench: Bench, names: list[str]) -> Iterator[Evidence]:
     """Agreement of enclosed coefficients, the library's series and quadrature by NumPy."""
-    truth = [reference.power_series(name, co.TERMS + 1) for name in names]
+    truth = [power_series(name, co.TERMS + 1) for name in names]
     yield equal(
         [[float(b.mid()) for b in co.enclosed(name)] for name in names],
         truth,
@@ -173,10 +175,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         np.array([slope(C) * (T - 1) + 1 for C in maps]), [C(T) for C in maps], "random C maps"
     )
     for name in _names(bench):
-        phi = reference.FUNCTIONS[name]
-        steep = reference.mean(
-            lambda u, f=phi: f.slope(u) ** 2, 1.0, phi.kinks
-        ) / reference.second_moment(name)
+        steep = steepness(name) / second_moment(name)
         C = activation(name).c_map
         yield at_most(steep * (T - 1) + 1, C(T), "activations, with $C'(1)$ by quadrature", 1e-11)
         yield equal(C.derivative(1)(1.0), steep, "the slopes of the library", 1e-10)
@@ -230,7 +229,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in _names(bench):
         C = activation(name).c_map
         gaps = C(-at) + C(at) - 2 * C(0.0)
-        b = reference.power_series(name, 60)
+        b = power_series(name, 60)
         yield at_most(0, gaps, "activations")
         yield equal(
             gaps,
@@ -292,7 +291,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in ("gelu", "relu", "tanh"):
         yield equal(
             activation(name).c_map(-at),
-            [reference.cosine(name, -c) for c in at],
+            [cosine(name, -c) for c in at],
             "C at negative c, by the joint density",
             1e-10,
         )

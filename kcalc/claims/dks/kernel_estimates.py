@@ -27,10 +27,11 @@ from ...shaping import shape
 from ..bench import Array, Bench, at_most, equal, exact
 from ..claim import Evidence
 from ..families import power_maps
-from ..functions import relu_map, relu_slope
+from ..functions import FUNCTIONS, relu_map, relu_slope
 from . import reference
 from .normal_means import KNOWN
 from .paper import claim
+from .reference import hermite_polynomials
 
 Function = Callable[[Array], Array]
 
@@ -56,7 +57,7 @@ class Layer:
 @lru_cache(maxsize=16)
 def smooth(name: str, size: float, bias: float) -> Layer:
     """phi(size x + bias) over its root mean square, for |c| that stay away from 1."""
-    plain = reference.FUNCTIONS[name]
+    plain = FUNCTIONS[name]
     z, w = reference.line()
     mass = w * reference.density(z)
     values = plain.value(size * z + bias)
@@ -275,10 +276,7 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
     z, w = reference.line()
     mass = w * reference.density(z) * own.values(z)
     b = np.array(
-        [
-            (mass @ row) ** 2 / factorial(n)
-            for n, row in enumerate(reference.hermite_polynomials(z, 40))
-        ]
+        [(mass @ row) ** 2 / factorial(n) for n, row in enumerate(hermite_polynomials(z, 40))]
     )
     return shaped.network, b, polyder(b)
 

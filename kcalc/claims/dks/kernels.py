@@ -22,8 +22,10 @@ from ...network.layers import Affine, Concat, Input, Nonlinear
 from ..bench import PRINTED, Array, Bench, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from ..families import graph
+from ..functions import FUNCTIONS
 from . import reference
 from .paper import claim
+from .reference import second_moment
 
 _NAMES = ("relu", "tanh", "gelu", "softplus")
 
@@ -165,7 +167,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
         w = library_weights("gaussian", bench, bench.size(2000, 40000), m, k)
-        outputs = reference.FUNCTIONS[name].value(w @ z.T)
+        outputs = FUNCTIONS[name].value(w @ z.T)
         yield statistical(
             (outputs[..., 0] * outputs[..., 1]).mean(axis=1),
             truth[0, 1],
@@ -230,7 +232,7 @@ def _patches(image: Array) -> Array:
 
 def _entry(name: str, covariance: Array, i: int, j: int) -> float:
     if i == j:
-        return reference.second_moment(name, covariance[i, i])
+        return second_moment(name, covariance[i, i])
     pair = covariance[np.ix_([i, j], [i, j])]
     return float(reference.layer(name, pair)[0, 1])
 
@@ -259,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1e-9,
             )
         w = bench.normal(bench.size(10000, 200000), 9 * k) / sqrt(9 * k)
-        out = reference.FUNCTIONS[name].value(w @ patches[[1, 7, 20]].T)
+        out = FUNCTIONS[name].value(w @ patches[[1, 7, 20]].T)
         yield statistical(
             out[:, 0] * out[:, 1],
             _entry(name, covariance, 1, 7),

@@ -18,10 +18,12 @@ from ...network.network import Network
 from ..bench import Bench, at_most, counterexample, equal, proved, statistical
 from ..claim import Evidence
 from ..families import graph, residual_network
+from ..functions import FUNCTIONS
 from . import reference
 from .paper import claim
+from .reference import second_moment
 
-_ALL = tuple(reference.FUNCTIONS)
+_ALL = tuple(FUNCTIONS)
 _FEW = (
     "tanh",
     "relu",
@@ -58,7 +60,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in _names(bench):
         for q in (_q(bench, name), _q(bench, name)):
             yield equal(
-                np.divide(activation(name).q_map(q), reference.second_moment(name, q)),
+                np.divide(activation(name).q_map(q), second_moment(name, q)),
                 1.0,
                 "Q maps against quadrature",
                 activations=len(_names(bench)),
@@ -103,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         u = bench.rng.multivariate_normal([0, 0], covariance, size=bench.size(20000, 400000))
         phi = activation(name)
         m = phi.c_map(-0.5 / sqrt(1.3 * 0.6), 1.3, 0.6) * sqrt(phi.q_map(1.3) * phi.q_map(0.6))
-        plain = reference.FUNCTIONS[name].value
+        plain = FUNCTIONS[name].value
         yield statistical(
             plain(u[:, 0]) * plain(u[:, 1]), m, f"{name}: samples of the pair", draws=len(u)
         )
@@ -127,10 +129,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     w = w * reference.density(z)
     found, truth = [], []
     for name in ("tanh", "gelu", "sin", "softplus"):
-        f = reference.FUNCTIONS[name].value
+        f = FUNCTIONS[name].value
         c, q1, q2 = random_c(bench), _q(bench, name), _q(bench, name)
         inner = f(sqrt(q2) * (c * z[:, None] + sqrt(1 - c * c) * z)) @ w
-        scale = sqrt(reference.second_moment(name, q1) * reference.second_moment(name, q2))
+        scale = sqrt(second_moment(name, q1) * second_moment(name, q2))
         truth.append((w * f(sqrt(q1) * z)) @ inner / scale)
         found.append(activation(name).c_map(c, q1, q2))
     yield equal(found, truth, "the form with two independent normals", 1e-11)
@@ -180,7 +182,7 @@ def branches(
     names: tuple[str, str], c: float, q1: float, q2: float
 ) -> tuple[list[float], list[float], list[float]]:
     """q values of both inputs and c values at the outputs of combined layers, by quadrature."""
-    one, two = ([reference.second_moment(name, q) for name in names] for q in (q1, q2))
+    one, two = ([second_moment(name, q) for name in names] for q in (q1, q2))
     return one, two, [reference.cosine(name, c, q1, q2) for name in names]
 
 
@@ -199,8 +201,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         q = bench.uniform(0.2, 3)
         yield equal(
             q_map(_concatenated(int(k1), int(k2)))(q),
-            (k1 * reference.second_moment("relu", q) + k2 * reference.second_moment("tanh", q))
-            / (k1 + k2),
+            (k1 * second_moment("relu", q) + k2 * second_moment("tanh", q)) / (k1 + k2),
             "networks",
         )
 
@@ -306,10 +307,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = chain(
             Input(), Affine(), Nonlinear("gelu"), Scale(factor), Affine(), Nonlinear("gelu")
         )
-        inner = factor**2 * reference.second_moment("gelu", 0.9)
+        inner = factor**2 * second_moment("gelu", 0.9)
         yield equal(
             q_map(net)(0.9),
-            reference.second_moment("gelu", inner),
+            second_moment("gelu", inner),
             f"Q with a factor {factor} inside",
         )
         yield equal(

@@ -23,6 +23,7 @@ from ..bench import PRINTED, Array, Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from . import reference
 from .paper import claim
+from .reference import second_moment
 
 Real = Any  # of mpmath
 _POOL = "$f(Z)=Zw$ with $w\\sim N(0,I/\\ell)$, $Z,Z'$ given, $M=Z^\\top Z'$"
@@ -140,8 +141,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         truth += (
             np.array(
                 [
-                    [reference.second_moment("tanh", q1), cross],
-                    [cross, reference.second_moment("tanh", q2)],
+                    [second_moment("tanh", q1), cross],
+                    [cross, second_moment("tanh", q2)],
                 ]
             )
             / 6

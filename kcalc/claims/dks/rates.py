@@ -19,12 +19,14 @@ from ...network.network import Network
 from ..bench import Bench, at_most, counterexample, equal, proved
 from ..claim import STATEMENT, Evidence, Method
 from ..families import PowerMap, power_maps
+from ..functions import FUNCTIONS
 from . import coefficients as co
 from . import reference
 from .attractors import COLLAPSING, EXPLODING, deep, own_map, polynomial, rational_maps, settled
 from .attractors import star as star_of
 from .fixed_points import curved, slope
 from .paper import claim
+from .reference import cosine, second_moment, steepness
 
 Real = Any  # of mpmath
 _GRID = np.linspace(-1, 1, 41)
@@ -62,8 +64,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     theta = np.arccos(_GRID[:-1])
     for name, weight, bias in COLLAPSING[: bench.size(2, 3)]:
         _, q = settled(name, weight, bias)
-        phi = reference.FUNCTIONS[name]
-        steep = weight * reference.mean(lambda u, f=phi: f.slope(u) ** 2, q, phi.kinks)
+        steep = weight * steepness(name, q)
         for n in (1, 4, 15):
             gap = c_map(deep(name, weight, bias, n)).gap_at_angle(theta, q)
             yield at_most(
@@ -124,7 +125,7 @@ def _exploding(
         star = 0.0
         for _ in range(120):
             star = own_map(name, weight, bias, q, star)
-        phi = reference.FUNCTIONS[name]
+        phi = FUNCTIONS[name]
         at_star = weight * reference.pair(phi.slope, q, phi.slope, q, star)
         for n in depths:
             yield (name, weight, bias), q, n, deep(name, weight, bias, n), star, at_star
@@ -272,10 +273,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         of=len(excess),
     )
     for name in ("tanh", "erf", "sin", "asinh")[: bench.size(2, 4)]:
-        scaled = activation(name).transformed(output_scale=1 / sqrt(reference.second_moment(name)))
+        scaled = activation(name).transformed(output_scale=1 / sqrt(second_moment(name)))
         top = 0.8
         c = np.linspace(-top, top, 9)
-        ratio = reference.cosine(name, top) / top
+        ratio = cosine(name, top) / top
         for n in (1, 3, 8):
             network = chain(Input(), repeat(chain(Affine(), Nonlinear(scaled)), n))
             yield equal(q_map(network)(1.0), 1.0, f"{name}: q stays 1", 1e-9)

@@ -74,6 +74,12 @@ def second_moment(name: str, q: float = 1.0) -> float:
     return mean(lambda u: phi.value(u) ** 2, q, phi.kinks)
 
 
+def steepness(name: str, q: float = 1.0) -> float:
+    """E phi'(sqrt q z)^2."""
+    phi = FUNCTIONS[name]
+    return mean(lambda u: phi.slope(u) ** 2, q, phi.kinks)
+
+
 def gamma(name: str, c: float, q1: float = 1.0, q2: float | None = None) -> float:
     """Gamma(c, q1, q2) = E phi(u) phi(v)."""
     phi = FUNCTIONS[name]

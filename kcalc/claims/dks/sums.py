@@ -15,9 +15,9 @@ from ...network.network import Network
 from ..bench import Bench, at_most, equal, exact, statistical
 from ..claim import Evidence
 from ..families import graph
-from . import reference
 from .maps import branches, random_c
 from .paper import claim
+from .reference import cosine, second_moment
 
 
 @claim("DKS-sumsim", "Sec. 9")
@@ -99,11 +99,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     concatenated = (k1 * w**2 * total / k1 * q1 + k2 * w2**2 * total / k2 * q2) / total
     yield exact(concatenated - (w**2 * q1 + w2**2 * q2), "from equation 8")
     a, b = (v for v in bench.uniform(0.3, 2, 2))
-    inner = a**2 * reference.second_moment("relu", 1.2) + b**2 * reference.second_moment(
-        "tanh", 1.2
-    )
+    inner = a**2 * second_moment("relu", 1.2) + b**2 * second_moment("tanh", 1.2)
     net = _weighted_sum((a, -b))
-    yield equal(q_map(net)(1.2), reference.second_moment("gelu", inner), "a network")
+    yield equal(q_map(net)(1.2), second_moment("gelu", inner), "a network")
     x, y = bench.normal(4), bench.normal(7)
     draws = bench.size(20000, 400000)
     f, g = bench.normal(draws, 4) / 2, bench.normal(draws, 7) / sqrt(7)
@@ -127,7 +125,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         mixed = (a**2 * sizes[0] * inner[0] + b**2 * sizes[1] * inner[1]) / total
         yield equal(
             c_map(_weighted_sum((a, -b)))(c, q),
-            reference.cosine("gelu", mixed, total),
+            cosine("gelu", mixed, total),
             "networks",
             1e-11,
         )

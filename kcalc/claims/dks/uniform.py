@@ -16,9 +16,11 @@ from ...calculi.global_maps import c_map
 from ..bench import Array, Bench, at_most, certified, equal, proved
 from ..claim import Evidence
 from ..families import power_maps, residual_network
+from ..functions import FUNCTIONS
 from . import reference
 from .coefficients import NAMES, enclosed
 from .paper import claim
+from .reference import power_series, second_moment
 
 
 @claim("DKS-pln", "Sec. 10.2")
@@ -72,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     names = bench.size(NAMES[::2], NAMES)
     for name in names:
         q = bench.uniform(0.3, 0.6 if name == "exp" else 2.5)
-        truth = reference.power_series(name, 9, q)
+        truth = power_series(name, 9, q)
         yield equal(
             activation(name).c_map.series(9, q),
             truth,
@@ -82,8 +84,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         yield at_most(0.0, truth, "the derivatives at 0 are not negative", 0.0)
     for name in ("tanh", "relu", "gelu", "exp", "selu", "hard_tanh", "softplus"):
-        phi, q = reference.FUNCTIONS[name], 0.6
-        size = reference.second_moment(name, q)
+        phi, q = FUNCTIONS[name], 0.6
+        size = second_moment(name, q)
         C = activation(name).c_map
         yield equal(
             [C(0.0, q), C.derivative(1)(0.0, q)],
@@ -226,7 +228,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-10,
         )
     phi = activation("gelu")
-    unit = phi.transformed(output_scale=1 / sqrt(reference.second_moment("gelu")))
+    unit = phi.transformed(output_scale=1 / sqrt(second_moment("gelu")))
     yield equal(unit.q_map(1.0), 1.0, "normalised by quadrature", 1e-13)
     yield equal(
         unit.c_map(c), phi.c_map(c), "for a normalised function the dual is the C map", 1e-13

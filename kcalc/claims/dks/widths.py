@@ -16,9 +16,10 @@ from ...network.combinators import chain, repeat
 from ...network.layers import Affine, Input, Nonlinear
 from ..bench import Array, Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
-from . import reference
+from ..functions import FUNCTIONS
 from .kernels import polar
 from .paper import claim
+from .reference import second_moment
 
 _C = 0.4  # c value of the pair of inputs
 _DELTA = 0.05
@@ -28,8 +29,8 @@ _BOUNDED = ("tanh", "erf", "sin", "gaussian", "sigmoid", "cos")
 
 def _unit(name: str) -> tuple[Activation, Callable[[Array], Array], float]:
     """(phi with E phi^2 = 1 at q = 1, its NumPy form, greatest of sup |phi|, |phi'|, |phi''|)."""
-    scale = 1 / sqrt(reference.second_moment(name))
-    plain = reference.FUNCTIONS[name]
+    scale = 1 / sqrt(second_moment(name))
+    plain = FUNCTIONS[name]
     x = np.linspace(-12, 12, 24001)
     curvature = np.gradient(plain.slope(x), x)
     largest = scale * max(
@@ -169,7 +170,7 @@ def _frames(bench: Bench, draws: int, m: int, k: int) -> Array:
 
 
 def _suo_errors(name: str, bench: Bench, draws: int, m: int, k: int) -> Array:
-    f = reference.FUNCTIONS[name].value
+    f = FUNCTIONS[name].value
     phi = activation(name)
     limit = phi.c_map(_C) * phi.q_map(1.0)
     parts = []
@@ -181,7 +182,7 @@ def _suo_errors(name: str, bench: Bench, draws: int, m: int, k: int) -> Array:
 
 def _slope_bound(name: str) -> float:
     x = np.linspace(-12, 12, 24001)
-    plain = reference.FUNCTIONS[name]
+    plain = FUNCTIONS[name]
     return float(max(np.abs(plain.value(x)).max(), np.abs(plain.slope(x)).max()))
 
 

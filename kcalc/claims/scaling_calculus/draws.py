@@ -10,18 +10,17 @@ import numpy as np
 from ...calculi.scaling import scaling
 from ...network.layers import Affine, Concat, Dropout, Flatten, Input, Nonlinear, Pool, Scale, Sum
 from ...network.network import Network
-from ..bench import Array, Bench, worst
+from .. import functions
+from ..bench import STATEMENT, Array, Bench, worst
 from ..claim import Evidence
+from ..functions import Function
 
 Node = Hashable
-FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
-    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
+_OWN: dict[str, tuple[Function, Function]] = {
     "leaky_relu(1/5)": (lambda x: np.where(x > 0, x, x / 5), lambda x: np.where(x > 0, 1.0, 0.2)),
-    "abs": (np.abs, np.sign),
-    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
-    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), lambda x: np.exp(-x) / (1 + np.exp(-x)) ** 2),
     "identity": (lambda x: x, np.ones_like),
 }
+FUNCTIONS = {name: (f.value, f.slope) for name, f in functions.FUNCTIONS.items()} | _OWN
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
     "uniform": lambda rng, shape: rng.uniform(-(3**0.5), 3**0.5, shape),
@@ -125,6 +124,11 @@ class Draws:
     def b(self, node: Node) -> Array:
         """The mean square of its gradient, by draw."""
         return (self.g[node] ** 2).mean(axis=(1, 2))
+
+    def ratios(self, found: Any, what: str, about: str = STATEMENT) -> Evidence:
+        """Compare nu of every weight with the gamma of a :class:`kcalc.Scaling`."""
+        nu = {str(node): value for node, value in self.nu.items()}
+        return worst(nu, {str(n): w.gamma for n, w in found.weights.items()}, what, about)
 
     def _forward(self, node: Node, layer: Any, xs: list[Array], shape: Any) -> None:
         self._shape[node] = shape
@@ -241,8 +245,4 @@ def compared(
         {n: found.tensors[n].backward for n in nodes},
         f"{what}: b of every node",
     )
-    yield worst(
-        {str(n): v for n, v in run.nu.items()},
-        {n: found.weights[n].gamma for n in run.nu},
-        f"{what}: nu = gamma",
-    )
+    yield run.ratios(found, f"{what}: nu = gamma")

@@ -37,9 +37,8 @@ def _family(
     for i in bench.rounds(6, 18):
         net, law = [dense, images][i % 2](bench), laws[i % len(laws)]
         s, run = scaling(net, weights=law), Draws(bench, net, 2500, 10000, law)
-        yield worst(
-            {str(n): v for n, v in run.nu.items()},
-            {str(n): w.gamma for n, w in s.weights.items()},
+        yield run.ratios(
+            s,
             f"network {i}, {law} weights",
         )
 
@@ -62,9 +61,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     net = chain(Input(4), Affine(5), RELU, Affine(5), RELU, Affine(5), LEAKY, Affine(3))
     run = Draws(bench, net, 20000, 100000, "sparse")
     s = scaling(net)
-    yield worst(
-        {str(n): v for n, v in run.nu.items()},
-        {str(n): w.gamma for n, w in s.weights.items()},
+    yield run.ratios(
+        s,
         "weights that are 0 with probability 4/5: symmetric, but with an atom",
         PRINTED,
     )
@@ -102,9 +100,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield worst({str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights")
     net = chain(Input(3), Affine(4), RELU, Affine(4), LEAKY, Affine(3))
     run, s = Draws(bench, net, 20000, 100000, "sparse"), scaling(net)
-    yield worst(
-        {str(n): v for n, v in run.nu.items()},
-        {str(n): w.gamma for n, w in s.weights.items()},
+    yield run.ratios(
+        s,
         "sparse signs",
         PRINTED,
     )

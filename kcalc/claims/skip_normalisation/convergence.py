@@ -89,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     for _ in bench.rounds(40, 400):
         d, N = bench.whole(2, 5), bench.whole(1, 4)
-        net = Residual([d, d], 1, ("entry", "weight"), 0.8, 0.6)
+        net = Residual([d, d], 1, 0.8, 0.6)
         X = bench.normal(d, N)
         y = bench.normal(d, N)
         theta = bench.normal(net.size)
@@ -227,7 +227,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(
         0.1, product, "the product of $1-\\mu_t\\alpha$ stays away from 0", 0.0, product=product
     )
-    net = Residual([1, 1], 1, ("entry", "weight"), 1.0, 0.5)
+    net = Residual([1, 1], 1, 1.0, 0.5)
     D = [net.slopes(np.array([r, 0.0, 0.0]), np.ones((1, 1)))[0, 0] ** 2 for r in (10.0, 100.0)]
     yield equal(
         math.log10(D[1] / D[0]),
@@ -303,7 +303,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     yield at_most(floor, loss[0, 1], "start A after the last step", 0.0)
     d, N = 3, 2
-    net = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.4)
+    net = Residual([d, d], 1, 1.0, 0.4)
     X = bench.normal(d, N)
     y = 0.1 * bench.normal(d, N)
     theta, eta, seen = 0.3 * bench.normal(net.size), 0.1, []
@@ -363,7 +363,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     vanishes
     """
     d, N = 3, 2
-    net, X = Residual([d, d], 1, ("entry", "weight"), 1.0, 0.5), bench.normal(d, N)
+    net, X = Residual([d, d], 1, 1.0, 0.5), bench.normal(d, N)
     reach = sqrt(d * d) * norm(X) + 0.5 * sqrt(d) * sqrt(d * N)
     losses, sizes = [], []
     for _ in bench.rounds(500, 5000):

@@ -168,9 +168,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 60):
         N, eps = bench.whole(2, 6), np.exp(bench.normal())
         x = bench.normal(N) * exp(bench.normal())
-        s, root = N * eps + x @ x, sqrt(N)
-        first = root * s**-0.5 * (np.eye(N) - np.outer(x, x) / s)
-        second = root * s**-1.5 * _delta(x, s)
+        first, second = _bn_derivatives(x, eps)
         own = BatchNormalisation(eps)
         yield equal(
             (x - x.mean()) / np.sqrt(eps + x.var()),
@@ -179,12 +177,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         yield equal(first, jacobian(lambda y, e=eps: bn_scale(y, e), x), "eq. 27", 1e-11)
         yield equal(jacobian(centred, x), np.eye(N) - 1 / N, "eq. 29")
-        numeric = jacobian(
-            lambda y, n=N, e=eps: (lambda q: n**0.5 * q**-0.5 * (np.eye(n) - np.outer(y, y) / q))(
-                n * e + y @ y
-            ),
-            x,
-        ).reshape(N, N, N)
+        numeric = jacobian(lambda y, e=eps: _bn_derivatives(y, e)[0], x).reshape(N, N, N)
         yield equal(second, numeric, "eq. 28", 1e-11)
         yield equal(own.scaling_derivative(x), first, "kcalc's first derivative of v")
         yield equal(own.scaling_second_derivative(x), second, "kcalc's second derivative of v")
@@ -204,13 +197,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 60):
         d, eps = bench.whole(1, 6), np.exp(bench.normal())
         w = bench.normal(d) * exp(bench.normal())
-        s = eps + w @ w
-        first, second = s**-0.5 * (np.eye(d) - np.outer(w, w) / s), s**-1.5 * _delta(w, s)
+        first, second = _wn_derivatives(w, eps)
         yield equal(first, jacobian(lambda v, e=eps: wn(v, e), w), "eq. 30", 1e-11)
-        numeric = jacobian(
-            lambda v, n=d, e=eps: (lambda q: q**-0.5 * (np.eye(n) - np.outer(v, v) / q))(e + v @ v),
-            w,
-        ).reshape(d, d, d)
+        numeric = jacobian(lambda v, e=eps: _wn_derivatives(v, e)[0], w).reshape(d, d, d)
         yield equal(second, numeric, "eq. 31", 1e-11)
         yield equal(
             np.diag(eps * (eps + w * w) ** -1.5),
@@ -314,9 +303,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = Residual(
             [d0, d],
             blocks,
-            [("entry", "weight"), (None, None), ("weight", "entry")][i % 3],
             0.8,
             0.7,
+            [("entry", "weight"), (None, None), ("weight", "entry")][i % 3],
         )
         theta, X = bench.normal(net.size), bench.normal(d0, N)
         (first, *own), through = net.layers(theta, X)
@@ -354,7 +343,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Under: kcalc's constants are compared with Jacobians at random parameters
     """
     for d, N, blocks, eps in ((3, 2, 1, 1.0), (3, 3, 2, 0.5)):
-        net = Residual([d, d], blocks, ("entry", "weight"), eps, 0.6)
+        net = Residual([d, d], blocks, eps, 0.6)
         X = bench.normal(d, N)
         s = bounds([d, d], blocks, X, 0.6, epsilon=eps)
         first, bent, _ = _worst(bench, net, X, bench.size(40, 400))
@@ -374,7 +363,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "the bounds are not vacuous",
             0.0,
         )
-    plain, X = Residual([2, 2], 1, (None, None), 1.0, 1.0), bench.normal(2, 2)
+    plain, X = Residual([2, 2], 1, 1.0, 1.0, (None, None)), bench.normal(2, 2)
     sizes = [
         norm(jacobian(lambda t: plain(t, X), r * np.repeat([0.0, 1.0], [4, plain.size - 4])), 2)
         for r in (1.0, 10.0, 100.0)
@@ -388,7 +377,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""then $\ell=\gamma\circ F$ has Lipschitz gradients"""
     d, N, eps = 3, 2, 1.0
-    net = Residual([d, d], 1, ("entry", "weight"), eps, 0.6)
+    net = Residual([d, d], 1, eps, 0.6)
     X = bench.normal(d, N)
     y = bench.normal(d, N)
     for loss in ("half_square", "cross_entropy"):
@@ -432,7 +421,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         h=h,
     )
     for kinds in (("entry", "weight"), ("weight", "entry"), ("weight", "weight")):
-        net, X = Residual([2, 3], 2, kinds, 0.7, 0.5), bench.normal(2, 2)
+        net, X = Residual([2, 3], 2, 0.7, 0.5, kinds), bench.normal(2, 2)
         s = bounds([2, 3], 2, X, 0.5, kinds, epsilon=0.7)
         first, bent, _ = _worst(bench, net, X, bench.size(25, 250))
         yield at_most(first, s.parameter_lipschitz, f"{kinds}: |DF|")

@@ -28,7 +28,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         d = bench.whole(1, d0 + 1)
         eps = np.exp(bench.normal())
         shrink = bench.uniform(0.2, 1.2)
-        net = Residual([d0, d], 2, ("entry", "weight"), eps, shrink)
+        net = Residual([d0, d], 2, eps, shrink)
         X = bench.normal(d0, N)
         theta = bench.normal(net.size) * exp(bench.normal())
         own, through = net.layers(theta, X)
@@ -142,7 +142,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         d = bench.whole(1, d0 + 1)
         eps = np.exp(bench.normal())
         shrink = 0.99 / sqrt(d)
-        net = Residual([d0, d], 1 + i % 2, ("entry", "weight"), eps, shrink)
+        net = Residual([d0, d], 1 + i % 2, eps, shrink)
         X = bench.normal(d0, N)
         theta = bench.normal(net.size) * exp(bench.normal())
         W = net.weights(theta)
@@ -159,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "and at least $\\sigma(X)^2\\min(\\epsilon(\\epsilon+w^2)^{-3/2})^2\\prod(1-\\|Jg\\|)^2$",
         1e-8,
     )
-    net, X = Residual([2, 2], 1, ("entry", "weight"), 1.0, 0.5), np.eye(2)
+    net, X = Residual([2, 2], 1, 1.0, 0.5), np.eye(2)
     far = []
     for r in (1.0, 10.0, 100.0):
         theta = np.concatenate([np.full(4, r), np.zeros(net.size - 4)])

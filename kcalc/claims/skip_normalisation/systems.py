@@ -72,9 +72,9 @@ class Residual:
         self,
         widths: list[int],
         blocks: int,
-        kinds: tuple[str | None, str | None],
         eps: float,
         shrink: float,
+        kinds: tuple[str | None, str | None] = ("entry", "weight"),
     ) -> None:
         d = widths[1]
         self.shapes = [(d, widths[0])] + [(d, d)] * (2 * blocks)

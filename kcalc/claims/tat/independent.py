@@ -28,11 +28,10 @@ Node = Any
 # -- activations with their first two derivatives --------------------------------------------------
 
 
-_NAMES = (
+NAMES = (
     "tanh",
     "erf",
     "sin",
-    "cos",
     "sigmoid",
     "softplus",
     "swish",
@@ -40,8 +39,9 @@ _NAMES = (
     "gaussian",
     "atan",
     "asinh",
+    "cos",
 )
-SMOOTH = {name: (f.value, f.slope, f.bend) for name in _NAMES for f in [FUNCTIONS[name]]}
+SMOOTH = {name: (f.value, f.slope, f.bend) for name in NAMES for f in [FUNCTIONS[name]]}
 
 
 def transformed(name: str, constants: Any) -> list[Function]:

@@ -21,22 +21,8 @@ from ...network.network import Network
 from ..bench import Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from ..families import graph
-from .independent import SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair
+from .independent import NAMES, SMOOTH, Function, forward, homogeneous_pair, leaky, one, pair
 from .paper import claim
-
-NAMES = (
-    "tanh",
-    "erf",
-    "sin",
-    "sigmoid",
-    "softplus",
-    "swish",
-    "gelu",
-    "gaussian",
-    "atan",
-    "asinh",
-    "cos",
-)
 
 
 def _inputs(bench: Bench, q1: float, q2: float, c: float, size: int = 16) -> np.ndarray:

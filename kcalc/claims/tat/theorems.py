@@ -193,7 +193,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "C(-1/2), C(1/2) and C_f''(1) of the calculus lie within the enclosures' radii",
         1e-11,
     )
-    maps = slope_one_maps(bench, bench.size(300, 3000))
+    maps = slope_one_maps(bench)
     bends, far, steep = np.array([(C.derivative(2)(1.0), *_deviations(C)) for C in maps]).T
     yield at_most(
         far, 2 * bends, "the first bound for random positive definite maps with slope 1 at 1"
@@ -203,13 +203,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def slope_one_maps(bench: Bench, count: int) -> list[PowerMap]:
+def slope_one_maps(bench: Bench) -> list[PowerMap]:
     """Random positive definite maps with C(1) = C'(1) = 1.
 
     All such maps are mixtures of a map with C(0) = 0 and the constant 1.
     """
     out = []
-    for C in power_maps(bench, count, zero=True):
+    for C in power_maps(bench, 300, 3000, zero=True):
         share = 1 / C.derivative(1)(1.0)
         weights = share * C.weights
         weights[0] += 1 - share
@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\sum b_n=\sum nb_n=1$ gives $b_0=\sum_{n\ge2}(n-1)b_n$ and $2b_0+b_1\ge1$ for $\mathcal
     C_f(c)=\sum b_nc^n$, $b_n\ge0$
     """
-    maps = slope_one_maps(bench, bench.size(300, 3000))
+    maps = slope_one_maps(bench)
     b = np.array([C.weights for C in maps])
     n = np.arange(b.shape[1])
     yield equal(
@@ -268,7 +268,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def _chain(bench: Bench, which: int) -> Iterator[Evidence]:
-    maps = slope_one_maps(bench, bench.size(300, 3000))
+    maps = slope_one_maps(bench)
     off = np.array([_deviations(C)[which] for C in maps])
     b = np.array([C.weights[:2] for C in maps]).T
     yield at_most(off, 2 * (1 - b[1]), "the first step, random maps with slope 1 at 1")
@@ -292,7 +292,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: smooth activations
     """
-    maps = slope_one_maps(bench, bench.size(300, 3000))
+    maps = slope_one_maps(bench)
     flat = np.array([C.weights[1] for C in maps])
     bend = np.array([C.derivative(2)(1.0) for C in maps])
     yield at_most(1 - bend, flat, "random maps with slope 1 at 1")
