@@ -90,7 +90,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         alpha, beta = bench.uniform(0.2, 1.5), bench.uniform(-1, 1)
         own, C = phi.transformed(alpha, beta, 1, 0), activation(name).transformed(alpha, beta).c_map
         slope = C.derivative(1)(1.0)
-        truth = 1 - own.integral(own.slopes) ** 2 / own.integral(lambda x, f=own.slopes: f(x) ** 2)
+        truth = 1 - own.integral(own.slopes) ** 2 / own.steepness()
         yield equal(
             1 - C.derivative(1)(0.0) / slope,
             truth,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import factorial, prod, sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ from ..functions import FUNCTIONS, relu_map, relu_slope
 from . import reference
 from .normal_means import KNOWN
 from .paper import claim
-from .reference import hermite_polynomials
 
 Function = Callable[[Array], Array]
 
@@ -271,13 +270,8 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
     computed by quadrature.
     """
     shaped = shape(vanilla(depth - 1, name), method="dks", zeta=zeta)
-    k = shaped.constants[name]
-    own = KNOWN[name].transformed(*((v or 0) for v in (k.alpha, k.beta, k.gamma, k.delta)))
-    z, w = reference.line()
-    mass = w * reference.density(z) * own.values(z)
-    b = np.array(
-        [(mass @ row) ** 2 / factorial(n) for n, row in enumerate(hermite_polynomials(z, 40))]
-    )
+    own = KNOWN[name].at(shaped.constants[name])
+    b = own.series(40) * own.q_map()  # E[phi h_n]^2
     return shaped.network, b, polyder(b)
 
 

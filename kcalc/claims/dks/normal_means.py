@@ -12,10 +12,9 @@ from numpy.polynomial.legendre import leggauss
 from scipy import optimize
 
 from ..bench import Array
-from ..functions import FUNCTIONS, Function
+from ..functions import FUNCTIONS, Function, density
 
 REACH = 9.0
-_NODES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +64,13 @@ class Phi:
         """Q'(q) = E[phi phi' x] / q with x of variance q."""
         return self.integral(lambda x: self.values(x) * self.slopes(x) * x, q) / q
 
+    def steepness(self, q: float = 1.0) -> float:
+        """E phi'^2."""
+        return self.integral(lambda x: self.slopes(x) ** 2, q)
+
     def slope(self, q: float = 1.0) -> float:
         """C'(1) = q E phi'^2 / Q."""
-        return q * self.integral(lambda x: self.slopes(x) ** 2, q) / self.q_map(q)
+        return q * self.steepness(q) / self.q_map(q)
 
     def moment(self, c: float, q1: float = 1.0, q2: float | None = None) -> float:
         """E[phi(u) phi(v)]: both integrals split at the kinks."""
@@ -114,8 +117,8 @@ class Phi:
         moving = [np.clip((k / np.sqrt(q2) - c * x) / s, -REACH, REACH) for k in self.kinks]
         fixed = np.broadcast_to(np.arange(-REACH, REACH + 1), (len(x), int(2 * REACH) + 1))
         edges = np.sort(np.concatenate([fixed, *(m[:, None] for m in moving)], axis=1), axis=1)
-        y, inner = _panels(edges)
-        values = g(np.sqrt(q2) * (c * x[:, None] + s * y))
+        y, inner = panels(edges)
+        values = density(y) * g(np.sqrt(q2) * (c * x[:, None] + s * y))
         return float((weights * f(np.sqrt(q1) * x)) @ (inner * values).sum(axis=1))
 
 
@@ -124,25 +127,26 @@ def root(f: Callable[[float], float], low: float, high: float) -> float:
     return float(optimize.brentq(f, low, high, xtol=1e-16))  # pyright: ignore[reportArgumentType]
 
 
-@lru_cache(maxsize=1)
-def _legendre() -> tuple[Array, Array]:
-    return leggauss(_NODES)
+_legendre = lru_cache(maxsize=4)(leggauss)
 
 
-def _panels(edges: Array) -> tuple[Array, Array]:
-    """Nodes and Gaussian weights of the panels between sorted edges, (..., panels * nodes)."""
-    t, w = _legendre()
+def panels(edges: Array, nodes: int = 16) -> tuple[Array, Array]:
+    """Gauss-Legendre nodes and weights of the panels between sorted edges.
+
+    Edges are (..., count); nodes and weights are (..., panels * nodes), ``nodes`` in each panel.
+    """
+    t, w = _legendre(nodes)
     middle, half = (edges[..., 1:] + edges[..., :-1]) / 2, np.diff(edges) / 2
     x = (middle[..., None] + half[..., None] * t).reshape(*edges.shape[:-1], -1)
-    weights = (half[..., None] * w).reshape(x.shape)
-    return x, weights * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    return x, (half[..., None] * w).reshape(x.shape)
 
 
 @lru_cache(maxsize=512)
 def line(kinks: tuple[float, ...] = ()) -> tuple[Array, Array]:
     """Nodes and weights of a mean under the standard normal, split at the kinks."""
     inside = [k for k in kinks if -REACH < k < REACH]
-    return _panels(np.sort(np.concatenate([np.arange(-REACH, REACH + 1), inside])))
+    x, weights = panels(np.sort(np.concatenate([np.arange(-REACH, REACH + 1), inside])))
+    return x, weights * density(x)
 
 
 def asymptotic_legendre(n: int) -> tuple[Array, Array]:

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from math import factorial, pi, sqrt
 
 import numpy as np
-from numpy.polynomial.legendre import leggauss
 
 from ..bench import Array
-from ..functions import FUNCTIONS, density
-
-Function = Callable[[Array], Array]
+from ..functions import FUNCTIONS, Function, density
+from .normal_means import panels
 
 _REACH = 14.0  # standard deviations
-_NODES = 14
 
 
 @lru_cache(maxsize=256)
 def line(kinks: tuple[float, ...] = (), panel: float = 0.5) -> tuple[Array, Array]:
     """Nodes and weights on [-14, 14] in panels of length at most ``panel``, cut at ``kinks``."""
-    x, w = leggauss(_NODES)
     inner = sorted({k for k in kinks if abs(k) < _REACH})
-    edges = [-_REACH, *inner, _REACH]
-    nodes, weights = [], []
-    for left, right in pairwise(edges):
-        ends = np.linspace(left, right, max(1, math.ceil((right - left) / panel)) + 1)
-        half = np.diff(ends)[:, None] / 2
-        nodes.append((ends[:-1, None] + half + half * x).ravel())
-        weights.append((half * w).ravel())
-    return np.concatenate(nodes), np.concatenate(weights)
+    edges = [
+        np.linspace(left, right, max(1, math.ceil((right - left) / panel)), endpoint=False)
+        for left, right in pairwise([-_REACH, *inner, _REACH])
+    ]
+    return panels(np.append(np.concatenate(edges), _REACH), 14)
 
 
 def scaled(kinks: tuple[float, ...], q: float) -> tuple[float, ...]:

@@ -106,7 +106,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )[0]
         delta = own.values(np.zeros(1))[0] / gamma - KNOWN[name].values(np.array([beta]))[0]
         phi = activation(name).transformed(alpha, beta, gamma, delta)
-        square = own.integral(lambda x, f=own.slopes: f(x) ** 2)
+        square = own.steepness()
         yield equal(
             [phi.q_map.derivative(1)(1.0) - own.q_slope(), phi.c_map.derivative(1)(1.0) - square],
             0,
@@ -260,13 +260,8 @@ def _conditions(name: str, constants: Array) -> Array:
     """Q(1) - 1, C(0), C'(1) - target and, for smooth activations, Q'(1) - 1, by quadrature."""
     alpha, beta, delta, gamma = constants
     phi = KNOWN[name].transformed(alpha, beta, gamma, delta)
-    slope = phi.integral(lambda x: phi.slopes(x) ** 2)
-    found = [phi.q_map() - 1, phi.mean(), slope - SLOPE]
-    return np.array(
-        found
-        if name == "relu"
-        else [*found, phi.integral(lambda x: phi.values(x) * phi.slopes(x) * x) - 1]
-    )
+    found = [phi.q_map() - 1, phi.mean(), phi.steepness() - SLOPE]
+    return np.array(found if name == "relu" else [*found, phi.q_slope() - 1])
 
 
 @lru_cache(maxsize=8)
