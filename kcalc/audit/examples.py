@@ -21,7 +21,7 @@ def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any
 
     Raises: KcalcError where there are no examples and the model has no configuration that says.
     """
-    from ..interchange.example_shapes import is_shape
+    from ..interchange.example_shapes import listed
 
     device = next((p.device for p in model.parameters()), None)
     if examples is None:
@@ -29,9 +29,8 @@ def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any
     if isinstance(examples, Mapping):
         named = {str(name): _tensor(model, value, name) for name, value in examples.items()}
         return (), named
-    if is_shape(examples) or not isinstance(examples, list | tuple):
-        examples = (examples,)
-    return tuple(_tensor(model, e, f"example input {i + 1}") for i, e in enumerate(examples)), {}
+    given = enumerate(listed(examples), 1)
+    return tuple(_tensor(model, e, f"example input {i}") for i, e in given), {}
 
 
 def _tensor(model: Any, value: Any, where: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.plain_arguments import items
 
 MOST = 2**31 - 1  # numbers of one example input, 8 GiB in single precision
 
@@ -18,6 +19,15 @@ def is_shape(value: Any) -> bool:
     return listed and all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) for n in value
     )
+
+
+def listed(given: Any) -> tuple[Any, ...]:
+    """The inputs that ``example_inputs=`` gives: one array or shape, or a sequence of them.
+
+    Raises: KcalcError for anything else.
+    """
+    one = is_shape(given) or hasattr(given, "__array__")
+    return (given,) if one else items(given, "example_inputs")
 
 
 def example_shape(shape: Any, where: str) -> tuple[int, ...]:

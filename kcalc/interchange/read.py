@@ -16,6 +16,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import mapping, truth
 from ..foundation.process_state import READING
 from ..network.network import Network
+from .example_shapes import listed
 from .json_format import load_json
 from .model_reading import Reading
 from .recognise import recognise
@@ -30,7 +31,11 @@ FRONT_ENDS = {"torch_model": "torch", "onnx_model": "onnx", "jax_model": ""}
 
 
 def read(
-    model: Any, *example_inputs: Any, sigmas: bool = True, shapes: Mapping[str, Any] | None = None
+    model: Any,
+    *inputs: Any,
+    example_inputs: Any = (),
+    sigmas: bool = True,
+    shapes: Mapping[str, Any] | None = None,
 ) -> Reading:
     """The network that a model of another framework is.
 
@@ -38,12 +43,12 @@ def read(
     variables), a Keras 3 model, any JAX function with its parameters as the first example input,
     the path of an ONNX or a kcalc JSON file, an ``onnx.ModelProto``, or a network.
 
-    example_inputs: one array, or the shape of one as a tuple of integers with the examples first,
-    for every input of the model (for JAX models shapes for all of them: beside an array a tuple is
-    a setting). For an Equinox module, which is written for one example, give one example as an
-    array, such as one of shape (3, 32, 32), or the shape of a batch, such as (2, 3, 32, 32). Keras
-    models and files know theirs; ``shapes`` gives an ONNX file's open dimensions, {input name:
-    shape}.
+    inputs: one array, or the shape of one as a tuple of integers with the examples first, for every
+    input of the model (for JAX models shapes for all of them: beside an array a tuple is a
+    setting). ``example_inputs=[x, y]`` is another form of x and y after the model. For an Equinox
+    module, which is written for one example, give one example as an array, such as one of shape
+    (3, 32, 32), or the shape of a batch, such as (2, 3, 32, 32). Keras models and files know
+    theirs; ``shapes`` gives an ONNX file's open dimensions, {input name: shape}.
 
     sigmas: weights give ``sigma_w = sqrt(fan_in mean W^2)``, biases ``sigma_b = sqrt(mean b^2)``:
     the standard deviations about 0 that the calculi take. False: 1 and 0 everywhere, the
@@ -58,14 +63,18 @@ def read(
     installed, dynamic shapes, empty models and files that are not models.
     """
     truth(sigmas, "sigmas")
+    given = listed(example_inputs)
+    if inputs and given:
+        raise KcalcError("give the inputs after the model or as example_inputs=, not both")
+    inputs = inputs or given
     if shapes is not None:
         mapping(shapes, "shapes")
     if isinstance(model, Reading | Network):
         return model if isinstance(model, Reading) else native(model)
     if isinstance(model, str | os.PathLike):
-        return _named(_file(Path(model), example_inputs, sigmas, shapes), Path(model).stem)
+        return _named(_file(Path(model), inputs, sigmas, shapes), Path(model).stem)
     found = _named(
-        recognise(_traced(model, example_inputs, shapes), sigmas),
+        recognise(_traced(model, inputs, shapes), sigmas),
         getattr(model, "__name__", type(model).__name__),
     )
     with suppress(TypeError):  # where it cannot be weakly referenced

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import destination, write_whole
-from ..foundation.plain_arguments import file_path, items, text
+from ..foundation.plain_arguments import file_path, text
+from ..interchange.example_shapes import listed
 from ..network.layers import TokenMix
 
 
@@ -64,7 +64,7 @@ def report(
     net_or_model: Any,
     path: str | os.PathLike[str] | None = None,
     *,
-    example_inputs: Sequence[Any] = (),
+    example_inputs: Any = (),
     activation: Any = None,
     method: str | None = None,
     name: str | None = None,
@@ -80,14 +80,15 @@ def report(
 
     ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its
     own constants are "after", unless a method, targets or an activation are given), or a model that
-    :func:`kcalc.read` takes, with its ``example_inputs``. ``path``: where the page is written
-    (whole or not at all; None: nowhere). ``activation``: that of every nonlinear layer, None: each
-    layer's own. ``method``: the shaping method of the page, by default "tat" for ReLUs and "dks"
-    for all else; ``targets`` are that method's (``zeta=1.5``, ``eta=.9``). ``tokens``,
-    ``token_cosine``: the tokens of an input, as in :func:`kcalc.node_values`, for networks with
-    attention; by default 128 tokens, or as many as the network has positions. For networks with
-    TokenMix ``tokens`` is the target of the shaping method. ``name``, ``title``: the page's
-    headline and the line below it. ``command``: how the page is made again, for its last lines.
+    :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, or a list of them.
+    ``path``: where the page is written (whole or not at all; None: nowhere). ``activation``: that
+    of every nonlinear layer, None: each layer's own. ``method``: the shaping method of the page, by
+    default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``,
+    ``eta=.9``). ``tokens``, ``token_cosine``: the tokens of an input, as in
+    :func:`kcalc.node_values`, for networks with attention; by default 128 tokens, or as many as the
+    network has positions. For networks with TokenMix ``tokens`` is the target of the shaping
+    method. ``name``, ``title``: the page's headline and the line below it. ``command``: how the
+    page is made again, for its last lines.
 
     The page needs no network access. Results that a calculus refuses are named on the page, with
     the reason.
@@ -107,7 +108,7 @@ def report(
             )
         destination(file_path(path))
     command = None if command is None else text(command, "command")
-    about = subject(net_or_model, items(example_inputs, "example_inputs"), name, title, activation)
+    about = subject(net_or_model, listed(example_inputs), name, title, activation)
     again = activation is not None or method is not None or targets
     over = {"tokens": tokens, "token_cosine": token_cosine}
     if about.network.nodes_of(TokenMix) and tokens is not None:

@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from kcalc.interchange.example_shapes import listed  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.interchange.trace import Drop, Held, Linear, NotRead, Pointwise  # noqa: E402
@@ -357,10 +358,30 @@ class Constant(nn.Module):
         return self.a * 2
 
 
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor, *, size: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.a(x) * size)
+
+
+def test_example_inputs_by_name() -> None:
+    """One array is one input: its rows are none, even of a batch of one."""
+    linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    for given in ((1, 6), torch.ones(1, 6), np.ones((1, 6)), [(1, 6)]):
+        assert len(kc.read(linear, example_inputs=given).network) == 3
+        assert len(listed(given)) == 1
+    with pytest.raises(kc.KcalcError, match=r"after the model or as example_inputs=, not both"):
+        kc.read(linear, (1, 6), example_inputs=(1, 6))
+
+
 def test_errors_stand_alone() -> None:
     linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
     cases: list[tuple[Any, tuple[Any, ...], str]] = [
         (linear, (), r"give example inputs or their shapes, .*kc.report\(model, example_inputs="),
+        (Named(), ((2, 6),), r"'size' by name only: .* with size=size, and read that module"),
         (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
         (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of whole numbers"),
         (linear, ((0, 6),), r"positive numbers"),

@@ -47,8 +47,14 @@ def _check_count(model: Any, given: Sequence[Any]) -> None:
     except (AttributeError, TypeError, ValueError):  # of a script, or of none of Python's functions
         return
     required = [p for p in signature.parameters.values() if p.default is p.empty]
-    if _binds(signature, given) or any(p.kind is p.KEYWORD_ONLY for p in required):
+    if _binds(signature, given):
         return
+    for named in (p.name for p in required if p.kind is p.KEYWORD_ONLY):
+        raise KcalcError(
+            f"the model takes its input {named!r} by name only: put it into a torch.nn.Module "
+            f"whose forward(self, x, {named}) calls the model with {named}={named}, and read that "
+            "module"
+        )
     names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     call = f"kc.read(model, {', '.join(names)})"
     packed = given[0] if len(given) == 1 else None
