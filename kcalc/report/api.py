@@ -11,7 +11,6 @@ from typing import Any
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import destination, write_whole
 from ..foundation.plain_arguments import file_path, text
-from ..interchange.example_shapes import listed
 from ..network.layers import TokenMix
 
 
@@ -95,6 +94,7 @@ def report(
     Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model,
     unknown activations, methods and targets, and a file that cannot be written.
     """
+    from ..interchange.example_shapes import listed
     from ..shaping import Shaping
     from .network_facts import gathered
     from .page import rendered
