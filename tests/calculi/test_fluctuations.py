@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 from wiring import wired
 
 import kcalc as kc
@@ -385,6 +385,26 @@ def _numbers(net):
     return [
         getattr(found.out, name) for name in ("q", "relative", "log_variance", "c", "c_variance")
     ]
+
+
+def test_products_of_two_different_activations_against_a_tensor_rule() -> None:
+    """Rows are components of the first activation, columns those of the second."""
+    q, c = 1.7, 0.3
+    x, w = special.roots_hermitenorm(240)
+    weights = np.outer(w, w) / w.sum() ** 2
+    u = math.sqrt(q) * np.broadcast_to(x[:, None], weights.shape)
+    v = math.sqrt(q) * (c * x[:, None] + math.sqrt(1 - c * c) * x)
+    one, two = (lambda y: 1 / (1 + np.exp(-y))), np.tanh
+    first, second = ([f(a) * f(b) for a, b in ((u, u), (u, v), (v, v))] for f in (one, two))
+    mean = [[np.sum(weights * f) for f in products] for products in (first, second)]
+    known = [
+        [np.sum(weights * f * g) - mean[0][i] * mean[1][j] for j, g in enumerate(second)]
+        for i, f in enumerate(first)
+    ]
+    phi, psi = kc.activation("sigmoid"), kc.activation("tanh")
+    np.testing.assert_allclose(alike(phi, psi, q, c), known, rtol=1e-11)
+    np.testing.assert_allclose(alike(psi, phi, q, c), np.transpose(known), rtol=1e-11)
+    assert abs(known[0][1] / known[1][0] - 1) > 0.1  # the order of the two matters
 
 
 def test_the_same_network_written_in_two_ways():
