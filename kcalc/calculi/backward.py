@@ -120,10 +120,12 @@ class Backward:
     def _(self, op: P.Norm, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         if op.over == "batch":
             raise no_rule("gradients", op, node)
-        below, statistics = self.states[reads[0]], self.kernel.statistics
-        sizes = statistics.variances(below, node) if op.centred else statistics.whole(below)[:2]
-        size = self.kernel.algebra.moments.geometric(*sizes)
-        return [[m / size for m in message]]
+        statistics, geometric = self.kernel.statistics, self.kernel.algebra.moments.geometric
+        sizes = [
+            statistics.variances(one, node) if op.centred else statistics.whole(one)[:2]
+            for one in self.states[reads[0]].divisors(op.groups)
+        ]
+        return [[m / geometric(*size) for m, size in zip(message, sizes, strict=True)]]
 
     @rule.register
     def _(

@@ -279,8 +279,8 @@ class Statistics:
         return Pair.of(Atom(node, moments, pair.support, pair.gaussian)).at(pair.window)
 
 
-def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:
-    """Refuse groups of one channel, and groups after a Concat of different feature maps."""
+def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:
+    """Refuse groups of one channel, and groups that hold channels of different feature maps."""
     width = op.reads
     if op.groups > 1 and width == op.groups:
         raise KcalcError(
@@ -288,13 +288,18 @@ def check_groups(ledger: Ledger, op: Norm, node: Node, below: Channels) -> None:
             "locations of one random function, not over many channels; use fewer groups, or drop "
             "it with net.without_normalization()"
         )
-    if op.groups > 1 and len(below.groups) > 1:
-        raise FreshnessError(
-            f"node {node!r} normalises groups of a concatenation of different feature maps; use "
-            f"groups=1 or LayerNorm"
-        )
+    if op.groups > 1 and not below.split_by(op.groups):
+        if not statistics.assume_independent:
+            raise FreshnessError(
+                f"node {node!r} normalises groups of a concatenation of different feature maps, "
+                f"and one group holds channels of several; use groups=1 or LayerNorm",
+                ", or pass assume_independent=True to normalise all groups alike",
+            )
+        statistics.note(node, "all groups of channels are normalised alike, by all channels")
     if op.groups > 1 and width is not None and width // op.groups < FEW:
-        ledger.note(node, f"each group has {width // op.groups} channels only, treated as many")
+        statistics.note(
+            node, f"each group has {width // op.groups} channels only, treated as many"
+        )
 
 
 def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> bool:

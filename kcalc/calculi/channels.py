@@ -49,6 +49,29 @@ class Channels:
                 done[id(pair)] = change(pair)
         return Channels(tuple((share, done[id(pair)]) for share, pair in self.groups))
 
+    def split_by(self, groups: int) -> bool:
+        """Whether each of that many groups of equally many channels lies in one feature map."""
+        return len(self.groups) == 1 or all(
+            isinstance(edge, Fraction | int) and edge * groups == int(edge * groups)
+            for edge in self.edges
+        )
+
+    def normalised(self, groups: int, change: Callable[[Channels], Channels]) -> Channels:
+        """A change that reads statistics over each of ``groups`` groups of channels.
+
+        It is made of every feature map by itself where no group holds channels of several, else of
+        all channels at once.
+        """
+        if groups == 1 or not self.split_by(groups):
+            return change(self)
+        return self.map(lambda pair: change(Channels.one(pair)).pairs[0])
+
+    def divisors(self, groups: int) -> list[Channels]:
+        """For every feature map the channels whose statistics it is then divided by."""
+        if groups == 1 or not self.split_by(groups):
+            return [self] * len(self.groups)
+        return [Channels.one(pair) for pair in self.pairs]
+
     def average(self, value: Callable[[Pair], Number], field: Any) -> Number:
         """The mean over all channels, in a number field."""
         if len(self.groups) == 1:

@@ -57,8 +57,8 @@ class ConvexCalculus(ABC, Generic[State]):
         self.centring = frozenset(map(owner, self.normalisations))
 
     @cached_property
-    def _reads(self) -> dict[Node, tuple[Node, ...]]:
-        return {node: reads for node, _, reads in self.network.operations}
+    def _steps(self) -> dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]]:
+        return {node: (op, reads) for node, op, reads in self.network.operations}
 
     @abstractmethod
     def start(self) -> State:
@@ -107,7 +107,24 @@ class ConvexCalculus(ABC, Generic[State]):
     def _(self, op: P.Norm, node: Node, inputs: list[State]) -> State:
         if op.over == "batch":
             raise no_rule(self.name, op, node)
+        if op.groups > 1 and self.q is not None and self._joined(node):
+            raise KcalcError(
+                f"node {node!r} normalises groups of a concatenation, whose parts then weigh by "
+                f"their channels alone; leave out the q values, or use groups=1 or LayerNorm"
+            )
         return self._centred(node, inputs[0])
+
+    def _joined(self, node: Node) -> bool:
+        """Whether a node reads the channels of several feature maps, no weights between."""
+        waiting, seen = [node], {node}
+        for here in waiting:  # grows as it is read
+            op, reads = self._steps[here]
+            if isinstance(op, P.Join):
+                return True
+            if not isinstance(op, P.Fresh):
+                waiting += [read for read in reads if read not in seen]
+                seen.update(reads)
+        return False
 
     @rule.register
     def _(
@@ -205,7 +222,7 @@ class ConvexCalculus(ABC, Generic[State]):
     def _shares(self, node: Node, amounts: tuple[Any, ...]) -> tuple[sp.Expr, ...]:
         if self.q is None:
             return convex_shares(amounts)
-        parents = self._reads[node]
+        _, parents = self._steps[node]
         missing = next((parent for parent in parents if parent not in self.q), None)
         if missing is not None:
             raise KcalcError(f"node {node!r} mixes {missing!r}, for which q gives no value")

@@ -158,7 +158,6 @@ class Algebra:
 
         ``1 - c`` is computed without cancellation.
         """
-        check_raw([t.atom for pair in pairs for t in pair.terms], node, "multiplies")
         first = pairs[0].moments
         q1 = first.q1
         q2 = first.q2

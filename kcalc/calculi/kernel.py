@@ -205,6 +205,7 @@ class Kernel:
 
         Means mu and q values are over all channels; an RMSNorm, which does not centre, keeps c.
         For statistics over positions, all positions are taken to have one q value and one mean.
+        Groups of channels that each lie in one part of a concatenation have that part's q and mean.
         Over a large batch ``c -> (c - b) / (1 - b)``, where ``b`` is the c value between its
         examples [De and Smith 2020].
         """
@@ -217,11 +218,15 @@ class Kernel:
             return below.map(lambda pair: self.statistics.batched(pair, between, node))
         check_several(op, node)
         if op.over == "positions":
-            check_groups(self.ledger, op, node, below)
+            check_groups(self.statistics, op, node, below)
             self.note(node, ALIKE, "convention")
-        mean1, mean2 = self.statistics.means(below, node) if op.centred else (0, 0)
-        q1, q2, _ = self.algebra.moments.mix(self.statistics.parts(below))
-        return self.statistics.divided(below, q1, q2, mean1, mean2, node)
+
+        def normalised(state: Channels) -> Channels:
+            mean1, mean2 = self.statistics.means(state, node) if op.centred else (0, 0)
+            q1, q2, _ = self.algebra.moments.mix(self.statistics.parts(state))
+            return self.statistics.divided(state, q1, q2, mean1, mean2, node)
+
+        return below.normalised(op.groups, normalised)
 
     @rule.register
     def _(self, op: P.Window, node: Node, inputs: Sequence[Channels]) -> Channels:

@@ -18,6 +18,7 @@ from .channel_statistics import Statistics
 from .checks import is_one, plain
 from .field_maps import FieldMaps
 from .freshness import Algebra
+from .products import check_raw
 from .second_moments import Moments, agree, is_zero
 
 Number = Any
@@ -205,11 +206,16 @@ class Activations:
                 [*joined, pair],
             ]
         made = [group[0] if len(group) == 1 else self._one_product(group, node) for group in groups]
-        return (
-            made[0]
-            if len(made) == 1
-            else self.statistics.checked(self.algebra.independent_product(made, node), node)
-        )
+        if len(made) == 1:
+            return made[0]
+        try:
+            check_raw([t.atom for pair in made for t in pair.terms], node, "multiplies")
+        except FreshnessError as error:
+            if not self.assume_independent:
+                option = ", or pass assume_independent=True to treat them as independent"
+                raise FreshnessError(error.message, option) from None
+            self.note(node, "network inputs are treated as independent factors")
+        return self.statistics.checked(self.algebra.independent_product(made, node), node)
 
     def _one_product(self, pairs: Sequence[Pair], node: Node) -> Pair:
         found = [self._of_one_gaussian(pair, node) for pair in pairs]

@@ -107,7 +107,7 @@ class Reading(Tabled):
         taken = dict.fromkeys(items(nodes, "nodes"))
         for node in taken:
             self.unmerged.layer(node)
-        return tuple(_cut(self.unmerged, set(taken))) if taken else ()
+        return tuple(connected_parts(self.unmerged, set(taken))) if taken else ()
 
     def __str__(self) -> str:
         lines = [repr(self), f"fidelity: {self.fidelity}"]
@@ -191,11 +191,8 @@ def named(nodes: list[str], most: int = SHOWN) -> str:
     return ", ".join(nodes[:most]) + (f" and {len(nodes) - most} more" if len(nodes) > most else "")
 
 
-def _cut(network: Network, opaque: set[Node]) -> list[Network]:
-    """The connected parts left when the Opaque nodes are taken out.
-
-    Their readers read inputs instead.
-    """
+def connected_parts(network: Network, opaque: set[Node]) -> list[Network]:
+    """The connected parts of a network without some nodes, which are inputs of the rest."""
     import networkx as nx
 
     links: Any = nx.Graph()

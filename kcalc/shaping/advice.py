@@ -243,13 +243,15 @@ def least_zeta() -> float:
 
     Infinite where it is not known.
     """
+    from .base import prepared
     from .tokens import unmixed
 
     request = _REQUEST.get()
     if request is None or not request.method:
         return math.inf
     try:
-        return float(maximal_slope(unmixed(request.network))(1.0))
+        network, *_ = prepared(unmixed(request.network), request.activation, products=True)
+        return float(maximal_slope(network)(1.0))
     except KcalcError:
         return math.inf
 

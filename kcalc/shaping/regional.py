@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.errors import FreshnessError, KcalcError, UnreachableTarget
 from ..foundation.files import write_whole
 from ..foundation.plain_arguments import file_path
 from ..foundation.printing import Tabled, html_table, marked, plain, text_table
 from ..foundation.process_state import cached_property
-from ..interchange.model_reading import Reading
+from ..interchange.model_reading import Reading, connected_parts
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
+from ..network.combinators import chain
 from ..network.network import Network, is_normalised, sum_weights
 from .advice import OPTION
 from .base import Shaping
@@ -31,6 +32,7 @@ TAKEN_AS_ONE = (
 )
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
 RESCALES = "it rescales a feature map that is left alone"
+HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
 WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
 MIXES = "weights over tokens are left as they are"
@@ -227,12 +229,17 @@ def shape_reading(
     """
     left = _left_alone(reading)
     edits: list[str] = []
+    heads = _heads(reading.network if not left else reading.unmerged, left)
     if not left:
-        found = function(_ready(reading.network, method, edits), **targets)
-        return replace(found, changes=(*edits, *found.changes))
+        network = _before(reading.network, heads) if heads else reading.network
+        found = function(_ready(network, method, edits), **targets)
+        notes = tuple(Assumption(node, f"{node!r} is left as it is: {why}") for node, why in heads.items())
+        return replace(found, changes=(*edits, *found.changes), warnings=(*found.warnings, *notes))
+    left |= heads
     regions: dict[Node, Shaping] = {}
     refusals: list[str] = []
-    for part in reading.cut([*left]):
+    waiting = [*reading.cut([*left])]
+    for part in waiting:  # grows where some activations of a part cannot be shaped
         own = [node for node, layer, _ in part.steps() if not isinstance(layer, L.Input)]
         made: list[str] = []
         try:
@@ -244,6 +251,11 @@ def shape_reading(
             regions[own[0]] = _region(_ready(part, method, made), computed, function, targets)
             edits += made
         except KcalcError as error:
+            unable = _unable(part, function, targets)
+            if unable:
+                left |= unable
+                waiting += connected_parts(part, {*unable})
+                continue
             left |= dict.fromkeys(own, str(error))
             refusals.append(f"{own[0]!r}: {error}")
     if not regions:
@@ -251,6 +263,57 @@ def shape_reading(
     entries = _entries(reading, regions)
     left = _in_order(reading, left)
     return RegionalShaping(method, reading.network, regions, left, entries, tuple(edits))
+
+
+def _heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
+    """{node: reason} of the activations that make an output and stand nowhere else in the network.
+
+    They give outputs their range, as the sigmoid of a probability does.
+    """
+    readers: dict[Node, list[Node]] = {node: [] for node in network}
+    for node, _, parents in network.steps():
+        for parent in parents:
+            readers[parent].append(node)
+    ends: set[Node] = set()  # nodes behind which no layer has weights or an activation
+    for node, layer, _ in reversed([*network.steps()]):
+        if (layer.passes or isinstance(layer, L.Concat | L.Opaque)) and ends.issuperset(
+            readers[node]
+        ):
+            ends.add(node)
+    phi = {n: network.layer(n).activation for n in network.nodes_of(L.Nonlinear) if n not in left}
+    heads = [node for node in phi if ends.issuperset(readers[node])]
+    inside = {activation for node, activation in phi.items() if node not in heads}
+    return {node: HEAD for node in heads if inside and phi[node] not in inside}
+
+
+def _before(network: Network, heads: Mapping[Node, str]) -> Network:
+    """The network without some activations at its outputs and without what reads them."""
+    taken = {*heads}
+    for node, _, parents in network.steps():
+        if not taken.isdisjoint(parents):
+            taken.add(node)
+    steps = [step for step in network.steps() if step[0] not in taken]
+    ends = {parent for node in taken for parent in network.parents(node)}
+    outputs = [node for node, *_ in steps if node in ends or node in network.outputs]
+    before = Network.from_steps(steps, outputs)
+    return before.with_notes(note for note in network.notes if note.node not in taken)
+
+
+def _unable(
+    part: Network, function: Callable[..., Shaping], targets: Mapping[str, Any]
+) -> dict[Node, str]:
+    """{node: reason} of the activations that meet the targets in no network, if others do."""
+    found: dict[Node, str] = {}
+    nodes = part.nodes_of(L.Nonlinear)
+    for activation in dict.fromkeys(part.layer(node).activation for node in nodes):
+        try:
+            function(chain(L.Affine(), L.Nonlinear(activation), L.Affine()), **targets)
+        except UnreachableTarget as error:
+            alike = (node for node in nodes if part.layer(node).activation == activation)
+            found |= dict.fromkeys(alike, str(error))
+        except KcalcError:
+            pass
+    return found if len(found) < len(nodes) else {}
 
 
 def _region(

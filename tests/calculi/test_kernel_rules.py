@@ -215,10 +215,78 @@ def test_norms_over_one_channel_are_refused(norm: Any) -> None:
         )
 
 
+def _group_normalised(width: int, joined: bool, **image: Any) -> kc.Network:
+    """Group norms behind a concatenation of 4/7 and 3/7 of the channels, or of its parts."""
+    norms = (
+        [("c", L.Concat(), "f g"), ("n", L.GroupNorm(14), "c")]
+        if joined
+        else [
+            ("nf", L.GroupNorm(8), "f"),
+            ("ng", L.GroupNorm(6), "g"),
+            ("n", L.Concat(), "nf ng"),
+        ]
+    )
+    kernel = 3 if image else 1
+    return wired(
+        ("x", L.Input(5, **image)),
+        ("w", L.Affine(4 * width, kernel=kernel, sigma_b=0.2), "x"),
+        ("f", L.Nonlinear("relu"), "w"),
+        ("v", L.Affine(3 * width, kernel=kernel, sigma_w=2.0, sigma_b=0.5), "x"),
+        ("g", L.Nonlinear("gelu"), "v"),
+        *norms,
+        ("o", L.Affine(5 * width, kernel=kernel, sigma_b=0.3), "n"),
+        ("t", L.Nonlinear("tanh"), "o"),
+        ("z", L.Affine(3), "t"),
+    )
+
+
+def test_groups_that_keep_to_the_parts_of_a_concatenation_are_exact() -> None:
+    """``GroupNorm(Concat(f, g)) = Concat(GroupNorm(f), GroupNorm(g))``, channel by channel."""
+    joined, apart = (_group_normalised(64, form) for form in (True, False))
+    for q in (0.4, 1.0, 2.5):
+        np.testing.assert_allclose(
+            kc.node_values(joined, 0.3, q)["z"], kc.node_values(apart, 0.3, q)["z"], rtol=1e-13
+        )
+        np.testing.assert_allclose(*(kc.ntk(net)(0.3, q) for net in (joined, apart)), rtol=1e-13)
+        one, two = (kc.gradients(net, q).nodes for net in (joined, apart))
+        np.testing.assert_allclose(*([g[n] for n in "xwfvgotz"] for g in (one, two)), rtol=1e-13)
+    x = np.random.default_rng(1).standard_normal((2, 4, 4, 5))
+    images = [_group_normalised(64, form, image_shape=(4, 4)) for form in (True, False)]
+    np.testing.assert_allclose(
+        *(kc.ntk(net, spatial="exact").matrix(x) for net in images), rtol=1e-12
+    )
+
+
+@pytest.mark.slow
+def test_group_norms_behind_a_concatenation_against_draws() -> None:
+    net = _group_normalised(192, True)
+    check = kc.verify_kernels(kc.to_jax(net, weights="gaussian"), 0.5, q=1.3, draws=32)
+    assert check.passed, check
+
+
+def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
+    """Behind the norm the parts weigh by their channels, whatever their q values were."""
+    net = wired(
+        ("w", L.Affine(4), "x"),
+        ("f", L.Nonlinear("relu"), "w"),
+        ("v", L.Affine(2), "x"),
+        ("c", L.Concat(), "f v"),
+        ("n", L.GroupNorm(3), "c"),
+        features=5,
+    )
+    assert str(kc.slope_polynomial(net)) == "2*psi/3 + 1/3"
+    with refused("'n' normalises groups of a concatenation"):
+        kc.slope_polynomial(net, q=1.0)
+
+
 def test_groups_that_differ_are_refused() -> None:
     both = [("w", L.Affine(4), "x"), ("f", L.Nonlinear("relu"), "w"), ("c", L.Concat(), "w f")]
-    with pytest.raises(kc.FreshnessError, match="'n' normalises groups of a concatenation"):
-        kc.c_map(wired(*both, ("n", L.GroupNorm(2), "c"), features=3))
+    other = ("v", L.Affine(2), "x"), ("c", L.Concat(), "f v"), ("n", L.GroupNorm(2), "c")
+    across = wired(*both[:2], *other, features=3)
+    with pytest.raises(kc.FreshnessError, match="one group holds channels of several.*assume_ind"):
+        kc.c_map(across)
+    told = texts(kc.c_map(across, assume_independent=True), "n")
+    assert ("all groups of channels are normalised alike, by all channels", "heuristic") in told
     kc.c_map(wired(*both, ("n", L.GroupNorm(1), "c"), features=3))
     with refused("'n' normalises every channel by itself"):
         kc.c_map(wired(*both[:2], ("n", L.GroupNorm(4), "f"), features=3))

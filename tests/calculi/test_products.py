@@ -98,6 +98,9 @@ def test_dependent_factors_are_refused_unless_told_otherwise():
     two = wired(("x", L.Input()), ("y", L.Input()), ("p", L.Product(), "x y"))
     with pytest.raises(kc.FreshnessError, match="multiplies the inputs 'x' and 'y' directly"):
         kc.c_map(two)
+    assert kc.node_values(two, 0.3, {"x": 2.0, "y": 0.4}, assume_independent=True)["p"] == (
+        pytest.approx((0.8, 0.8, 0.09), rel=1e-14)
+    )
     with pytest.raises(
         kc.FreshnessError,
         match="tanh sees the output of the product 'product_1', not a fresh Gaussian",

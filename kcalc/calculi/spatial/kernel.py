@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import singledispatchmethod
+from functools import partial, singledispatchmethod
 from typing import Any
 
 import numpy as np
@@ -168,7 +168,10 @@ class LocationKernel:
         # one channel of a given image suffices for statistics over locations
         if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)
-        check_groups(self.kernel.ledger, op, node, below)
+        check_groups(self.kernel.statistics, op, node, below)
+        return below.normalised(op.groups, partial(self._over_locations, node))
+
+    def _over_locations(self, node: Node, below: Channels) -> Channels:
         mean1, mean2 = self.kernel.statistics.means(below, node)
         q1, q2, _ = self.kernel.whole(below)
         sides = []
