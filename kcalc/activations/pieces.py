@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import combinations
 from typing import Any
 
 import mpmath
@@ -19,10 +18,10 @@ from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.activations.wide import compile_wide
 from kcalc.fields import SYMPY
 from kcalc.fields.balls import working
+from kcalc.fields.expressions import CORNERED, switches
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 from kcalc.gaussian.certified.evaluate import compile_smooth
-from kcalc.gaussian.certified.programs import CORNERED
 from kcalc.gaussian.expectations.quadrature import Array
 
 X = sp.Symbol("x", real=True)
@@ -50,10 +49,9 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
     Raises KcalcError for more than 500.
     """
     points: dict[float, sp.Expr] = {}
-    for part in expr.atoms(*CORNERED):
-        for level in _switches(part):
-            for root in real_roots(level):
-                points.setdefault(_rounded(root), root)
+    for level in switches(expr):
+        for root in real_roots(level):
+            points.setdefault(_rounded(root), root)
     if len(points) > MOST_KINKS:
         raise KcalcError(
             f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are followed"
@@ -64,20 +62,6 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 def _rounded(point: sp.Expr) -> float:
     """``point`` as a float of 15 digits: roots found twice, in different forms, are one."""
     return float(f"{float(point):.15g}") + 0.0
-
-
-def _switches(part: sp.Basic) -> list[sp.Expr]:
-    """The expressions whose zeros are where ``part`` switches."""
-    if isinstance(part, sp.Piecewise):
-        relations = {
-            relation
-            for _, condition in part.args  # type: ignore[misc]
-            for relation in condition.atoms(sp.core.relational.Relational)
-        }
-        return [relation.lhs - relation.rhs for relation in relations]
-    if isinstance(part, sp.Max | sp.Min):
-        return [a - b for a, b in combinations(part.args, 2)]  # type: ignore[operator]
-    return [part.args[0]]  # type: ignore[list-item]
 
 
 @alone

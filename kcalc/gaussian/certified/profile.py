@@ -10,23 +10,22 @@ out is bounded (``slack``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from kcalc.fields.balls import Ball, working
+from kcalc.fields.balls import Ball, enclose, working
+from kcalc.fields.expressions import rational
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.certified.evaluate import Constant, Smooth, compile_smooth
+from kcalc.gaussian.certified.evaluate import Bound, Smooth, compile_smooth
 from kcalc.gaussian.certified.growth import Growth, derive
-from kcalc.gaussian.certified.kinks import certain_kinks, rational
+from kcalc.gaussian.certified.kinks import certain_kinks
 from kcalc.gaussian.certified.ranges import above, constant, span
 
-ONE, ZERO = Constant(sp.Integer(1)), Constant(sp.Integer(0))
-Bound = Callable[[], Ball]
+ONE, ZERO = partial(enclose, sp.S.One), partial(enclose, sp.S.Zero)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +115,9 @@ def _transformed(
 
     ``inner``: the profile of phi or of that derivative.
     """
-    slope, offset = Constant(a), Constant(b)
-    factor, added = Constant(scale * a**order), Constant(shift) if order == 0 else ZERO
+    slope, offset = partial(enclose, a), partial(enclose, b)
+    factor = partial(enclose, scale * a**order)
+    added = partial(enclose, shift) if order == 0 else ZERO
     upward = constant(a)[0] > 0
 
     def moved(kink: Bound) -> Bound:
@@ -292,7 +292,7 @@ def _saturated(
         part = (sp.expand(opened.subs(mark, sign)), loss)
         (end if side > 0 else start).append((point, part))
     kinks = [point for point, _ in start + end]
-    return [Constant(sp.Rational(k)) for k in kinks], [
+    return [partial(enclose, sp.Rational(k)) for k in kinks], [
         *(p for _, p in start),
         middle,
         *(p for _, p in end),
