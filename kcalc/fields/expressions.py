@@ -19,6 +19,11 @@ from sympy.core.relational import Relational
 V = TypeVar("V")
 
 CORNERED = (sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside, sp.Piecewise)
+ELEMENTARY = (
+    *("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+    *("asinh", "acosh", "atanh", "erf", "erfc"),
+)
+"""SymPy's names of the functions that files hold and frameworks compute."""
 RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
 
 
@@ -77,6 +82,8 @@ class Fold(Generic[V]):
 
     def __call__(self, expr: Any) -> V:
         """The value of an expression."""
+        if not expr.args:  # equal numbers of different kinds, such as 2 and 2.0, are apart
+            return self.visit(expr)
         if expr not in self.known:
             self.known[expr] = self.visit(expr)
         return self.known[expr]
@@ -87,26 +94,20 @@ class Fold(Generic[V]):
 
     def visit(self, expr: Any) -> V:
         """The value of an expression that was not met before."""
+        kind, parts = type(expr), expr.args
         if expr == self.symbol:
             return self.variable(expr)
+        if not isinstance(expr, sp.Expr):
+            return self.condition(kind, *parts)
         if self.is_number(expr):
             return self.number(expr)
-        parts: Any = expr.args
-        if isinstance(expr, sp.Add):
-            return self.sum(parts)
-        if isinstance(expr, sp.Mul):
-            return self.product(parts)
+        if isinstance(expr, sp.Add | sp.Mul):
+            return (self.sum if isinstance(expr, sp.Add) else self.product)(parts)
         if isinstance(expr, sp.Pow):
             return self.power(*parts)
         if isinstance(expr, sp.Piecewise):
             return self.choice([row.args for row in parts])
-        if isinstance(expr, CORNERED):
-            return self.corner(
-                type(expr), *(parts[:1] if isinstance(expr, sp.Heaviside) else parts)
-            )
-        if not isinstance(expr, sp.Expr):
-            return self.condition(type(expr), *parts)
-        return self.function(type(expr), *parts)
+        return (self.corner if isinstance(expr, CORNERED) else self.function)(kind, *parts)
 
     def number(self, expr: Any) -> V:
         """The value of a number."""
@@ -141,7 +142,7 @@ class Fold(Generic[V]):
         raise NotImplementedError
 
     def corner(self, kind: Any, *arguments: Any) -> V:
-        """The value of Abs, sign, Heaviside, Max or Min."""
+        """The value of Abs, sign, Heaviside (whose first argument counts), Max or Min."""
         return self.function(kind, *arguments)
 
     def condition(self, kind: Any, *arguments: Any) -> V:
@@ -151,6 +152,28 @@ class Fold(Generic[V]):
     def choice(self, rows: list[tuple[Any, Any]]) -> V:
         """The value of a Piecewise of rows (expression, condition)."""
         return self.function(sp.Piecewise, *(part for row in rows for part in row))
+
+
+class Rewriting(Fold[Any]):
+    """Expressions written in another way: as they are, but for what a subclass says."""
+
+    def number(self, expr: Any) -> Any:
+        return expr
+
+    def sum(self, terms: Sequence[Any]) -> Any:
+        return sp.Add(*map(self, terms))
+
+    def product(self, factors: Sequence[Any]) -> Any:
+        return sp.Mul(*map(self, factors))
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        return sp.Pow(self(base), self(exponent))
+
+    def function(self, kind: Any, *arguments: Any) -> Any:
+        return kind(*map(self, arguments))
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> Any:
+        return sp.Piecewise(*((self(value), when) for value, when in rows), evaluate=False)
 
 
 def inside(function: Any) -> Any:

@@ -12,15 +12,14 @@ from typing import Any
 import sympy as sp
 
 from ..activations import X
-from ..fields.expressions import Fold
+from ..fields.expressions import ELEMENTARY, Fold
 from ..foundation.errors import KcalcError
 
 MOST = 1500  # units; one is about half a millisecond
 POINTS = (-30.0, -2.0, 0.3, 2.0, 30.0)
 Sizes = tuple[int, int, int]
-SAME = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")
 COMPLEX: dict[Any, Callable[..., complex]] = {
-    **{getattr(sp, n): getattr(cmath, n) for n in (*SAME, "asinh", "acosh", "atanh")},
+    **{getattr(sp, n): getattr(cmath, n) for n in ELEMENTARY if hasattr(cmath, n)},
     sp.Abs: lambda z: complex(abs(z)),
     sp.Pow: lambda a, b: a**b,
 }
@@ -66,7 +65,7 @@ class Terms(Fold[Sizes]):
         return self.sum(arguments) if kind in (sp.Max, sp.Min) else self.function(kind, *arguments)
 
     def condition(self, kind: Any, *arguments: Any) -> Sizes:
-        return self.sum(arguments)
+        return self.sum(arguments) if arguments else (1, 0, 0)
 
     def choice(self, rows: list[tuple[Any, Any]]) -> Sizes:
         s0, s1, s2 = _together([self.sum(row) for row in rows])

@@ -89,8 +89,8 @@ class _Uncut(Program):
 
 def _exponent(expr: Any) -> Any:
     """g of 1 + e^g, else None."""
-    rest = expr - 1 if isinstance(expr, sp.Add) else expr
-    return inside(rest) if rest is not expr and isinstance(rest, sp.exp) else None
+    rest = expr - 1
+    return inside(rest) if isinstance(rest, sp.exp) else None
 
 
 class _Complex(Numbers):

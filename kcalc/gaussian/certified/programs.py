@@ -146,7 +146,8 @@ class Program(Fold[int]):
 
     def corner(self, kind: Any, *arguments: Any) -> int:
         """Functions with corners, between these: one of their branches, or an enclosure of all."""
-        first, *others = map(self, arguments)
+        is_extreme = kind in (sp.Max, sp.Min)
+        first, *others = map(self, arguments if is_extreme else arguments[:1])
         side = -1 if kind is sp.Min else 1
 
         def extreme(values: list[Any], numbers: Any) -> Any:
@@ -162,7 +163,7 @@ class Program(Fold[int]):
                 return _chosen(numbers, u, u, -1 * u)
             return _chosen(numbers, u, 0 * u + 1, 0 * u + (-1 if kind is sp.sign else 0))
 
-        return self.record(extreme if kind in (sp.Max, sp.Min) else switch)
+        return self.record(extreme if is_extreme else switch)
 
     def choice(self, rows: list[tuple[Any, Any]]) -> int:
         places = [self(value) for value, _ in rows]
