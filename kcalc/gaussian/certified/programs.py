@@ -135,8 +135,9 @@ class Program(Fold[int]):
     def function(self, kind: Any, *arguments: Any) -> int:
         if kind not in FUNCTIONS:
             raise KcalcError(
-                f"{kind.__name__}, in {glimpse(kind(*arguments))}, has no certified enclosures; "
-                f"compute in double precision, without digits or a field"
+                f"{kind.__name__} has no certified enclosures; it occurs in "
+                f"{glimpse(kind(*arguments))}; compute in double precision, without digits or a "
+                f"field"
             )
         (argument,) = arguments
         inner = self(argument)
