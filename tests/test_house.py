@@ -77,3 +77,27 @@ def test_nodes_and_tables_are_made_in_one_place() -> None:
         name: set() for name, files in found.items() if files
     }
     assert found["leggauss"] == found["hermegauss"] == {"gaussian/expectations/quadrature.py"}
+
+
+# Questions about an expression that no value of its parts answers, by file.
+TRAVERSALS = {
+    "interchange/writers/stable.py": "which function is the first that frameworks lack",
+    "interchange/torch_model/activation.py": "which numbers have more than 17 digits",
+    "maps/composition.py": "how long a formula is, and which local map is inside of another",
+}
+ASKING = (census.ast.Call, census.ast.Compare)
+HEADS = re.compile(r"\bsp\.(Add|Mul|Pow|Piecewise|Max|Min)\b")
+
+
+def test_expressions_are_walked_in_one_module() -> None:
+    """Only the fold asks of which kind a part is; other modules say what kinds are to them."""
+    asked, traversed = set(), set()
+    for path, tree in census.trees():
+        for node in census.ast.walk(tree):
+            text = census.ast.unparse(node) if isinstance(node, ASKING) else ""
+            if re.match(r"isinstance\(", text) or re.search(r"type\(|\.func\b", text):
+                asked |= {path} if HEADS.search(text) else set()
+            if getattr(node, "attr", getattr(node, "id", "")).endswith("order_traversal"):
+                traversed.add(path)
+    assert asked == {"fields/expressions.py"}
+    assert traversed == set(TRAVERSALS)

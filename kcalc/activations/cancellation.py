@@ -8,7 +8,7 @@ comparison with many digits, are evaluated by its Taylor series there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import mpmath
 import numpy as np
 import sympy as sp
 
+from kcalc.fields.expressions import Rewriting, inside
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 
 Array = np.ndarray
@@ -45,42 +46,32 @@ class NearZero:
 
 def kept(piece: sp.Expr) -> sp.Expr:
     """The expression with expm1 and log1p where it has them."""
-    branches: Any = piece.args
-    # branches that are one function, written in two ways so that neither overflows, must stay two
-    if isinstance(piece, sp.Piecewise):
-        return sp.Piecewise(
-            *((kept(branch), condition) for branch, condition in branches), evaluate=False
-        )
-    if not piece.has(sp.exp, sp.log) or piece.has(sp.Piecewise):
-        return piece
-    from sympy.codegen.cfunctions import expm1, log1p
-
-    written: Any = piece.replace(_less_one, _as_expm1).replace(
-        _of_one_and_more, lambda part: log1p(part.args[0] - 1)
-    )
-    return written if written.has(expm1, log1p) else piece
+    return _Kept()(piece)
 
 
-def _of_one_and_more(part: sp.Basic) -> bool:
-    return isinstance(part, sp.log) and part.args[0].as_coeff_Add()[0] == 1
+class _Kept(Rewriting):
+    """Branches stay apart that are one function, written in two ways so that neither overflows."""
 
+    def visit(self, expr: Any) -> Any:
+        return super().visit(expr) if expr.has(sp.exp, sp.log) else expr
 
-def _less_one(part: sp.Basic) -> bool:
-    """Whether a sum has ``-k exp(u)`` beside its number k."""
-    return (
-        isinstance(part, sp.Add)
-        and part.args[0].is_Number
-        and any(_is_exponential(term, -part.args[0]) for term in part.args[1:])
-    )
+    def function(self, kind: Any, *arguments: Any) -> Any:
+        from sympy.codegen.cfunctions import log1p
 
+        written = super().function(kind, *arguments)
+        less = inside(written) - 1 if isinstance(written, sp.log) else None
+        return log1p(less) if less is not None and less.as_coeff_Add()[0] == 0 else written
 
-def _as_expm1(total: sp.Add) -> sp.Expr:
-    from sympy.codegen.cfunctions import expm1
+    def sum(self, terms: Sequence[Any]) -> Any:
+        from sympy.codegen.cfunctions import expm1
 
-    number, *terms = total.args
-    which = next(i for i, term in enumerate(terms) if _is_exponential(term, -number))
-    exponential = terms.pop(which).as_coeff_Mul()[1]
-    return sp.Add(*terms, -number * expm1(exponential.args[0]))
+        total = super().sum(terms)
+        number, rest = total.as_coeff_Add()
+        for term in sp.Add.make_args(rest) if number != 0 else ():
+            if _is_exponential(term, -number):
+                exponential: Any = expm1(inside(term.as_coeff_Mul()[1]))
+                return rest - term - number * exponential
+        return total
 
 
 def _is_exponential(term: Any, coefficient: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import combinations
 from typing import Any
 
 import mpmath
@@ -19,10 +18,10 @@ from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.activations.wide import compile_wide
 from kcalc.fields import SYMPY
 from kcalc.fields.balls import working
+from kcalc.fields.expressions import CORNERED, Rewriting, switches
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 from kcalc.gaussian.certified.evaluate import compile_smooth
-from kcalc.gaussian.certified.programs import CORNERED
 from kcalc.gaussian.expectations.quadrature import Array
 
 X = sp.Symbol("x", real=True)
@@ -50,10 +49,9 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
     Raises KcalcError for more than 500.
     """
     points: dict[float, sp.Expr] = {}
-    for part in expr.atoms(*CORNERED):
-        for level in _switches(part):
-            for root in real_roots(level):
-                points.setdefault(_rounded(root), root)
+    for level in switches(expr):
+        for root in real_roots(level):
+            points.setdefault(_rounded(root), root)
     if len(points) > MOST_KINKS:
         raise KcalcError(
             f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are followed"
@@ -64,20 +62,6 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
 def _rounded(point: sp.Expr) -> float:
     """``point`` as a float of 15 digits: roots found twice, in different forms, are one."""
     return float(f"{float(point):.15g}") + 0.0
-
-
-def _switches(part: sp.Basic) -> list[sp.Expr]:
-    """The expressions whose zeros are where ``part`` switches."""
-    if isinstance(part, sp.Piecewise):
-        relations = {
-            relation
-            for _, condition in part.args  # type: ignore[misc]
-            for relation in condition.atoms(sp.core.relational.Relational)
-        }
-        return [relation.lhs - relation.rhs for relation in relations]
-    if isinstance(part, sp.Max | sp.Min):
-        return [a - b for a, b in combinations(part.args, 2)]  # type: ignore[operator]
-    return [part.args[0]]  # type: ignore[list-item]
 
 
 @alone
@@ -238,48 +222,53 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
 
     Raises KcalcError where no condition of a Piecewise holds, or a condition has no truth value.
     """
-    inside = _between(points, index)
+    return _Resolved(_between(points, index))(expr)
 
-    def at(value: Any) -> float:
+
+class _Resolved(Rewriting):
+    """Expressions with corners as the smooth ones that they are around a point."""
+
+    def __init__(self, inside: sp.Expr) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def visit(self, expr: Any) -> Any:
+        return super().visit(expr) if expr.has(*CORNERED) else expr
+
+    def corner(self, kind: Any, *arguments: Any) -> Any:
+        if kind in (sp.Max, sp.Min):
+            return self((max if kind is sp.Max else min)(arguments, key=self._at))
+        positive = self._at(arguments[0]) > 0
+        if kind is sp.Abs:
+            return self(arguments[0]) if positive else -self(arguments[0])
+        return sp.Integer(1 if positive else -1 if kind is sp.sign else 0)
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> Any:
+        for value, condition in rows:
+            if self._holds(condition):
+                return self(value)
+        raise KcalcError(
+            f"the activation is not defined at x = {sp.N(self.inside, 5)}: give the Piecewise a "
+            f"last row (value, True)"
+        )
+
+    def _at(self, value: Any) -> float:
         try:
-            return float(value.subs(X, inside))
+            return float(value.subs(X, self.inside))
         except (TypeError, ValueError, OverflowError) as error:
             raise KcalcError(
-                f"{glimpse(value)} has no real value at x = {sp.N(inside, 5)}"
+                f"{glimpse(value)} has no real value at x = {sp.N(self.inside, 5)}"
             ) from error
 
-    def holds(condition: Any) -> bool:
-        outcome = condition if condition in (sp.true, sp.false) else condition.subs(X, inside)
+    def _holds(self, condition: Any) -> bool:
+        known = condition in (sp.true, sp.false)
+        outcome = condition if known else condition.subs(X, self.inside)
         if outcome not in (sp.true, sp.false):
             raise KcalcError(
                 f"the condition {glimpse(condition)} is neither true nor false at x = "
-                f"{sp.N(inside, 5)}"
+                f"{sp.N(self.inside, 5)}"
             )
         return outcome == sp.true
-
-    def chosen(*arguments: Any) -> sp.Expr:
-        for value, condition in arguments:
-            if holds(condition):
-                return value
-        raise KcalcError(
-            f"the activation is not defined at x = {sp.N(inside, 5)}: give the Piecewise a last "
-            f"row (value, True)"
-        )
-
-    def step(low: Any) -> Callable[..., sp.Expr]:
-        return lambda argument, *_: sp.Integer(1) if at(argument) > 0 else sp.Integer(low)
-
-    for kind, choice in (
-        (sp.Abs, lambda argument: argument if at(argument) > 0 else -argument),
-        (sp.Max, lambda *arguments: max(arguments, key=at)),
-        (sp.Min, lambda *arguments: min(arguments, key=at)),
-        (sp.sign, step(-1)),
-        (sp.Heaviside, step(0)),
-        (sp.Piecewise, chosen),
-    ):
-        if expr.has(kind):
-            expr = expr.replace(kind, choice)  # type: ignore[assignment]
-    return expr
 
 
 def landmark(inner: sp.Expr) -> list[tuple[float, float]]:

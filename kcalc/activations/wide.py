@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from kcalc.fields.expressions import CORNERED
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import lambdify
-from kcalc.gaussian.certified.programs import CORNERED
 
 Array = np.ndarray
 

@@ -26,6 +26,7 @@ from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import ALONE
 
 from ..foundation.real_numbers import closed_value, plain_number, refused
+from .expressions import FUNCTIONS, Fold
 from .systems import Field, Number
 
 Ball = Any
@@ -43,40 +44,6 @@ CONSTANTS: dict[Any, Callable[[Any], Ball]] = {
     sp.S.Catalan: lambda arb: arb.const_catalan(),
     sp.S.GoldenRatio: lambda arb: (1 + arb(5).sqrt()) / 2,
 }
-METHODS: dict[Any, str] = {
-    kind: kind.__name__
-    for kind in (
-        *(
-            sp.exp,
-            sp.log,
-            sp.sin,
-            sp.cos,
-            sp.tan,
-            sp.cot,
-            sp.sec,
-            sp.csc,
-            sp.sinh,
-            sp.cosh,
-            sp.tanh,
-            sp.coth,
-            sp.sech,
-            sp.csch,
-        ),
-        *(
-            sp.asin,
-            sp.acos,
-            sp.atan,
-            sp.asinh,
-            sp.acosh,
-            sp.atanh,
-            sp.erf,
-            sp.erfc,
-            sp.erfi,
-            sp.gamma,
-        ),
-    )
-} | {sp.Abs: "__abs__", sp.sinc: "sinc"}
-"""SymPy functions and the methods that arb and acb have for them."""
 
 
 @contextmanager
@@ -127,44 +94,103 @@ def _root_ball(root: Any) -> Ball:
     return arb(fmpq(int(near.p), int(near.q))) + arb(0, arb((1, -ctx.prec - 7)))
 
 
-def enclose(expr: sp.Expr) -> Ball:
+def enclose(expr: Any) -> Ball:
     """A SymPy number as a ball at the current precision, by its tree.
 
     Raises KcalcError where a function has no ball method.
     """
-    if isinstance(expr, sp.Rational):
-        return _exact(Fraction(int(expr.p), int(expr.q)))
-    if isinstance(expr, sp.Float):
-        return _mpf_ball(expr)
-    if expr in CONSTANTS:
-        from flint import arb
+    from flint import ctx
 
-        return CONSTANTS[expr](arb)
-    if isinstance(expr, sp.CRootOf):
-        return _root_ball(expr)
-    parts = [enclose(arg) for arg in expr.args]  # type: ignore[arg-type]
-    if isinstance(expr, sp.Add):
-        return sum(parts[1:], parts[0])
-    if isinstance(expr, sp.Mul):
-        return math.prod(parts[1:], start=parts[0])
-    if isinstance(expr, sp.Pow):
-        return _power(expr, parts)
-    method = METHODS.get(type(expr))
-    if method is None or not parts:
-        raise KcalcError(
-            f"{glimpse(expr)} has no certified enclosure: {type(expr).__name__} is not known to "
-            f"the ball arithmetic"
-        )
-    return getattr(parts[0], method)()
+    return _enclosed(expr, ctx.prec)
 
 
-def _power(expr: sp.Expr, parts: list[Ball]) -> Ball:
-    base, exponent = parts
-    if expr.args[1] == sp.Rational(1, 2):
-        return base.sqrt()
-    if expr.args[1] == -1:
-        return 1 / base
-    return base**exponent
+@lru_cache(maxsize=4096)
+def _enclosed(expr: Any, bits: int) -> Ball:
+    return _Enclosing()(expr)
+
+
+class Numbers:
+    """Arb balls as numbers that expressions are evaluated with."""
+
+    def number(self, expr: Any) -> Ball:
+        """A SymPy number as a ball."""
+        return enclose(expr)
+
+    def power(self, u: Ball, exponent: Any) -> Ball:
+        """u^exponent: whole powers by products, halves by roots."""
+        twice = _doubled(exponent)
+        if twice is None:
+            return self.raised(u, self.number(exponent))
+        return _whole_power(self.root(u), twice) if twice % 2 else _whole_power(u, twice // 2)
+
+    def root(self, u: Ball) -> Ball:
+        """sqrt u."""
+        return u.sqrt()
+
+    def raised(self, u: Ball, exponent: Ball) -> Ball:
+        """u^exponent for any exponent."""
+        return u**exponent
+
+    def function(self, kind: Any, u: Ball) -> Ball:
+        """A function of ``FUNCTIONS`` at u."""
+        return getattr(u, FUNCTIONS[kind].name)()
+
+    def wave(self, kind: Any, u: Ball, argument: Any) -> Ball:
+        """sin or cos at u, ``argument`` being the expression of u."""
+        return self.function(kind, u)
+
+
+@lru_cache(maxsize=4096)
+def _doubled(exponent: Any) -> int | None:
+    return int(2 * exponent) if exponent.is_Rational and exponent.q <= 2 else None
+
+
+def _whole_power(u: Ball, n: int) -> Ball:
+    if n < 0:
+        return 1 / _whole_power(u, -n)
+    return u * u if n == 2 else u if n == 1 else u**n
+
+
+class _Enclosing(Fold[Any]):
+    """Numbers as balls."""
+
+    def is_number(self, expr: Any) -> bool:
+        return not expr.args or isinstance(expr, sp.CRootOf)
+
+    def number(self, expr: Any) -> Ball:
+        if isinstance(expr, sp.Rational):
+            return _exact(Fraction(int(expr.p), int(expr.q)))
+        if isinstance(expr, sp.Float):
+            return _mpf_ball(expr)
+        if isinstance(expr, sp.CRootOf):
+            return _root_ball(expr)
+        if expr in CONSTANTS:
+            from flint import arb
+
+            return CONSTANTS[expr](arb)
+        raise _unknown(expr)
+
+    def power(self, base: Any, exponent: Any) -> Ball:
+        if exponent.is_number and exponent.is_Rational:
+            return _NUMBERS.power(self(base), exponent)
+        return self(base) ** self(exponent)
+
+    def function(self, kind: Any, *arguments: Any) -> Ball:
+        if kind is sp.Abs:
+            return abs(self(arguments[0]))
+        if kind not in FUNCTIONS:
+            raise _unknown(kind(*arguments))
+        return _NUMBERS.function(kind, self(arguments[0]))
+
+
+_NUMBERS = Numbers()
+
+
+def _unknown(expr: Any) -> KcalcError:
+    return KcalcError(
+        f"{glimpse(expr)} has no certified enclosure: {type(expr).__name__} is not known to the "
+        f"ball arithmetic"
+    )
 
 
 # --- the field ------------------------------------------------------------------------------------

@@ -6,25 +6,22 @@ The estimate comes before any of it is differentiated or evaluated.
 from __future__ import annotations
 
 import cmath
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy as sp
 
 from ..activations import X
+from ..fields.expressions import ELEMENTARY, Fold
 from ..foundation.errors import KcalcError
 
 MOST = 1500  # units; one is about half a millisecond
 POINTS = (-30.0, -2.0, 0.3, 2.0, 30.0)
 Sizes = tuple[int, int, int]
-SAME = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")
 COMPLEX: dict[Any, Callable[..., complex]] = {
-    **{getattr(sp, n): getattr(cmath, n) for n in (*SAME, "asinh", "acosh", "atanh")},
+    **{getattr(sp, n): getattr(cmath, n) for n in ELEMENTARY if hasattr(cmath, n)},
     sp.Abs: lambda z: complex(abs(z)),
     sp.Pow: lambda a, b: a**b,
-    sp.Add: lambda *z: sum(z),
-    sp.Mul: lambda *z: reduce(lambda a, b: a * b, z),
 }
 
 
@@ -35,13 +32,13 @@ def check_effort(expr: Any, where: str) -> None:
 
     Raises: KcalcError.
     """
-    if sum(_sizes(expr, {})) > MOST:
+    if sum(Terms()(expr)) > MOST:
         raise KcalcError(
             f"{where}: the expression is too involved for an activation: its derivatives have too "
             f"many terms"
         )
     for point in POINTS:
-        value = _value(expr, point)
+        value = value_at(expr, point)
         if value is not None and abs(value.imag) > 1e-6 * abs(value):
             raise KcalcError(
                 f"{where}: the expression has no real value at x = {point:g}; an activation is "
@@ -49,27 +46,39 @@ def check_effort(expr: Any, where: str) -> None:
             )
 
 
-def _sizes(expr: Any, known: dict[Any, Sizes]) -> Sizes:
+class Terms(Fold[Sizes]):
     """The numbers of terms of an expression, of its first and of its second derivative.
 
     The derivatives are counted as the rules of calculus write them.
     """
-    if expr not in known:
-        known[expr] = _counted(expr, [_sizes(arg, known) for arg in expr.args])
-    return known[expr]
 
-
-def _counted(expr: Any, parts: list[Sizes]) -> Sizes:
-    if not parts:
+    def number(self, expr: Any) -> Sizes:
         return 1, int(bool(expr.free_symbols)), 0
-    if isinstance(expr, sp.Mul):
-        return reduce(_product, parts)
-    s0, s1, s2 = (sum(part[order] for part in parts) for order in range(3))
-    if isinstance(expr, sp.Add | sp.Max | sp.Min) or not isinstance(expr, sp.Expr):
-        return s0 + 1, s1, s2
-    if isinstance(expr, sp.Piecewise):
-        return s0 + 1 + len(parts) ** 2 // 8, s1, s2
-    return (s0 + 1, s0 + 1 + s1, 2 * (s0 + 1 + s1) + s2) if s1 else (s0 + 1, 0, 0)
+
+    def sum(self, terms: Sequence[Any]) -> Sizes:
+        return _together([self(term) for term in terms])
+
+    def multiply(self, first: Sizes, second: Sizes) -> Sizes:
+        return _product(first, second)
+
+    def corner(self, kind: Any, *arguments: Any) -> Sizes:
+        return self.sum(arguments) if kind in (sp.Max, sp.Min) else self.function(kind, *arguments)
+
+    def condition(self, kind: Any, *arguments: Any) -> Sizes:
+        return self.sum(arguments) if arguments else (1, 0, 0)
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> Sizes:
+        s0, s1, s2 = _together([self.sum(row) for row in rows])
+        return s0 + len(rows) ** 2 // 8, s1, s2
+
+    def function(self, kind: Any, *arguments: Any) -> Sizes:
+        s0, s1, s2 = self.sum(arguments)
+        return (s0, s0 + s1, 2 * (s0 + s1) + s2) if s1 else (s0, 0, 0)
+
+
+def _together(parts: list[Sizes]) -> Sizes:
+    s0, s1, s2 = (sum(sizes) for sizes in zip(*parts, strict=True))
+    return s0 + 1, s1, s2
 
 
 def _product(f: Sizes, g: Sizes) -> Sizes:
@@ -82,23 +91,39 @@ def _product(f: Sizes, g: Sizes) -> Sizes:
     return f[0] + g[0], first, second
 
 
-def _value(expr: Any, point: float) -> complex | None:
-    """The value in double precision, None where it overflows.
+class Values(Fold[complex]):
+    """Values at a point in double precision.
 
-    None also where a function is not among those above.
+    Raises ArithmeticError, TypeError, ValueError or KeyError where it overflows, or a function is
+    not among those above.
     """
-    if expr == X:
-        return complex(point)
-    if not expr.args:
-        try:
-            return complex(expr)
-        except (TypeError, ValueError, OverflowError):
-            return None
-    parts = [_value(arg, point) for arg in expr.args] if expr.func in COMPLEX else [None]
-    if any(part is None for part in parts):
-        return None
+
+    def __init__(self, point: float) -> None:
+        super().__init__(X)
+        self.point = point
+
+    def is_number(self, expr: Any) -> bool:
+        return not expr.args
+
+    def variable(self, expr: Any) -> complex:
+        return complex(self.point)
+
+    def number(self, expr: Any) -> complex:
+        return complex(expr)
+
+    def visit(self, expr: Any) -> complex:
+        found = super().visit(expr)
+        if not cmath.isfinite(found) and expr.args:
+            raise OverflowError
+        return found
+
+    def function(self, kind: Any, *arguments: Any) -> complex:
+        return complex(COMPLEX[kind](*map(self, arguments)))
+
+
+def value_at(expr: Any, point: float) -> complex | None:
+    """The value in double precision, None where it is not known."""
     try:
-        found = complex(COMPLEX[expr.func](*parts))
-    except (ValueError, OverflowError, ZeroDivisionError):
+        return Values(point)(expr)
+    except (TypeError, ValueError, ArithmeticError, KeyError):
         return None
-    return found if cmath.isfinite(found) else None

@@ -10,13 +10,16 @@ A tree is an integer, a float, ``{"rational": [p, q]}``, ``{"symbol": name, "is"
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import sympy as sp
 from mpmath import libmp
-from sympy.core.function import AppliedUndef
+from sympy.core.function import UndefinedFunction
+from sympy.logic.boolalg import BooleanTrue
 
 from ..activations import X
+from ..fields.expressions import ELEMENTARY, Fold
 from ..foundation.errors import KcalcError
 
 MAX_DEPTH = 60
@@ -26,32 +29,7 @@ MAX_POWER = 64
 
 OPERATIONS: dict[str, Any] = {
     name: getattr(sp, name)
-    for name in [
-        "Add",
-        "Mul",
-        "Pow",
-        "Abs",
-        "Max",
-        "Min",
-        "sign",
-        "Heaviside",
-        "exp",
-        "log",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-    ]
+    for name in ("Add", "Mul", "Pow", "Abs", "Max", "Min", "sign", "Heaviside", *ELEMENTARY)
 }
 RELATIONS: dict[str, Any] = {
     "<": sp.StrictLessThan,
@@ -74,38 +52,64 @@ def to_tree(expr: Any) -> Any:
         raise KcalcError(f"{expr!r} is not a number")
     if isinstance(expr, int | float):
         return expr
-    if isinstance(expr, sp.Integer):
-        return int(expr) if abs(int(expr)) < 2**53 else {"rational": [str(expr), "1"]}
-    if isinstance(expr, sp.Rational):
-        return {"rational": [str(expr.p), str(expr.q)]}
-    if isinstance(expr, sp.Float):
-        return _float_tree(expr) if expr._prec > 53 else float(expr)
-    if isinstance(expr, sp.Symbol):
-        return {"symbol": expr.name} if expr == X else {"symbol": expr.name, "is": _declared(expr)}
-    for name, value in CONSTANTS.items():
-        if expr == value:
-            return {"constant": name}
-    if isinstance(expr, sp.Piecewise):
-        return {
-            "op": "Piecewise",
-            "rows": [
-                {"value": to_tree(row.args[0]), "if": _relation_tree(row.args[1])}
-                for row in expr.args
-            ],
-        }
-    if isinstance(expr, AppliedUndef):
-        raise KcalcError(
-            f"activation {expr.func.__name__!r} is a callable, which JSON cannot hold; give it as "
-            f"a SymPy expression"
-        )
-    name = _NAMES.get(getattr(expr, "func", None))
-    if name is None:
-        raise KcalcError(
-            f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions "
-            f"are {', '.join(OPERATIONS)}"
-        )
-    args = expr.args[:1] if name == "Heaviside" else expr.args
-    return {"op": name, "args": [to_tree(arg) for arg in args]}
+    return _Trees()(expr)
+
+
+class _Trees(Fold[Any]):
+    """Expressions as trees, by their parts."""
+
+    def number(self, expr: Any) -> Any:
+        if isinstance(expr, sp.Integer):
+            return int(expr) if abs(int(expr)) < 2**53 else {"rational": [str(expr), "1"]}
+        if isinstance(expr, sp.Rational):
+            return {"rational": [str(expr.p), str(expr.q)]}
+        if isinstance(expr, sp.Float):
+            return _float_tree(expr) if expr._prec > 53 else float(expr)
+        if isinstance(expr, sp.Symbol):
+            declared = {} if expr == X else {"is": _declared(expr)}
+            return {"symbol": expr.name, **declared}
+        for name, value in CONSTANTS.items():
+            if expr == value:
+                return {"constant": name}
+        raise _unwritten(expr)
+
+    def sum(self, terms: Sequence[Any]) -> Any:
+        return self.function(sp.Add, *terms)
+
+    def product(self, factors: Sequence[Any]) -> Any:
+        return self.function(sp.Mul, *factors)
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> Any:
+        written = [{"value": self(value), "if": self(test)} for value, test in rows]
+        return {"op": "Piecewise", "rows": written}
+
+    def condition(self, kind: Any, *arguments: Any) -> Any:
+        if not arguments:
+            return kind is BooleanTrue
+        if kind not in _SIGNS:
+            raise KcalcError(
+                f"the condition {str(kind(*arguments))[:80]} cannot be written to JSON; use <, <=, "
+                f">, >="
+            )
+        return {"rel": _SIGNS[kind], "args": list(map(self, arguments))}
+
+    def function(self, kind: Any, *arguments: Any) -> Any:
+        if isinstance(kind, UndefinedFunction):
+            raise KcalcError(
+                f"activation {kind.__name__!r} is a callable, which JSON cannot hold; give it as "
+                f"a SymPy expression"
+            )
+        if kind not in _NAMES:
+            raise _unwritten(kind(*arguments))
+        args = arguments[:1] if kind is sp.Heaviside else arguments
+        return {"op": _NAMES[kind], "args": list(map(self, args))}
+
+
+def _unwritten(expr: Any) -> KcalcError:
+    return KcalcError(
+        f"{type(expr).__name__} in {str(expr)[:80]} cannot be written to JSON; the functions "
+        f"are {', '.join(OPERATIONS)}"
+    )
 
 
 def _float_tree(number: sp.Float) -> dict[str, Any]:
@@ -116,17 +120,6 @@ def _float_tree(number: sp.Float) -> dict[str, Any]:
         digits + 1,
     )
     return {"float": libmp.to_str(number._mpf_, exact + 4), "digits": exact}
-
-
-def _relation_tree(test: Any) -> Any:
-    if test in (sp.true, sp.false):
-        return bool(test)
-    sign = _SIGNS.get(type(test))
-    if sign is None:
-        raise KcalcError(
-            f"the condition {str(test)[:80]} cannot be written to JSON; use <, <=, >, >="
-        )
-    return {"rel": sign, "args": [to_tree(arg) for arg in test.args]}
 
 
 class TreeReader:

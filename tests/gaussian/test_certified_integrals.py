@@ -14,6 +14,7 @@ import sympy as sp
 from flint import acb, arb
 
 from kcalc.activations import activation, names
+from kcalc.fields.balls import working
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.certified.evaluate import compile_smooth
 from kcalc.gaussian.certified.growth import Growth, derive, tail, whole
@@ -134,6 +135,15 @@ def test_complex_boxes_contain_the_continuation_from_the_real_axis(kind):
 )
 def test_boxes_on_cuts_and_singularities_are_not_finite(expr, point):
     assert not compile_smooth(expr).complex(acb(arb(0, 1e-3), arb(point.imag, 1e-3))).is_finite()
+
+
+def test_powers_of_a_float_take_it_as_it_is():
+    smooth = compile_smooth(sp.Float(1.2) ** X)
+    with mpmath.workdps(50), working(160):
+        wanted = mpmath.mpf(1.2) ** mpmath.mpf(0.3)
+        for found in (smooth.real(arb(0.3)), smooth.complex(acb(0.3)).real):
+            assert abs(mpmath.mpf(found.mid().str(45, radius=False)) - wanted) < 1e-40
+            assert found.rad() < 1e-40
 
 
 def test_quadrature_errors_are_bounded():

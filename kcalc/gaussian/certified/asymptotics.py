@@ -44,6 +44,9 @@ class Germs:
         first, second = arb(low).union(arb(high)).sin_cos()
         return u.within(ends(first)), u.within(ends(second))
 
+    def wave(self, kind: Any, u: Germ, argument: Any) -> Germ:
+        return self.circular(u, argument)[kind is sp.cos]
+
     def function(self, kind: Any, u: Germ) -> Germ:
         if kind in (sp.exp, sp.log):
             return u.exp() if kind is sp.exp else u.log()

@@ -8,14 +8,14 @@ from typing import Any
 
 import sympy as sp
 
+from ...fields.expressions import CORNERED, rational
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
 from .asymptotics import Germs
 from .germs import Germ
-from .kinks import rational
 from .phases import Phases
-from .programs import CORNERED, Program
+from .programs import Derivable
 from .ranges import ALL, Interval, above, below, meet, plus, times
 from .scales import LEAST, Stretch, bounds_of
 from .taylor import Balls, Jets, Waves, ends
@@ -47,9 +47,9 @@ class Piece:
         self._plain: dict[Any, dict[int, Any]] = {}
         self._centred: dict[Any, Interval] = {}
         try:
-            self.near: Any = Program([self.expr], symbol)
+            self.near: Any = Derivable([self.expr], symbol)
             quotient = self.expr.replace(sp.sinc, lambda u: sp.sin(u) / u)
-            self.far: Any = Program([quotient], symbol)
+            self.far: Any = Derivable([quotient], symbol)
         except KcalcError:  # nothing is known of one of its functions
             self.near, self.far = None, None
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy as sp
 
+from kcalc.fields.expressions import Fold
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.certified.ranges import above, below, constant, positive_floor, span
+from kcalc.gaussian.certified.ranges import Spans, above, below, constant
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,6 @@ class Growth:
 
 # --- from the tree --------------------------------------------------------------------------------
 
-_UNITY = {
-    sp.tanh: 1.0,
-    sp.sin: 1.0,
-    sp.cos: 1.0,
-    sp.sech: 1.0,
-    sp.sinc: 1.0,
-    sp.erf: 1.0,
-    sp.erfc: 2.0,
-}
-_QUARTER = {sp.atan: 1.5708, sp.asin: 1.5708, sp.acos: 3.1416}
-
 
 def _size(bound: float) -> Growth:
     return Growth(-math.inf if bound == 0 else above(math.log(bound)))
@@ -90,57 +80,45 @@ def _logarithm(inner: Growth) -> Growth:
     return Growth(above(math.log(max(start + slope, 1e-300))), 1.0 if slope else 0.0)
 
 
-class _Deriver:
+class _Derived(Fold[Growth]):
     """Growth of expressions in one symbol on one interval."""
 
     def __init__(self, symbol: sp.Symbol, low: float, high: float) -> None:
-        self.symbol, self.low, self.high = symbol, low, high
+        super().__init__(symbol)
+        self.low, self.high = low, high
+        self.span = Spans(symbol, low, high)
 
-    def span(self, expr: sp.Expr) -> tuple[float, float]:
-        return span(expr, self.symbol, self.low, self.high)
+    def visit(self, expr: Any) -> Growth:
+        size = max(map(abs, self.span(expr)))
+        return _size(size) if math.isfinite(size) else super().visit(expr)
 
-    def of(self, expr: Any) -> Growth:
-        if not expr.has(self.symbol):
-            low, high = constant(expr)
-            return _size(max(abs(low), abs(high)))
-        low, high = self.span(expr)
-        if math.isfinite(low) and math.isfinite(high):
-            return _size(max(abs(low), abs(high)))
-        return self._unbounded(expr)
+    def variable(self, expr: Any) -> Growth:
+        return Growth(power=1.0)
 
-    def _unbounded(self, expr: Any) -> Growth:
-        if expr == self.symbol:
-            return Growth(power=1.0)
-        if isinstance(expr, sp.Add):
-            total = self.of(expr.args[0])
-            for part in expr.args[1:]:
-                total = total + self.of(part)
-            return total
-        if isinstance(expr, sp.Mul):
-            return math.prod((self.of(part) for part in expr.args), start=Growth())
-        if isinstance(expr, sp.Pow):
-            return self._power(expr)
-        if isinstance(expr, sp.exp):
-            return self.exponential(expr.args[0])
-        if type(expr) in _UNITY | _QUARTER:
-            return _size((_UNITY | _QUARTER)[type(expr)])
-        return self._function(expr)
+    def number(self, expr: Any) -> Growth:
+        return Growth(math.inf)
 
-    def _power(self, expr: sp.Pow) -> Growth:
-        exponent: Any = expr.exp
+    def power(self, base: Any, exponent: Any) -> Growth:
         if exponent.free_symbols:
-            raise KcalcError(f"no growth bound is known for {str(expr)[:60]}")
+            raise KcalcError(f"no growth bound is known for {str(base**exponent)[:60]}")
         low, high = constant(exponent)
         if low >= 0:
-            base = self.of(expr.base)
-            return (
-                base**high
-                if base.log_scale >= 0
-                else Growth(0.0, base.power, base.rate, base.gauss) ** high
-            )
-        floor = positive_floor(expr.base, self.symbol, self.low, self.high)  # type: ignore[arg-type]
+            inner = self(base)
+            return replace(inner, log_scale=max(inner.log_scale, 0.0)) ** high
+        floor = self.floor(base)
         worst = low if floor < 1 else high
         return Growth(above(worst * math.log(floor)))
+
+    def floor(self, expr: Any) -> float:
+        """A proven positive lower bound of |expr|.
+
+        Raises KcalcError if none is found.
+        """
+        bottom, top = self.span(expr)
+        floor = max(bottom, -top)
+        if floor <= 0:
+            raise KcalcError(f"{str(expr)[:60]} is not proven to stay away from 0")
+        return floor
 
     def exponential(self, inner: Any, sign: int = 1) -> Growth:
         """exp(sign * inner), by an upper bound of the exponent that is at most quadratic."""
@@ -161,7 +139,7 @@ class _Deriver:
                 if n <= 2:
                     size[n] = gain if n else upper
             return Growth(above(size[0]), 0.0, max(0.0, size[1]), max(0.0, size[2]))
-        growth = self.of(inner)
+        growth = self(inner)
         if growth.rate or growth.gauss or growth.power > 2:
             raise KcalcError(
                 f"exp({str(sign * inner)[:50]}) is not proven to grow slower than a Gaussian decays"
@@ -181,17 +159,18 @@ class _Deriver:
             sides.append(upper if n % 2 == 0 else -bottom)
         return max(sides, default=0.0)
 
-    def _function(self, expr: Any) -> Growth:
-        kind, inner = type(expr), expr.args[0]
+    def function(self, kind: Any, *arguments: Any) -> Growth:
+        inner = arguments[0]
+        if kind is sp.exp:
+            return self.exponential(inner)
         if kind is sp.log:
-            floor = positive_floor(inner, self.symbol, self.low, self.high)
-            return _logarithm(self.of(inner)) + _size(max(0.0, -math.log(floor)))
+            return _logarithm(self(inner)) + _size(max(0.0, -math.log(self.floor(inner))))
         if kind in (sp.sinh, sp.cosh):
             return self.exponential(inner) | self.exponential(inner, -1)
         if kind in (sp.asinh, sp.acosh):
-            return _logarithm(self.of(inner) * _size(2.0))
+            return _logarithm(self(inner) * _size(2.0))
         if kind is sp.Abs:
-            return self.of(inner)
+            return self(inner)
         raise KcalcError(f"no growth bound is known for {kind.__name__}({str(inner)[:40]})")
 
 
@@ -202,7 +181,7 @@ def derive(
 
     Raises KcalcError where the tree gives none.
     """
-    return _Deriver(symbol, low, high).of(expr)
+    return _Derived(symbol, low, high)(expr)
 
 
 # --- under a Gaussian -----------------------------------------------------------------------------

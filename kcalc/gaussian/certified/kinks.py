@@ -7,15 +7,16 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 import sympy as sp
 
-from kcalc.fields.balls import Ball, working
+from kcalc.fields.balls import Ball, enclose, working
+from kcalc.fields.expressions import rational, switches
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.certified.evaluate import Constant, Smooth, compile_smooth
+from kcalc.gaussian.certified.evaluate import Smooth, compile_smooth
 
 _ROOM = 2.0**-38  # how far, relatively, a numeric kink may be from the true one
 
@@ -35,12 +36,12 @@ def certain_kinks(phi: Any) -> tuple[Callable[[], Ball], ...]:
 
 def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callable[[], Ball]:
     if not kink.has(sp.Float) or _switches_exactly(phi.expr, kink):
-        return Constant(kink)
+        return partial(enclose, kink)
     left, right = (compile_smooth(side) for side in sides)
     with working(200):
-        difference = left.real(Constant(kink)()) - right.real(Constant(kink)())
+        difference = left.real(enclose(kink)) - right.real(enclose(kink))
         if difference.is_exact() and difference == 0:
-            return Constant(kink)
+            return partial(enclose, kink)
     root = _Crossing(left, right, sides, float(kink))
     with working(100):
         if root.bracketed():
@@ -55,12 +56,7 @@ def _certain(phi: Any, kink: sp.Expr, sides: tuple[sp.Expr, sp.Expr]) -> Callabl
 def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
     """Whether some Piecewise, Heaviside or sign switches at the exact binary value of the kink."""
     point = rational(kink)
-    levels: list[Any] = [part.args[0] for part in expr.atoms(sp.Heaviside, sp.sign, sp.Abs)]
-    for part in expr.atoms(sp.Piecewise):
-        conditions: list[Any] = [branch.args[1] for branch in part.args]
-        relations = {r for c in conditions for r in c.atoms(sp.core.relational.Relational)}
-        levels += [r.lhs - r.rhs for r in relations]
-    for level in levels:
+    for level in switches(expr):
         symbols = level.free_symbols
         if (
             len(symbols) == 1
@@ -69,17 +65,6 @@ def _switches_exactly(expr: sp.Expr, kink: sp.Expr) -> bool:
         ):
             return True
     return False
-
-
-def rational(expr: Any) -> Any:
-    """``expr`` with floats replaced by the fractions they are."""
-    return expr.replace(lambda e: isinstance(e, sp.Float), lambda e: sp.Rational(*_ratio(e)))
-
-
-def _ratio(number: sp.Float) -> tuple[int, int]:
-    sign, man, exp, _ = number._mpf_
-    whole = -int(man) if sign else int(man)
-    return (whole * 2 ** int(exp), 1) if exp >= 0 else (whole, 2 ** -int(exp))
 
 
 class _Crossing:

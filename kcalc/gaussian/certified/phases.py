@@ -8,8 +8,9 @@ from typing import Any
 import sympy as sp
 
 from ...fields.balls import enclose
+from ...fields.expressions import CORNERED
 from ...foundation.errors import KcalcError
-from .programs import CORNERED, Program
+from .programs import Derivable, Program
 from .ranges import Interval, above
 
 TURN = 2 * math.pi
@@ -44,7 +45,7 @@ class Phases:
         whole = sp.ilcm(1, *(ratio.q for ratio in ratios.values()))
         phase = unit * first / whole
         try:
-            self._program = Program([phase], self.symbol)
+            self._program = Derivable([phase], self.symbol)
         except KcalcError:
             return
         self._phase = phase

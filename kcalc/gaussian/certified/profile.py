@@ -10,23 +10,23 @@ out is bounded (``slack``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from kcalc.fields.balls import Ball, working
+from kcalc.fields.balls import Ball, enclose, working
+from kcalc.fields.expressions import Rewriting, inside, rational
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.certified.evaluate import Constant, Smooth, compile_smooth
+from kcalc.gaussian.certified.evaluate import Bound, Smooth, compile_smooth
 from kcalc.gaussian.certified.growth import Growth, derive
-from kcalc.gaussian.certified.kinks import certain_kinks, rational
+from kcalc.gaussian.certified.kinks import certain_kinks
 from kcalc.gaussian.certified.ranges import above, constant, span
 
-ONE, ZERO = Constant(sp.Integer(1)), Constant(sp.Integer(0))
-Bound = Callable[[], Ball]
+ONE, ZERO = partial(enclose, sp.S.One), partial(enclose, sp.S.Zero)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +116,9 @@ def _transformed(
 
     ``inner``: the profile of phi or of that derivative.
     """
-    slope, offset = Constant(a), Constant(b)
-    factor, added = Constant(scale * a**order), Constant(shift) if order == 0 else ZERO
+    slope, offset = partial(enclose, a), partial(enclose, b)
+    factor = partial(enclose, scale * a**order)
+    added = partial(enclose, shift) if order == 0 else ZERO
     upward = constant(a)[0] > 0
 
     def moved(kink: Bound) -> Bound:
@@ -156,7 +157,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
             f"can be proven of it"
         )
     pieces: list[Any] = [
-        _tidied(sp.diff(piece, *([_symbol(piece)] * order))) if order else piece
+        _Tidied()(sp.diff(piece, *([_symbol(piece)] * order))) if order else piece
         for piece in phi.pieces
     ]
     if order and any(piece.has(sp.DiracDelta, sp.Derivative, sp.Subs) for piece in pieces):
@@ -196,23 +197,31 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
     )
 
 
-def _tidied(expr: Any) -> Any:
-    """A derivative rewritten so that balls do not lose their digits for large g.
+class _Tidied(Rewriting):
+    """Derivatives rewritten so that balls do not lose their digits for large g.
 
     Rewritten are sinh g/cosh g and e^g/(1 + e^g).
     """
 
-    def ratio(product: Any) -> Any:
-        powers = product.as_powers_dict()
-        for factor, n in list(powers.items()):
-            inner: Any = factor.args[0] if isinstance(factor, sp.sinh | sp.exp) else None
-            below = sp.cosh(inner) if isinstance(factor, sp.sinh) else 1 + factor
-            if inner is not None and n.is_Integer and n > 0 and powers.get(below, 0) == -n:
-                better = sp.tanh(inner) if isinstance(factor, sp.sinh) else 1 / (1 + sp.exp(-inner))
-                return ratio(product / (factor / below) ** n) * better**n
-        return product
+    def visit(self, expr: Any) -> Any:
+        return super().visit(expr) if expr.has(sp.sinh, sp.exp) else expr
 
-    return expr.replace(lambda e: isinstance(e, sp.Mul), ratio)
+    def product(self, factors: Sequence[Any]) -> Any:
+        return _ratio(super().product(factors))
+
+
+def _ratio(product: Any) -> Any:
+    powers = product.as_powers_dict()
+    for factor, n in list(powers.items()):
+        is_sinh = isinstance(factor, sp.sinh)
+        if not (is_sinh or isinstance(factor, sp.exp)) or not (n.is_Integer and n > 0):
+            continue
+        inner = inside(factor)
+        below = sp.cosh(inner) if is_sinh else 1 + factor
+        if powers.get(below, 0) == -n:
+            better = sp.tanh(inner) if is_sinh else 1 / (1 + sp.exp(-inner))
+            return _ratio(product / (factor / below) ** n) * better**n
+    return product
 
 
 def _declared(phi: Any, order: int) -> Growth:
@@ -271,7 +280,7 @@ def _saturated(
     curved: list[Any] = [
         t
         for t in atoms
-        if t.args[0].is_polynomial(symbol) and sp.Poly(t.args[0], symbol).degree() > 1
+        if inside(t).is_polynomial(symbol) and sp.Poly(inside(t), symbol).degree() > 1
     ]
     if len(curved) != 1 or not math.isfinite(reach):
         return [], [(piece, 0.0)]
@@ -281,7 +290,7 @@ def _saturated(
     factor = sp.diff(opened, mark)
     if factor.has(mark):
         return [], [(piece, 0.0)]
-    inner = function.args[0]
+    inner = inside(function)
     start, middle, end = [], (piece, 0.0), []
     for side in (-1, 1):
         edge = high if side > 0 else low
@@ -292,7 +301,7 @@ def _saturated(
         part = (sp.expand(opened.subs(mark, sign)), loss)
         (end if side > 0 else start).append((point, part))
     kinks = [point for point, _ in start + end]
-    return [Constant(sp.Rational(k)) for k in kinks], [
+    return [partial(enclose, sp.Rational(k)) for k in kinks], [
         *(p for _, p in start),
         middle,
         *(p for _, p in end),

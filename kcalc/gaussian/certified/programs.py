@@ -6,21 +6,20 @@ functions costs a few products of numbers and no symbolic derivative of the whol
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import sympy as sp
 
-from ...fields.balls import METHODS
+from ...fields.expressions import FUNCTIONS, Fold, rational
 from ...foundation.errors import KcalcError, glimpse
-from .kinks import rational
 
 Step = Callable[[list[Any], Any], Any]
 
 U = sp.Symbol("u", real=True)
 ORDER = 4
-CORNERED = (sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside, sp.Piecewise)
 _SLOPES: dict[Any, Any] = {sp.tanh: sp.sech(U) ** 2, sp.acosh: 1 / sp.sqrt(U**2 - 1)}
 _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
     sp.csch: lambda u: 1 / sp.sinh(u),
@@ -29,7 +28,6 @@ _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
     sp.csc: lambda u: 1 / sp.sin(u),
     sp.cot: lambda u: sp.cos(u) / sp.sin(u),
 }
-_KNOWN = set(METHODS) - {sp.gamma, sp.Abs, *_REWRITTEN}
 
 
 @lru_cache(maxsize=64)
@@ -54,18 +52,17 @@ def taylor_program(kind: Any, order: int) -> Program:
     return Program(coefficients(kind)[: order + 1], U)
 
 
-class Program:
+class Program(Fold[int]):
     """Expressions in one symbol as steps, equal parts shared.
 
     Raises KcalcError for functions that have no enclosures.
     """
 
     def __init__(self, exprs: Sequence[sp.Expr], symbol: sp.Symbol) -> None:
-        self.symbol = symbol
+        super().__init__(symbol)
         self.steps: list[Step] = []
-        self.places: dict[Any, int] = {}
         self.waving: set[int] = set()
-        self.outputs = [self._place(rational(expr)) for expr in exprs]
+        self.outputs = [self(expr) for expr in exprs]
 
     def run(self, x: Any, numbers: Any, known: dict[int, Any] | None = None) -> list[Any]:
         """The values of the expressions at x, a number of the kind that ``numbers`` computes with.
@@ -82,102 +79,109 @@ class Program:
                 values.append(known[place])
         return [values[place] for place in self.outputs]
 
-    def _place(self, expr: Any) -> int:
-        if expr == self.symbol:
-            return 0
-        if expr not in self.places:
-            step = self._step(expr)
-            self.steps.append(step)
-            self.places[expr] = len(self.steps)
-            if expr.has(sp.sin, sp.cos):
-                self.waving.add(len(self.steps))
-        return self.places[expr]
+    def visit(self, expr: Any) -> int:
+        place = super().visit(expr)
+        if expr.has(sp.sin, sp.cos):
+            self.waving.add(place)
+        return place
 
-    def _step(self, expr: Any) -> Step:
-        if not expr.has(self.symbol):
-            return lambda values, numbers: 0 * values[0] + numbers.number(expr)
-        if isinstance(expr, sp.Add | sp.Mul):
-            return self._combination(expr)
-        if isinstance(expr, sp.Pow):
-            return self._power(expr)
-        if isinstance(expr, CORNERED):
-            return self._cornered(expr)
-        if type(expr) in _REWRITTEN:
-            return self._same(_REWRITTEN[type(expr)](expr.args[0]))
-        return self._function(expr)
+    def record(self, step: Step) -> int:
+        """A further step; its place among the values."""
+        self.steps.append(step)
+        return len(self.steps)
 
-    def _same(self, expr: Any) -> Step:
-        place = self._place(expr)
-        return lambda values, numbers: values[place]
+    def applied(self, function: Callable[[Any], Any], argument: Any) -> int:
+        """The step of a function of numbers."""
+        place = self(argument)
+        return self.record(lambda values, numbers: function(values[place]))
 
-    def _function(self, expr: Any) -> Step:
-        kind = type(expr)
-        if kind not in _KNOWN or len(expr.args) != 1:
-            raise KcalcError(f"{kind.__name__}, in {glimpse(expr)}, has no certified derivatives")
-        argument = expr.args[0]
-        inner = self._place(argument)
-        if kind in (sp.sin, sp.cos):
-            return lambda values, numbers: numbers.circular(values[inner], argument)[kind is sp.cos]
-        return lambda values, numbers: numbers.function(kind, values[inner])
+    def variable(self, expr: Any) -> int:
+        return 0
 
-    def _combination(self, expr: Any) -> Step:
-        is_sum = isinstance(expr, sp.Add)
-        constant, variable = expr.as_independent(self.symbol, as_Add=is_sum)
-        first, *others = [self._place(part) for part in expr.func.make_args(variable)]
-        is_bare = constant == expr.func.identity
+    def number(self, expr: Any) -> int:
+        return self.record(lambda values, numbers: 0 * values[0] + numbers.number(expr))
+
+    def sum(self, terms: Sequence[Any]) -> int:
+        return self._combination(sp.Add, terms, operator.add)
+
+    def product(self, factors: Sequence[Any]) -> int:
+        return self._combination(sp.Mul, factors, operator.mul)
+
+    def _combination(self, kind: Any, parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> int:
+        constant = kind(*(part for part in parts if self.is_number(part)))
+        first, *others = [self(part) for part in parts if not self.is_number(part)]
+        is_bare = constant == kind.identity
 
         def step(values: list[Any], numbers: Any) -> Any:
             total = values[first]
             for place in others:
-                total = total + values[place] if is_sum else total * values[place]
-            if is_bare:
-                return total
-            number = numbers.number(constant)
-            return total + number if is_sum else total * number
+                total = join(total, values[place])
+            return total if is_bare else join(total, numbers.number(constant))
 
-        return step
+        return self.record(step)
 
-    def _power(self, expr: Any) -> Step:
-        base, exponent = expr.args
-        if exponent.has(self.symbol):
-            if base.has(self.symbol) or not base.is_positive:
-                why = "a variable exponent needs a positive constant base"
-                raise KcalcError(f"{glimpse(expr)} has no certified derivatives: {why}")
-            return self._same(sp.exp(exponent * sp.log(base), evaluate=False))
-        place = self._place(base)
-        return lambda values, numbers: numbers.power(values[place], exponent)
+    def power(self, base: Any, exponent: Any) -> int:
+        if not self.is_number(exponent):
+            if not self.is_number(base) or not base.is_positive:
+                raise KcalcError(
+                    f"{glimpse(base**exponent)} has no certified enclosures: a variable exponent "
+                    f"needs a positive constant base"
+                )
+            # of a float, SymPy's logarithm is rounded
+            return self(sp.exp(exponent * sp.log(rational(base)), evaluate=False))
+        place = self(base)
+        return self.record(lambda values, numbers: numbers.power(values[place], exponent))
 
-    def _cornered(self, expr: Any) -> Step:
+    def function(self, kind: Any, *arguments: Any) -> int:
+        if kind not in FUNCTIONS:
+            raise KcalcError(
+                f"{kind.__name__} has no certified enclosures; it occurs in "
+                f"{glimpse(kind(*arguments))}; compute in double precision, without digits or a "
+                f"field"
+            )
+        (argument,) = arguments
+        inner = self(argument)
+        if kind in (sp.sin, sp.cos):
+            return self.record(lambda values, numbers: numbers.wave(kind, values[inner], argument))
+        return self.record(lambda values, numbers: numbers.function(kind, values[inner]))
+
+    def corner(self, kind: Any, *arguments: Any) -> int:
         """Functions with corners, between these: one of their branches, or an enclosure of all."""
-        if isinstance(expr, sp.Piecewise):
-            branches: Any = expr.args
-            places = [self._place(sp.sympify(value)) for value, _ in branches]
-            return lambda values, numbers: numbers.joined([values[place] for place in places])
-        if isinstance(expr, sp.Max | sp.Min):
-            return self._extremum(expr)
-        place = self._place(expr.args[0])
+        is_extreme = kind in (sp.Max, sp.Min)
+        first, *others = map(self, arguments if is_extreme else arguments[:1])
+        side = -1 if kind is sp.Min else 1
 
-        def step(values: list[Any], numbers: Any) -> Any:
-            u = values[place]
-            if isinstance(expr, sp.Abs):
-                return _chosen(numbers, u, u, -1 * u)
-            low = -1 if isinstance(expr, sp.sign) else 0
-            return _chosen(numbers, u, 0 * u + 1, 0 * u + low)
-
-        return step
-
-    def _extremum(self, expr: Any) -> Step:
-        first, *others = [self._place(sp.sympify(arg)) for arg in expr.args]
-        side = 1 if isinstance(expr, sp.Max) else -1
-
-        def step(values: list[Any], numbers: Any) -> Any:
+        def extreme(values: list[Any], numbers: Any) -> Any:
             total = values[first]
             for place in others:
                 other = values[place]
                 total = _chosen(numbers, side * (total + -1 * other), total, other)
             return total
 
-        return step
+        def switch(values: list[Any], numbers: Any) -> Any:
+            u = values[first]
+            if kind is sp.Abs:
+                return _chosen(numbers, u, u, -1 * u)
+            return _chosen(numbers, u, 0 * u + 1, 0 * u + (-1 if kind is sp.sign else 0))
+
+        return self.record(extreme if is_extreme else switch)
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> int:
+        places = [self(value) for value, _ in rows]
+        return self.record(
+            lambda values, numbers: numbers.joined([values[place] for place in places])
+        )
+
+
+class Derivable(Program):
+    """Steps for jets: functions whose derivatives have poor enclosures are written by others."""
+
+    def function(self, kind: Any, *arguments: Any) -> int:
+        if kind in _REWRITTEN:
+            return self(_REWRITTEN[kind](*arguments))
+        if kind is sp.gamma:
+            raise KcalcError(f"{glimpse(kind(*arguments))} has no certified derivatives")
+        return super().function(kind, *arguments)
 
 
 def _chosen(numbers: Any, level: Any, positive: Any, negative: Any) -> Any:

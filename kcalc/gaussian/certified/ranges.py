@@ -18,7 +18,7 @@ from typing import Any
 import sympy as sp
 
 from kcalc.fields.balls import bits_for, enclose, working
-from kcalc.foundation.errors import KcalcError
+from kcalc.fields.expressions import EVEN, FUNCTIONS, OTHER, Fold
 
 Interval = tuple[float, float]
 
@@ -122,63 +122,49 @@ def bounded_exp(x: float) -> float:
     return math.inf if x > 709 else math.exp(x)
 
 
-def _log(x: float) -> float:
-    return -math.inf if x <= 0 else math.log(x)
-
-
-def _sinh(x: float) -> float:
-    return math.copysign(math.inf, x) if abs(x) > 709 else math.sinh(x)
-
-
-_INCREASING: dict[Any, Callable[[float], float]] = {
-    sp.exp: bounded_exp,
-    sp.log: _log,
-    sp.tanh: math.tanh,
-    sp.sinh: _sinh,
-    sp.atan: math.atan,
-    sp.asinh: math.asinh,
-    sp.erf: math.erf,
-}
-_BOUNDED: dict[Any, Interval] = {
-    sp.sin: (-1.0, 1.0),
-    sp.cos: (-1.0, 1.0),
-    sp.sech: (0.0, 1.0),
-    sp.sinc: (-1.0, 1.0),
-}
-
-
 def span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
     """An interval that contains every value of ``expr`` for low <= symbol <= high.
 
     The whole line where nothing is known.
     """
-    if not expr.has(symbol):
+    return Spans(symbol, low, high)(expr)
+
+
+class Spans(Fold[Interval]):
+    """Intervals of the parts of an expression: a square is never negative."""
+
+    def __init__(self, symbol: sp.Symbol, low: float, high: float) -> None:
+        super().__init__(symbol)
+        self.low, self.high = low, high
+
+    def visit(self, expr: Any) -> Interval:
+        found = super().visit(expr)
+        if expr == self.symbol or self.is_number(expr) or not expr.is_polynomial(self.symbol):
+            return found
+        return meet(_polynomial_span(expr, self.symbol, self.low, self.high), found)
+
+    def number(self, expr: Any) -> Interval:
         return constant(expr)
-    if expr == symbol:
-        return low, high
-    if expr.is_polynomial(symbol):
-        one = _polynomial_span(expr, symbol, low, high)
-        two = _structural_span(expr, symbol, low, high)
-        return max(one[0], two[0]), min(one[1], two[1])
-    return _structural_span(expr, symbol, low, high)
 
+    def variable(self, expr: Any) -> Interval:
+        return self.low, self.high
 
-def _structural_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
-    """From the spans of the parts: a square is never negative."""
-    parts = [span(arg, symbol, low, high) for arg in expr.args]  # type: ignore[arg-type]
-    if isinstance(expr, sp.Add | sp.Mul):
-        return reduce(plus if isinstance(expr, sp.Add) else times, parts)
-    if isinstance(expr, sp.Pow):
-        return _power_span(expr, parts[0], parts[1])
-    return function_span(type(expr), parts[0])
+    def add(self, first: Interval, second: Interval) -> Interval:
+        return plus(first, second)
 
+    def multiply(self, first: Interval, second: Interval) -> Interval:
+        return times(first, second)
 
-def _power_span(expr: Any, base: Interval, exponent: Interval) -> Interval:
-    if isinstance(expr.exp, sp.Integer):
-        return whole_power(base, int(expr.exp))
-    if base[0] < 0 or expr.exp.free_symbols:
-        return ALL
-    return real_power(base, exponent)
+    def power(self, base: Any, exponent: Any) -> Interval:
+        inner = self(base)
+        if isinstance(exponent, sp.Integer):
+            return whole_power(inner, int(exponent))
+        if inner[0] < 0 or exponent.free_symbols:
+            return ALL
+        return real_power(inner, constant(exponent))
+
+    def function(self, kind: Any, *arguments: Any) -> Interval:
+        return function_span(kind, self(arguments[0]))
 
 
 def function_span(kind: Any, x: Interval) -> Interval:
@@ -186,17 +172,23 @@ def function_span(kind: Any, x: Interval) -> Interval:
 
     The whole line for functions without a rule.
     """
-    if kind in _INCREASING:
-        f = _INCREASING[kind]
-        return _wide(f(x[0]), f(x[1]))
-    if kind in _BOUNDED:
-        return _BOUNDED[kind]
-    if kind is sp.erfc:
-        return max(0.0, below(math.erfc(x[1]))), above(math.erfc(x[0]))
-    if kind is sp.cosh:
-        ends = [math.inf if abs(e) > 709 else math.cosh(e) for e in x]
-        return (1.0 if x[0] <= 0 <= x[1] else below(min(ends))), above(max(ends))
-    return ALL
+    known = FUNCTIONS.get(kind)
+    if known is None or known.trend is OTHER or not hasattr(math, known.name):
+        return ALL if known is None else known.bounds
+    if known.trend is EVEN:
+        x = (0.0 if x[0] <= 0 <= x[1] else min(map(abs, x))), max(map(abs, x))
+    ends = [_end(getattr(math, known.name), x[i], known.bounds[i]) for i in (0, 1)]
+    return meet(_wide(min(ends), max(ends)), known.bounds)
+
+
+def _end(function: Callable[[float], float], x: float, otherwise: float) -> float:
+    """A monotone function at an end of an interval, or its bound outside the domain."""
+    try:
+        return function(x)
+    except OverflowError:
+        return math.copysign(math.inf, x)
+    except ValueError:
+        return otherwise
 
 
 def _polynomial_span(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> Interval:
@@ -240,15 +232,3 @@ def _end_value(coefficients: list[Interval], x: float) -> Interval:
         1.0 if x > 0 or len(coefficients) % 2 else -1.0
     )
     return (math.inf, math.inf) if sign > 0 else (-math.inf, -math.inf)
-
-
-def positive_floor(expr: sp.Expr, symbol: sp.Symbol, low: float, high: float) -> float:
-    """A proven positive lower bound of |expr| on [low, high].
-
-    Raises KcalcError if none is found.
-    """
-    bottom, top = span(expr, symbol, low, high)
-    floor = bottom if bottom > 0 else -top if top < 0 else 0.0
-    if floor <= 0:
-        raise KcalcError(f"{str(expr)[:60]} is not proven to stay away from 0")
-    return floor

@@ -9,7 +9,8 @@ from typing import Any
 
 import sympy as sp
 
-from ...fields.balls import METHODS, enclose
+from ...fields.balls import Numbers
+from ...fields.expressions import FUNCTIONS, OTHER
 from ...fields.jets import Jet
 from .programs import power_terms, taylor_program
 from .ranges import ALL, Interval, above, below
@@ -44,6 +45,9 @@ class Jets:
         rows = [[turns[(k + turn) % 4] * w for k, w in enumerate(weights)] for turn in (0, 1)]
         return u.compose(rows[0]), u.compose(rows[1])
 
+    def wave(self, kind: Any, u: Jet, argument: Any) -> Jet:
+        return self.circular(u, argument)[kind is sp.cos]
+
     def function(self, kind: Any, u: Jet) -> Jet:
         return u.compose(self.base.outer(kind, u.value, self.order))
 
@@ -73,21 +77,8 @@ class Waves(Jets):
         return Jet((sin, cos * rate)), Jet((cos, sin * -rate))
 
 
-class Balls:
+class Balls(Numbers):
     """Real Arb balls, also wide ones: monotone functions by their ends, roots where real."""
-
-    _INCREASING = {sp.exp, sp.log, sp.tanh, sp.sinh, sp.atan, sp.asinh, sp.erf, sp.erfi}
-    _INCREASING |= {sp.asin, sp.atanh, sp.acosh}
-    _DECREASING = {sp.erfc, sp.acos}
-    _EVEN = {sp.sech, sp.cosh}
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, Any] = {}
-
-    def number(self, expr: Any) -> Any:
-        if expr not in self._numbers:
-            self._numbers[expr] = enclose(expr)
-        return self._numbers[expr]
 
     def sign(self, u: Any) -> int:
         return 1 if u > 0 else -1 if u < 0 else 0
@@ -116,11 +107,12 @@ class Balls:
     def function(self, kind: Any, u: Any) -> Any:
         from flint import arb
 
-        name = METHODS[kind]
-        if u.is_exact() or kind not in self._INCREASING | self._DECREASING | self._EVEN:
-            return getattr(u, name)()
-        sides = (u.abs_lower(), u.abs_upper()) if kind in self._EVEN else (u.lower(), u.upper())
-        return getattr(arb(sides[0]), name)().union(getattr(arb(sides[1]), name)())
+        trend = FUNCTIONS[kind].trend
+        if u.is_exact() or trend is OTHER:
+            return super().function(kind, u)
+        sides = (u.lower(), u.upper()) if trend else (u.abs_lower(), u.abs_upper())
+        first, second = (super(Balls, self).function(kind, arb(side)) for side in sides)
+        return first.union(second)
 
     def outer(self, kind: Any, u: Any, order: int) -> list[Any]:
         """The Taylor coefficients of a function at u."""

@@ -9,13 +9,14 @@ another x there.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import sympy as sp
-from sympy.core.relational import Relational
 
 from ...activations import X
+from ...fields.expressions import Fold
 from ...foundation.errors import KcalcError
 from .stable import FUNCTIONS, Expm1, Log1p, compiled
 
@@ -96,50 +97,46 @@ class Target(Generic[V]):
         raise NotImplementedError
 
 
-class Walk(Generic[V]):
+class Walk(Fold[V]):
     """Writes an expression in ``X`` by a target; ``x`` is the value of ``X``."""
 
     def __init__(self, target: Target[V], x: V) -> None:
+        super().__init__(X)
         self.target, self.x = target, x
 
     def __call__(self, expr: Any) -> V:
-        to = self.target
-        if expr.is_number:
-            return to.number(float(expr))
-        if expr == X:
-            return self.x
-        if isinstance(expr, sp.Add):
-            return to.add([self._signed(term) for term in ordered(expr)])
-        if isinstance(expr, sp.Mul):
-            return self._product(expr)
-        if isinstance(expr, sp.Pow):
-            return self._power(*expr.args)
-        if isinstance(expr, sp.Piecewise):
-            return self._choice(list(expr.args))
-        if type(expr) in FUNCTIONS:
-            return to.call(FUNCTIONS[type(expr)], *map(self, expr.args))
-        return self._corner(expr)
+        """The value of an expression, written anew each time: x is another behind a guard."""
+        return self.visit(expr)
+
+    def is_number(self, expr: Any) -> bool:
+        return expr.is_number
+
+    def number(self, expr: Any) -> V:
+        return self.target.number(float(expr))
+
+    def variable(self, expr: Any) -> V:
+        return self.x
+
+    def sum(self, terms: Sequence[Any]) -> V:
+        return self.target.add([self._signed(term) for term in ordered(sp.Add(*terms))])
 
     def _signed(self, term: Any) -> tuple[int, V]:
         number, _ = numeric_part(term)
         return (-1, self(-term)) if number.is_negative else (1, self(term))
 
-    def _product(self, expr: Any) -> V:
-        number, rest = numeric_part(expr)
+    def product(self, factors: Sequence[Any]) -> V:
+        number, rest = numeric_part(sp.Mul(*factors))
         upper: list[V] = []
         lower: list[V] = []
         for factor in sp.Mul.make_args(rest):
-            if (
-                isinstance(factor, sp.Pow)
-                and factor.args[1].is_number
-                and factor.args[1].is_negative
-            ):
-                lower.append(self(factor.args[0] ** -factor.args[1]))
+            base, exponent = factor.as_base_exp()
+            if exponent.is_number and exponent.is_negative:
+                lower.append(self(base**-exponent))
             else:
                 upper.append(self(factor))
         return self.target.multiply(number, upper, lower)
 
-    def _power(self, base: Any, exponent: Any) -> V:
+    def power(self, base: Any, exponent: Any) -> V:
         to = self.target
         if base.is_number:
             return to.exponential(float(base), self(exponent))
@@ -156,27 +153,28 @@ class Walk(Generic[V]):
             else to.power(self(base), float(exponent))
         )
 
+    def function(self, kind: Any, *arguments: Any) -> V:
+        return self.target.call(FUNCTIONS[kind], *map(self, arguments))
+
     # --- corners ----------------------------------------------------------------------------------
 
-    def _corner(self, expr: Any) -> V:
+    def corner(self, kind: Any, *arguments: Any) -> V:
         to = self.target
-        if isinstance(expr, sp.Max | sp.Min):
-            return self._extreme(expr)
-        u = to.keep(self(expr.args[0]))
-        below = to.compare("<" if slope(expr.args[0]) >= 0 else "<=", u, to.number(0.0))
-        if isinstance(expr, sp.Abs):
+        if kind in (sp.Max, sp.Min):
+            return self._extreme(kind is sp.Max, arguments)
+        u = to.keep(self(arguments[0]))
+        below = to.compare("<" if slope(arguments[0]) >= 0 else "<=", u, to.number(0.0))
+        if kind is sp.Abs:
             return to.where(below, to.multiply(-sp.S.One, [u], []), u)
-        return self._pick(
-            below, to.number(-1.0 if isinstance(expr, sp.sign) else 0.0), to.number(1.0)
-        )
+        return self._pick(below, to.number(-1.0 if kind is sp.sign else 0.0), to.number(1.0))
 
-    def _extreme(self, expr: Any) -> V:
+    def _extreme(self, most: bool, arguments: Sequence[Any]) -> V:
         """Max or Min by comparison.
 
         The gradient at a tie is that of one side, not the mean of both sides.
         """
-        to, most = self.target, isinstance(expr, sp.Max)
-        parts = sorted(expr.args, key=lambda part: (part.is_number, sp.default_sort_key(part)))
+        to = self.target
+        parts = sorted(arguments, key=lambda part: (part.is_number, sp.default_sort_key(part)))
         if most and len(parts) == 2 and parts[1] == 0:
             return to.call("relu", self(parts[0]))
         out = self(parts[0])
@@ -197,8 +195,8 @@ class Walk(Generic[V]):
             yes = zero if to.value(yes) == 0 else to.add([(1, zero), (1, yes)])
         return to.where(condition, yes, no)
 
-    def _choice(self, rows: list[Any]) -> V:
-        conditions = [self._condition(condition) for _, condition in rows[:-1]]
+    def choice(self, rows: list[tuple[Any, Any]]) -> V:
+        conditions = [self(condition) for _, condition in rows[:-1]]
         if rows[-1][1] != sp.true:
             raise KcalcError("a Piecewise needs a last row (value, True) to be exported")
         values = [self._guarded(rows, index, conditions) for index in range(len(rows))]
@@ -207,27 +205,19 @@ class Walk(Generic[V]):
             out = self._pick(condition, value, out)
         return out
 
-    def _condition(self, condition: Any) -> V:
-        if isinstance(condition, sp.And | sp.Or):
-            parts = sorted(condition.args, key=sp.default_sort_key)
-            return self.target.combine(
-                "and" if isinstance(condition, sp.And) else "or",
-                [self._condition(part) for part in parts],
-            )
-        if not isinstance(condition, Relational) or type(condition) not in SIGNS:
+    def condition(self, kind: Any, *arguments: Any) -> V:
+        if kind in (sp.And, sp.Or):
+            parts = sorted(arguments, key=sp.default_sort_key)
+            return self.target.combine("and" if kind is sp.And else "or", list(map(self, parts)))
+        if kind not in SIGNS:
             raise KcalcError(
-                f"the condition {str(condition)[:60]} cannot be exported; use <, <=, >, >=, and, or"
+                f"the condition {str(kind(*arguments))[:60]} cannot be exported; use <, <=, >, >=, "
+                f"and, or"
             )
-        sign = SIGNS[type(condition)]
-        left, right = cast("tuple[Any, Any]", condition.args)
+        sign, (left, right) = SIGNS[kind], arguments
         rising = slope(left - right)
         # at the kink itself the value is that of the right side
-        if rising and sign in (
-            "<",
-            "<=",
-            ">",
-            ">=",
-        ):
+        if rising and sign not in ("==", "!="):
             sign = sign[0] if (sign[0] == "<") == (rising > 0) else sign[0] + "="
         return self.target.compare(sign, self(left), self(right))
 
@@ -276,16 +266,16 @@ def upper_end(condition: Any) -> float | None:
     """k of ``x < k``, else None."""
     if not isinstance(condition, sp.StrictLessThan | sp.LessThan):
         return None
-    left, right = cast("tuple[Any, Any]", condition.args)
+    left: Any = condition.lhs
+    right: Any = condition.rhs
     return float(right) if left == X and right.is_number else None
 
 
 def needs_guard(value: Any) -> bool:
     """Whether an expression can overflow, or have an infinite slope, at an ordinary x."""
-    powers = (p for p in value.atoms(sp.Pow) if not p.args[0].is_number)
+    powers = (p for p in value.atoms(sp.Pow) if not p.base.is_number)
     steep = any(
-        not (p.args[1].is_Integer and p.args[1].is_positive) and not p.args[0].is_positive
-        for p in powers
+        not (p.exp.is_Integer and p.exp.is_positive) and not p.base.is_positive for p in powers
     )
     return steep or value.has(*UNBOUNDED)
 

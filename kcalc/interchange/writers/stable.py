@@ -8,6 +8,7 @@ form without overflow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from ...activations import Activation, X
+from ...fields.expressions import CORNERED, ELEMENTARY, Rewriting, inside
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import lambdify
 
@@ -50,29 +52,10 @@ class Modulus(sp.Function):
     """
 
 
-PLAIN = (
-    "exp",
-    "log",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-)
 FUNCTIONS: dict[Any, str] = {
     kind: kind.__name__.lower() for kind in (Logistic, Softplus, LogAddExp, Expm1, Log1p, Modulus)
-} | {getattr(sp, name): name for name in PLAIN}
+} | {getattr(sp, name): name for name in ELEMENTARY}
 """The functions that every writer prints, with the key of each in a writer's table."""
-CORNERS = (sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside)
 
 
 def stable_form(phi: Activation) -> sp.Expr:
@@ -115,7 +98,7 @@ def check_functions(expr: sp.Expr, name: str) -> None:
     for part in sp.preorder_traversal(expr):
         known = (
             type(part) in FUNCTIONS
-            or isinstance(part, CORNERS)
+            or isinstance(part, CORNERED)
             or not isinstance(part, sp.Function)
         )
         if (
@@ -127,7 +110,7 @@ def check_functions(expr: sp.Expr, name: str) -> None:
                 sorted(
                     {
                         *(f.__name__ for f in FUNCTIONS if f.__module__ != __name__),
-                        *(f.__name__ for f in CORNERS),
+                        *(f.__name__ for f in CORNERED),
                     }
                 )
             )
@@ -155,18 +138,21 @@ def stable(expr: Any) -> Any:
 
     Rewritten are sums of exponentials inside logarithms, quotients and differences.
     """
-    if isinstance(expr, sp.Piecewise):
-        branches: Any = expr.args
-        return sp.Piecewise(*((stable(value), when) for value, when in branches), evaluate=False)
-    if isinstance(expr, sp.log):
-        return _log(expr.args[0])
-    if isinstance(expr, sp.Pow):
-        return _power(*expr.args)
-    if isinstance(expr, sp.Mul):
-        return _product(expr)
-    if isinstance(expr, sp.Add):
-        return _sum(expr)
-    return expr.func(*map(stable, expr.args)) if expr.args and isinstance(expr, sp.Expr) else expr
+    return _Stable()(expr)
+
+
+class _Stable(Rewriting):
+    def function(self, kind: Any, *arguments: Any) -> Any:
+        return _log(*arguments) if kind is sp.log else super().function(kind, *arguments)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        return _power(base, exponent)
+
+    def product(self, factors: Sequence[Any]) -> Any:
+        return _product(list(factors))
+
+    def sum(self, terms: Sequence[Any]) -> Any:
+        return _sum(list(terms))
 
 
 def _exponentials(expr: Any) -> list[tuple[Any, Any]] | None:
@@ -181,14 +167,14 @@ def _exponentials(expr: Any) -> list[tuple[Any, Any]] | None:
             number, rest = term, sp.S.One
         if not (rest == 1 or isinstance(rest, sp.exp)) or not number.is_positive:
             return None
-        out.append((number, sp.S.Zero if rest == 1 else rest.args[0]))
+        out.append((number, sp.S.Zero if rest == 1 else inside(rest)))
     return out if len(out) > 1 and any(w != 0 for _, w in out) else None
 
 
 def _log(argument: Any) -> Any:
     number, rest = argument.as_coeff_Mul()
     if isinstance(rest, sp.cosh) and number.is_positive:
-        w = stable(rest.args[0])
+        w = stable(inside(rest))
         return LogAddExp(w, -w) + sp.log(number / 2)
     terms = _exponentials(argument)
     if terms is not None:
@@ -198,7 +184,7 @@ def _log(argument: Any) -> Any:
         for other in others:
             first = LogAddExp(first, other)
         return sp.log(constants) + Softplus(first) if constants != 0 else first
-    if argument.is_Add and argument.args[0] == 1 and len(argument.args) > 1:
+    if argument.is_Add and argument.as_coeff_Add()[0] == 1:
         return Log1p(stable(argument - 1))
     return sp.log(stable(argument))
 
@@ -219,23 +205,21 @@ def _power(base: Any, exponent: Any) -> Any:
         if found is not None:
             return found[0] ** exponent * Logistic(stable(-found[1])) ** -exponent
         if isinstance(base, sp.cosh):
-            size: Any = Modulus(stable(base.args[0]))
+            size: Any = Modulus(stable(inside(base)))
             return (2 * sp.exp(-size) * Logistic(2 * size)) ** -exponent
     return sp.Pow(stable(base), stable(exponent))
 
 
-def _product(expr: Any) -> Any:
+def _product(factors: list[Any]) -> Any:
     """exp(k w) / (1 + exp(w))^n as powers of logistic functions, sinh/cosh as tanh.
 
     Else factor by factor.
     """
-    factors = list(expr.args)
     for power in factors:
-        if not (
-            isinstance(power, sp.Pow) and power.args[1].is_Integer and power.args[1].is_negative
-        ):
+        base, exponent = power.as_base_exp()
+        if not (exponent.is_Integer and exponent.is_negative):
             continue
-        base, n = power.args[0], -int(power.args[1])
+        n = -int(exponent)
         found = _logistic_argument(base)
         partner = (
             next((f for f in factors if _exponent(f, found[1]) in range(1, n + 1)), None)
@@ -247,26 +231,26 @@ def _product(expr: Any) -> Any:
             rest = sp.Mul(*(f for f in factors if f is not power and f is not partner))
             up, down = cast("Any", Logistic(w)), cast("Any", Logistic(-w))
             return found[0] ** -n * up**k * down ** (n - k) * stable(rest)
-        if isinstance(base, sp.cosh) and sp.sinh(base.args[0]) in factors:
+        if isinstance(base, sp.cosh) and sp.sinh(inside(base)) in factors:
             rest = sp.Mul(
-                *(f for f in factors if f is not power and f != sp.sinh(base.args[0])),
+                *(f for f in factors if f is not power and f != sp.sinh(inside(base))),
                 base ** (1 - n),
             )
-            return sp.tanh(stable(base.args[0])) * stable(rest)
+            return sp.tanh(stable(inside(base))) * stable(rest)
     return sp.Mul(*map(stable, factors))
 
 
 def _exponent(factor: Any, w: Any) -> int:
     """k if the factor is exp(k w), else 0."""
-    ratio = sp.cancel(factor.args[0] / w) if isinstance(factor, sp.exp) else sp.S.Zero
+    ratio = sp.cancel(inside(factor) / w) if isinstance(factor, sp.exp) else sp.S.Zero
     return int(ratio) if ratio.is_Integer else 0
 
 
-def _sum(expr: Any) -> Any:
+def _sum(terms: list[Any]) -> Any:
     """A polynomial by Horner's rule, c exp(w) - c as c expm1(w); else term by term."""
+    expr: Any = sp.Add(*terms)
     if expr.is_polynomial(X) and sp.Poly(expr, X).degree() > 2:
         return sp.horner(expr, X)
-    terms = list(expr.args)
     constant = next((term for term in terms if term.is_number), None)
     for term in terms:
         number, rest = term.as_coeff_Mul()
@@ -276,7 +260,7 @@ def _sum(expr: Any) -> Any:
             and abs(number + constant) <= 1e-16 * abs(number)
         ):
             others = sp.Add(*(t for t in terms if t is not term and t is not constant))
-            return number * Expm1(stable(rest.args[0])) + stable(others)
+            return number * Expm1(stable(inside(rest))) + stable(others)
     return sp.Add(*map(stable, terms))
 
 

@@ -1,0 +1,207 @@
+"""SymPy expressions, walked in this module alone: a fold with one method per kind of part.
+
+A number system, a bound, an estimate or a language of code says what sums, products, powers and
+functions are in it (its methods); the fold finds the value of an expression from its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+from math import inf, pi
+from typing import Any, Generic, TypeVar
+
+import sympy as sp
+from sympy.core.relational import Relational
+
+V = TypeVar("V")
+
+CORNERED = (sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside, sp.Piecewise)
+ELEMENTARY = (
+    *("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+    *("asinh", "acosh", "atanh", "erf", "erfc"),
+)
+"""SymPy's names of the functions that files hold and frameworks compute."""
+RISING, FALLING, EVEN, OTHER = 1, -1, 0, None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A function of one variable, as the number systems need it.
+
+    ``name``: its method of Arb balls, and its name in ``math`` where that has it; ``trend``: where
+    it is real, rising, falling or, for an even function, one of these in |u|; ``bounds``: proven
+    bounds of its real values; ``cuts``: where its principal branch is not analytic, but for poles.
+    """
+
+    name: str
+    trend: int | None = OTHER
+    bounds: tuple[float, float] = (-inf, inf)
+    cuts: str = ""
+
+
+_RIGHT = pi / 2 + 1e-15  # above a right angle
+FUNCTIONS: dict[Any, Known] = {
+    sp.exp: Known("exp", RISING, (0, inf)),
+    sp.log: Known("log", RISING, cuts="negative"),
+    sp.sin: Known("sin", OTHER, (-1, 1)),
+    sp.cos: Known("cos", OTHER, (-1, 1)),
+    sp.sinc: Known("sinc", OTHER, (-1, 1)),
+    **{kind: Known(kind.__name__) for kind in (sp.tan, sp.cot, sp.sec, sp.csc, sp.coth, sp.csch)},
+    sp.sinh: Known("sinh", RISING),
+    sp.cosh: Known("cosh", EVEN, (1, inf)),
+    sp.tanh: Known("tanh", RISING, (-1, 1)),
+    sp.sech: Known("sech", EVEN, (0, 1)),
+    sp.asin: Known("asin", RISING, (-_RIGHT, _RIGHT), "real"),
+    sp.acos: Known("acos", FALLING, (0, 2 * _RIGHT), "real"),
+    sp.atan: Known("atan", RISING, (-_RIGHT, _RIGHT), "imaginary"),
+    sp.asinh: Known("asinh", RISING, cuts="imaginary"),
+    sp.acosh: Known("acosh", RISING, (0, inf), "below 1"),
+    sp.atanh: Known("atanh", RISING, cuts="real"),
+    sp.erf: Known("erf", RISING, (-1, 1)),
+    sp.erfc: Known("erfc", FALLING, (0, 2)),
+    sp.erfi: Known("erfi", RISING),
+    sp.gamma: Known("gamma"),
+}
+"""The functions that have enclosures."""
+
+
+class Fold(Generic[V]):
+    """The values of expressions in one symbol; equal parts have one value.
+
+    Subclasses have a method for each kind of part: ``number``, ``variable``, ``sum``, ``product``,
+    ``power``, ``function``, ``corner``, ``choice``. The methods get expressions, and the value of
+    one is ``self(expression)``. Without a symbol, numbers are taken apart, too.
+    """
+
+    def __init__(self, symbol: Any = None) -> None:
+        self.symbol = symbol
+        self.known: dict[Any, V] = {}
+
+    def __call__(self, expr: Any) -> V:
+        """The value of an expression."""
+        if not expr.args:  # equal numbers of different kinds, such as 2 and 2.0, are apart
+            return self.visit(expr)
+        if expr not in self.known:
+            self.known[expr] = self.visit(expr)
+        return self.known[expr]
+
+    def is_number(self, expr: Any) -> bool:
+        """Whether an expression is a number for this fold."""
+        return not expr.args if self.symbol is None else not expr.has(self.symbol)
+
+    def visit(self, expr: Any) -> V:
+        """The value of an expression that was not met before."""
+        kind, parts = type(expr), expr.args
+        if expr == self.symbol:
+            return self.variable(expr)
+        if not isinstance(expr, sp.Expr):
+            return self.condition(kind, *parts)
+        if self.is_number(expr):
+            return self.number(expr)
+        if isinstance(expr, sp.Add | sp.Mul):
+            return (self.sum if isinstance(expr, sp.Add) else self.product)(parts)
+        if isinstance(expr, sp.Pow):
+            return self.power(*parts)
+        if isinstance(expr, sp.Piecewise):
+            return self.choice([row.args for row in parts])
+        return (self.corner if isinstance(expr, CORNERED) else self.function)(kind, *parts)
+
+    def number(self, expr: Any) -> V:
+        """The value of a number."""
+        raise NotImplementedError
+
+    def variable(self, expr: Any) -> V:
+        """The value of the symbol."""
+        return self.number(expr)
+
+    def sum(self, terms: Sequence[Any]) -> V:
+        """The value of a sum."""
+        return reduce(self.add, map(self, terms))
+
+    def product(self, factors: Sequence[Any]) -> V:
+        """The value of a product."""
+        return reduce(self.multiply, map(self, factors))
+
+    def add(self, first: Any, second: Any) -> V:
+        """The sum of two values."""
+        return first + second
+
+    def multiply(self, first: Any, second: Any) -> V:
+        """The product of two values."""
+        return first * second
+
+    def power(self, base: Any, exponent: Any) -> V:
+        """The value of a power."""
+        return self.function(sp.Pow, base, exponent)
+
+    def function(self, kind: Any, *arguments: Any) -> V:
+        """The value of a function."""
+        raise NotImplementedError
+
+    def corner(self, kind: Any, *arguments: Any) -> V:
+        """The value of Abs, sign, Heaviside (whose first argument counts), Max or Min."""
+        return self.function(kind, *arguments)
+
+    def condition(self, kind: Any, *arguments: Any) -> V:
+        """The value of a comparison, of And, Or or Not."""
+        return self.function(kind, *arguments)
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> V:
+        """The value of a Piecewise of rows (expression, condition)."""
+        return self.function(sp.Piecewise, *(part for row in rows for part in row))
+
+
+class Rewriting(Fold[Any]):
+    """Expressions written in another way: as they are, but for what a subclass says."""
+
+    def number(self, expr: Any) -> Any:
+        return expr
+
+    def sum(self, terms: Sequence[Any]) -> Any:
+        return sp.Add(*map(self, terms))
+
+    def product(self, factors: Sequence[Any]) -> Any:
+        return sp.Mul(*map(self, factors))
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        return sp.Pow(self(base), self(exponent))
+
+    def function(self, kind: Any, *arguments: Any) -> Any:
+        return kind(*map(self, arguments))
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> Any:
+        return sp.Piecewise(*((self(value), when) for value, when in rows), evaluate=False)
+
+
+def inside(function: Any) -> Any:
+    """The argument of a function of one variable."""
+    return function.args[0]
+
+
+def switches(expr: Any) -> list[Any]:
+    """The expressions at whose zeros a corner function inside ``expr`` changes its branch."""
+    found: list[Any] = []
+    for part in expr.atoms(*CORNERED):
+        arguments: Any = part.args
+        if isinstance(part, sp.Piecewise):
+            comparisons = {r for _, when in arguments for r in when.atoms(Relational)}
+            found += [comparison.lhs - comparison.rhs for comparison in comparisons]
+        elif isinstance(part, sp.Max | sp.Min):
+            found += [a - b for a, b in combinations(arguments, 2)]
+        else:
+            found.append(arguments[0])
+    return found
+
+
+def rational(expr: Any) -> Any:
+    """``expr`` with floats replaced by the fractions they are."""
+    return expr.replace(lambda e: isinstance(e, sp.Float), lambda e: sp.Rational(*_ratio(e)))
+
+
+def _ratio(number: sp.Float) -> tuple[int, int]:
+    sign, man, exp, _ = number._mpf_
+    whole = -int(man) if sign else int(man)
+    return (whole * 2 ** int(exp), 1) if exp >= 0 else (whole, 2 ** -int(exp))
