@@ -403,7 +403,7 @@ class _Reading(TokenReading):
 
     def _has_class_token(self, field: Any) -> bool:
         """Whether tokens are followed behind a class token, which NumPy alone does."""
-        if not has_class_token(self.network, self.tokens):
+        if self.tokens is None or not has_class_token(self.network, self.tokens):
             return False
         if field is not NUMPY:
             raise KcalcError(

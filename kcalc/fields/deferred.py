@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 Node = Hashable
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Deferred:
     """A number that depends on numbers given later.
 
@@ -30,24 +30,31 @@ class Deferred:
 
     __array_ufunc__ = None  # so that NumPy arrays on the left defer to this arithmetic
 
-    def __add__(self, other: Any) -> Any:
-        return self if isinstance(other, int) and other == 0 else _add(self, other)
+    def later(self, function: Callable[..., Any], *arguments: Any) -> Deferred:
+        """The number ``function(*arguments)``, which joins the computation."""
+        self.steps.append((function, arguments))
+        return Deferred(self.steps, len(self.steps) - 1)
+
+    def __add__(self, other: Any) -> Deferred:
+        if isinstance(other, int) and other == 0:  # where a sum begins
+            return self
+        return self.later(operator.add, self, other)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Any:
-        return _subtract(self, other)
+    def __sub__(self, other: Any) -> Deferred:
+        return self.later(operator.sub, self, other)
 
-    def __rsub__(self, other: Any) -> Any:
-        return _subtract(other, self)
+    def __rsub__(self, other: Any) -> Deferred:
+        return self.later(operator.sub, other, self)
 
-    def __mul__(self, other: Any) -> Any:
-        return _multiply(self, other)
+    def __mul__(self, other: Any) -> Deferred:
+        return self.later(operator.mul, self, other)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Any:
-        return _divide(self, other)
+    def __truediv__(self, other: Any) -> Deferred:
+        return self.later(operator.truediv, self, other)
 
 
 def deferrable(function: Callable[P, Result]) -> Callable[P, Result]:
@@ -57,15 +64,10 @@ def deferrable(function: Callable[P, Result]) -> Callable[P, Result]:
     def recording(*arguments: P.args, **named: P.kwargs) -> Any:
         for argument in arguments:
             if isinstance(argument, Deferred):
-                argument.steps.append((function, arguments))
-                return Deferred(argument.steps, len(argument.steps) - 1)
+                return argument.later(partial(function, **named), *arguments)
         return function(*arguments, **named)
 
     return recording
-
-
-_add, _subtract = deferrable(operator.add), deferrable(operator.sub)
-_multiply, _divide = deferrable(operator.mul), deferrable(operator.truediv)
 
 
 def deferred(nodes: Iterable[Node]) -> dict[Node, Deferred]:
