@@ -1,5 +1,7 @@
 """Numbers given later, against the same arithmetic on numbers that are there."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ def formula(x, y, array):
 
 
 @pytest.mark.parametrize(
-    "x, y", [(0.3, 2.0), (np.array([1.0, 2.0]), 0.5), (Jet((1.0, 2.0)), Jet((3.0, -1.0)))]
+    ("x", "y"), [(0.3, 2.0), (np.array([1.0, 2.0]), 0.5), (Jet((1.0, 2.0)), Jet((3.0, -1.0)))]
 )
 def test_a_recorded_computation_is_the_computation(x, y):
     array = np.array([1.5, -2.0])
@@ -37,7 +39,7 @@ def test_a_recorded_computation_is_the_computation(x, y):
 
 def test_only_needed_steps_are_done():
     given = deferred("x")
-    deferrable(lambda x: 1 / 0)(given["x"])
+    deferrable(math.log)(given["x"] * 0)  # not at all
     assert Recorded(given, {"out": given["x"] * 3})({"x": 2}) == {"out": 6}
 
 
