@@ -33,8 +33,8 @@ def test_tests_of_classes_are_found() -> None:
 
 def test_a_first_map_runs_through_few_files() -> None:
     files, rules = census.first_map()
-    assert "calculi/kernel.py" in files and len(files) <= 25
-    assert rules <= 2
+    assert "calculi/kernel.py" in files and len(files) <= 24
+    assert rules <= 1.2
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.split("|")[1].strip()[:40])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY
+from ..fields.deferred import deferrable
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from ..maps.maps import Assumption
@@ -186,6 +187,7 @@ class Statistics:
         if not self.uniform:
             self.check(self.field, q2, node)
 
+    @deferrable
     def _clipped(self, gap: Number) -> Number:
         """Keep rounding from carrying c out of [-1, 1]."""
         if not self.follow_c:
@@ -267,16 +269,24 @@ class Statistics:
         """
         m = pair.moments
         check_variance(self.field, m.q1 * (1 - between), m.q1, node)
-        one, gap = m.q1 * 0 + 1, m.gap if not self.follow_c else m.gap * (1 / (1 - between))
-        if self.follow_c and self.field is NUMPY and np.any(gap.value > 2 + 1e-9):
+        one, gap = m.q1 * 0 + 1, self._clipped(self._in_batch(m.gap, between, node))
+        moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, gap)
+        return Pair.of(Atom(node, moments, pair.support, pair.gaussian)).at(pair.window)
+
+    @deferrable
+    def _in_batch(self, gap: Number, between: Number, node: Node) -> Number:
+        """The gap after batch normalisation; refuses inputs that no such batch can hold."""
+        if not self.follow_c:
+            return gap
+        found = gap * (1 / (1 - between))
+        if self.field is NUMPY and np.any(found.value > 2 + 1e-9):
             least = 2 * float(between) - 1
             raise KcalcError(
-                f"node {node!r}: c = {1 - float(np.max(m.gap.value)):.6g} there, but inputs of a "
+                f"node {node!r}: c = {1 - float(np.max(gap.value)):.6g} there, but inputs of a "
                 f"batch with pairwise c = {float(between):.6g} have c >= {least:.6g}; take a batch "
                 "of smaller c, kc.large_batch(net, c=...)"
             )
-        moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, self._clipped(gap))
-        return Pair.of(Atom(node, moments, pair.support, pair.gaussian)).at(pair.window)
+        return found
 
 
 def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:

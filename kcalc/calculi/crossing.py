@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
+from ..fields.deferred import Deferred, deferrable
 from ..fields.jets import Jet
 from ..gaussian.expectations.quadrature import gauss_legendre
 
@@ -43,15 +44,23 @@ def cross_moment_and_drop(
     norm = np.sqrt(q1) * np.sqrt(q2)
     top, deficit = to_end(covariance / norm), decrease / norm
     joint = phi.cross(psi, q1, q2, top)[0]
-    if not isinstance(deficit, Jet):
-        return joint, 0
-    cosine = top - deficit
+    return joint, _drop(phi, psi, q1, q2, top, joint, deficit)
+
+
+@deferrable
+def _drop(
+    phi: Activation, psi: Activation, q1: Number, q2: Number, top: Number, joint: Number, by: Number
+) -> Number:
+    """The decrease of the cross moment ``joint`` at the cosine ``top`` when that decreases."""
+    if not isinstance(by, Jet):
+        return 0
+    cosine = top - by
     inside = cosine.compose(phi.cross(psi, q1, q2, cosine.value, cosine.order))
-    small = np.abs(deficit.value) < SHORT
-    steps = np.where(small, deficit.value, 0.0)[..., None] * (1 + NODES) / 2
+    small = np.abs(by.value) < SHORT
+    steps = np.where(small, by.value, 0.0)[..., None] * (1 + NODES) / 2
     slopes = phi.cross(psi, q1[..., None], q2[..., None], np.asarray(top)[..., None] - steps, 1)[1]
-    drop = np.where(small, deficit.value * (slopes @ WEIGHTS) / 2, joint - inside.value)[()]
-    return joint, Jet((drop, *(-a for a in inside.coefficients[1:])))
+    drop = np.where(small, by.value * (slopes @ WEIGHTS) / 2, joint - inside.value)[()]
+    return Jet((drop, *(-a for a in inside.coefficients[1:])))
 
 
 def alike(phi: Activation, psi: Activation, q: Number) -> Number:
@@ -63,6 +72,9 @@ def dropped(
     phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number
 ) -> tuple[Number, Number]:
     """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c, a Jet or a plain 0."""
+    if isinstance(gap, Deferred):
+        joint, _ = dropped(phi, psi, q1, q2, 0)
+        return joint, deferrable(lambda known: dropped(phi, psi, q1, q2, known)[1])(gap)
     if not isinstance(gap, Jet):
         return phi.cross(psi, q1, q2, 1.0)[0], 0
     joint, drop, *rest = phi.cross_drop(psi, q1, q2, gap.value, gap.order)

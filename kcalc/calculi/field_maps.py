@@ -10,6 +10,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..fields import NUMPY
+from ..fields.deferred import deferrable
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..network.network import Network
@@ -39,6 +40,7 @@ class FieldMaps:
             (phi, q), lambda: (phi.second_moment(q, self.system), phi.mean(q, self.system))
         )
 
+    @deferrable
     def gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
         """1 - C of an activation, a jet of the order of ``gap``.
 
@@ -85,11 +87,13 @@ class FieldMaps:
         ):
             return make()
         place = (phi, *map(float, numbers))
-        if place not in self._maps:
+        found = self._maps.get(place)
+        if found is None:
+            found = make()
             if len(self._maps) >= KEPT:
                 self._maps.clear()
-            self._maps[place] = make()
-        return self._maps[place]
+            self._maps[place] = found
+        return found
 
 
 def field_maps_of(network: Network, field: Any) -> FieldMaps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..fields.arguments import (
     q_pair,
     read_pair,
 )
+from ..fields.deferred import Recorded, deferred
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, within
 from ..fields.jets import Jet
@@ -32,11 +33,12 @@ from .attention.class_token_maps import PointReader, has_class_token
 from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import sampled_values, several
-from .kernel import Kernel, TokenReading, kernel_over
+from .kernel import Kernel, TokenReading
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
 
 Node = Hashable
+KEPT = 16  # results that are kept with a network
 
 
 @overload
@@ -139,8 +141,8 @@ def q_values(
     """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     given = per_input(network.inputs)(q, lambda v: np.asarray(one_q(v)), "q")
-    states = reading.run(NUMPY, given, None, None)
-    return {node: float(reading.kernel.whole(state)[0]) for node, state in states.items()}
+    kernel, states = reading.run(NUMPY, given, None, None)
+    return {node: float(kernel.whole(state)[0]) for node, state in states.items()}
 
 
 def q_and_variances(
@@ -152,8 +154,7 @@ def q_and_variances(
     """
     reading = _Reading(network, assume_independent)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
-    states = reading.run(NUMPY, given, None, None)
-    kernel = reading.kernel
+    kernel, states = reading.run(NUMPY, given, None, None)
     sizes = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
     return {
         node: (sizes[node], kernel.statistics.variance(state)) for node, state in states.items()
@@ -161,13 +162,11 @@ def q_and_variances(
 
 
 def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
-    """(Q, C'(1)) at the output of a network of one output for inputs of q = 1, by one fold."""
-    reading = _Reading(network, assume_independent)
-    inputs, one = network.inputs, np.asarray(1.0)
-    gap = Jet.variable(Gap.from_cosine(one), 1, -1.0)
-    states = reading.run(NUMPY, dict.fromkeys(inputs, one), None, dict.fromkeys(inputs, gap))
-    q, _, end = reading.kernel.whole(states[network.outputs[0]])
-    return float(q), -float(end.coefficients[1])
+    """(Q, C'(1)) at the output of a network of one output for inputs of q = 1."""
+    at_one = _Reading(network, assume_independent).at_one
+    gap, output = Jet.variable(Gap.from_cosine(1.0), 1, -1.0), network.outputs[0]
+    end = at_one.gaps(dict.fromkeys(network.inputs, gap))[output]
+    return float(at_one.q[output]), -float(end.coefficients[1])
 
 
 class NodeValue(NamedTuple):
@@ -284,20 +283,32 @@ def node_values(
         lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q)
     )
     gap = {n: Jet((1 - v,)) for n, v in values(cosine, cosine_array, "c").items()}
-    states = reading.run(NUMPY, first, second, gap)
+    kernel, states = reading.run(NUMPY, first, second, gap)
     out = NodeValues()
     for node in network:
-        a, b, g = reading.kernel.whole(states[node])
+        a, b, g = kernel.whole(states[node])
         found = (np.asarray(part)[()] for part in (a, b, 1 - g.value))
         if reading.tokens is None:
             out[node] = NodeValue(*found)
         else:
             out[node] = TokenValue(
                 *found,
-                *(np.asarray(cosine)[()] for cosine in reading.kernel.token_cosines(states[node])),
+                *(np.asarray(cosine)[()] for cosine in kernel.token_cosines(states[node])),
             )
-    out.assumptions = reading.noting(INFINITE_WIDTH, reading.kernel.notes.values())
+    out.assumptions = reading.noting(INFINITE_WIDTH, kernel.notes.values())
     return out
+
+
+class Pass(NamedTuple):
+    """What one pass of the rules at given q values finds, for any c values.
+
+    ``notes``: the assumptions it made; ``q``: {output: its q value}; ``gaps``: 1 - C of the outputs
+    as a function of 1 - c of the inputs, over tokens None.
+    """
+
+    notes: tuple[Assumption, ...]
+    q: dict[Node, Any]
+    gaps: Any
 
 
 class _Reading(TokenReading):
@@ -308,7 +319,42 @@ class _Reading(TokenReading):
     ) -> None:
         require_network(network)
         super().__init__(network, assume_independent, tokens)
-        self.kernel: Any = kernel_over()  # or one over tokens
+
+    @property
+    def at_one(self) -> Pass:
+        """The pass at q = 1."""
+        return self.passed(dict.fromkeys(self.network.inputs, np.asarray(1.0)), None)
+
+    def passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+        """The pass at q values in double precision (``q2=None``: uniform).
+
+        At single q values it is kept with the network, for all of its maps.
+        """
+        numbers = (*q1.values(), *(() if q2 is None else q2.values()))
+        if any(q.ndim for q in numbers):
+            return self._passed(q1, q2)
+        return self._kept(tuple(map(float, numbers)), lambda: self._passed(q1, q2))
+
+    def _passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+        given = deferred(self.network.inputs) if self.tokens is None else None
+        kernel, states = self.run(NUMPY, q1, q2, given)
+        whole = {node: kernel.whole(states[node]) for node in self.network.outputs}
+        gaps = (
+            None if given is None else Recorded(given, {n: gap for n, (*_, gap) in whole.items()})
+        )
+        return Pass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
+
+    def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
+        """``make()``, one of the last KEPT results that are kept with the network."""
+        known = self.network.__dict__.setdefault("_kernel_passes", {})
+        key = (self.assume, self.tokens, what)
+        found = known.get(key)
+        if found is None:
+            found = make()
+            if len(known) >= KEPT:
+                known.clear()
+            known[key] = found
+        return found
 
     def run(
         self,
@@ -316,14 +362,17 @@ class _Reading(TokenReading):
         q1: dict[Node, Any],
         q2: dict[Node, Any] | None,
         gap: dict[Node, Any] | None,
-    ) -> dict[Node, Any]:
-        """The state of every node; ``q2=None`` for uniform q, ``gap=None`` to follow q alone."""
+    ) -> tuple[Any, dict[Node, Any]]:
+        """The calculus and the state of every node.
+
+        ``q2=None`` for uniform q, ``gap=None`` to follow q alone.
+        """
         second = q1 if q2 is None else q2
         if self._has_class_token(field):
             assert self.tokens is not None
-            self.kernel = PointReader(self.network, self.tokens, self.assume)
+            reader = PointReader(self.network, self.tokens, self.assume)
             with np.errstate(all="ignore"):
-                return self.kernel.read(q1, second, gap)
+                return reader, reader.read(q1, second, gap)
         if self.tokens is None:
             kernel: Any = self.plain_kernel(field, q2 is None, gap is not None)
             inputs = {
@@ -333,20 +382,19 @@ class _Reading(TokenReading):
         else:
             kernel = self._over_tokens(field, q2 is None, gap is not None)
             inputs = self.tokens.inputs(kernel, q1, second, gap)
-        self.kernel = kernel
-        return self.interpreted(kernel, inputs)
+        return kernel, self.interpreted(kernel, inputs)
 
     def run_sequence(
         self, q: dict[Node, Any], gap: dict[Node, Any], field: Any = NUMPY
-    ) -> dict[Node, Any]:
-        """The state of every node for one sequence, whose tokens have the given gaps."""
+    ) -> tuple[Any, dict[Node, Any]]:
+        """The same for one sequence, whose tokens have the given gaps."""
         assert self.tokens is not None
         if self._has_class_token(field):
-            self.kernel = PointReader(self.network, self.tokens, self.assume)
+            reader = PointReader(self.network, self.tokens, self.assume)
             with np.errstate(all="ignore"):
-                return self.kernel.sequence(q, gap)
-        self.kernel = self._over_tokens(field, True, False)
-        return self.interpreted(self.kernel, self.tokens.sequence(self.kernel, q, gap))
+                return reader, reader.sequence(q, gap)
+        kernel = self._over_tokens(field, True, False)
+        return kernel, self.interpreted(kernel, self.tokens.sequence(kernel, q, gap))
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
         """The map of the given letter as a named composition."""
@@ -355,7 +403,7 @@ class _Reading(TokenReading):
 
     def _has_class_token(self, field: Any) -> bool:
         """Whether tokens are followed behind a class token, which NumPy alone does."""
-        if not has_class_token(self.network, self.tokens):
+        if self.tokens is None or not has_class_token(self.network, self.tokens):
             return False
         if field is not NUMPY:
             raise KcalcError(
@@ -374,25 +422,18 @@ class _Reading(TokenReading):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumptions made in a trial run, cached on the network for all of its maps."""
-        known = self.network.__dict__.setdefault("_kernel_assumptions", {})
-        key = (self.assume, self.tokens)
-        if key not in known:
-            known[key] = self._tried()
-        return known[key]
+        """The assumptions made in the pass at q = 1, symbolic if the network has symbols."""
+        return self._kept("assumptions", self._assumed)
 
-    def _tried(self) -> tuple[Assumption, ...]:
-        """The assumptions made in a trial run, symbolic if the network has symbols."""
+    def _assumed(self) -> tuple[Assumption, ...]:
         if self.network.free_symbols:
             notes = symbolic_notes(self.network, self.assume, self.tokens)
         else:
-            inputs = self.network.inputs
-            self.run(NUMPY, dict.fromkeys(inputs, np.asarray(1.0)), None, None)
-            notes = tuple(self.kernel.notes.values())
+            notes = self.at_one.notes
             if self.assume:  # other heuristics may enter where the two inputs differ in q
-                one, two = (dict.fromkeys(inputs, np.asarray(q)) for q in (1.0, 2.0))
-                self.run(NUMPY, one, two, None)
-                notes = tuple(dict.fromkeys((*notes, *self.kernel.notes.values())))
+                one, two = (dict.fromkeys(self.network.inputs, np.asarray(q)) for q in (1.0, 2.0))
+                kernel, _ = self.run(NUMPY, one, two, None)
+                notes = tuple(dict.fromkeys((*notes, *kernel.notes.values())))
         return self.noting(INFINITE_WIDTH, notes)
 
 
@@ -407,14 +448,10 @@ def sequence_states(
         )
     reading = _Reading(network, False, tokens)
     one = dict.fromkeys(network.inputs, np.asarray(1.0))
-    states = reading.run_sequence(
+    kernel, states = reading.run_sequence(
         one, dict.fromkeys(network.inputs, Jet((np.asarray(1.0 - tokens.cosine),)))
     )
-    return (
-        reading.kernel.plain["one"],
-        states,
-        reading.noting(INFINITE_WIDTH, reading.kernel.notes.values()),
-    )
+    return kernel.plain["one"], states, reading.noting(INFINITE_WIDTH, kernel.notes.values())
 
 
 class _OfNetwork(KernelMap):
@@ -431,9 +468,10 @@ class _OfNetwork(KernelMap):
     def assumptions(self) -> tuple[Assumption, ...]:
         return self._assumptions
 
-    def _whole(self, states: dict[Node, Any], part: int) -> dict[Node, Any]:
-        """{output: its q value (``part`` 0 or 1) or its gap (2)}."""
-        return {node: self._reading.kernel.whole(states[node])[part] for node in self.outputs}
+    def _whole(self, run: tuple[Any, dict[Node, Any]], part: int) -> dict[Node, Any]:
+        """{output: its q value (``part`` 0 or 1) or its gap (2)} of a run."""
+        kernel, states = run
+        return {node: kernel.whole(states[node])[part] for node in self.outputs}
 
 
 class NetworkCMap(_OfNetwork, CMap):
@@ -458,6 +496,9 @@ class NetworkCMap(_OfNetwork, CMap):
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
         """1 - C per output in a number system."""
+        if field is NUMPY and self._reading.tokens is None:
+            with np.errstate(all="ignore"):
+                return self._reading.passed(q1, q2).gaps(gap)
         return self._whole(self._reading.run(field, q1, q2, gap), 2)
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:

@@ -101,8 +101,8 @@ class Network:
 
     def steps(self) -> Iterator[Step]:
         """(node, layer, parents in slot order), every node after its parents."""
-        for node, layer in self._layers.items():
-            yield node, layer, self._parents[node]
+        layers = self._layers
+        return zip(layers, layers.values(), map(self._parents.__getitem__, layers), strict=True)
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:

@@ -34,9 +34,9 @@ class Point(NamedTuple):
     token_cosine: Any
 
 
-def has_class_token(network: Network, tokens: Tokens | None) -> bool:
+def has_class_token(network: Network, tokens: Tokens) -> bool:
     """Whether there is a class token, and nothing else tells the tokens apart."""
-    if tokens is None or not any(isinstance(op, P.Prefix) for _, op, _ in network.operations):
+    if not any(isinstance(op, P.Prefix) for _, op, _ in network.operations):
         return False
     return not any(
         unlike(op, tokens.count + 1)

@@ -1,0 +1,71 @@
+"""Numbers given later, against the same arithmetic on numbers that are there."""
+
+import math
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from kcalc.calculi.kernel import Kernel
+from kcalc.fields.deferred import Recorded, deferrable, deferred
+from kcalc.fields.jets import Jet
+
+
+@deferrable
+def power(base, exponent=2):
+    return base**exponent
+
+
+def formula(x, y, array):
+    return power((array - x) * y / 4 + 0, 3) + sum([x, y * 2]) - power(y, exponent=2) * array
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [(0.3, 2.0), (np.array([1.0, 2.0]), 0.5), (Jet((1.0, 2.0)), Jet((3.0, -1.0)))]
+)
+def test_a_recorded_computation_is_the_computation(x, y):
+    array = np.array([1.5, -2.0])
+    given = deferred("xy")
+    made = Recorded(given, {"out": formula(given["x"], given["y"], array), "y": given["y"]})
+    for _ in range(2):  # again, from the same record
+        found = made({"x": x, "y": y})
+        direct, out = formula(x, y, array), found["out"]
+        assert found["y"] is y
+        if isinstance(direct, Jet):
+            assert np.array_equal(out.coefficients, direct.coefficients)
+        else:
+            assert np.array_equal(out, direct)
+
+
+def test_only_needed_steps_are_done():
+    given = deferred("x")
+    deferrable(math.log)(given["x"] * 0)  # not at all
+    assert Recorded(given, {"out": given["x"] * 3})({"x": 2}) == {"out": 6}
+
+
+def test_a_c_map_applies_rules_once(monkeypatch):
+    net, calls = kc.architectures.resnet_v2(50, activation="tanh"), []
+    plain = Kernel.__post_init__
+
+    def counted(self):
+        plain(self)
+        calls.append(self)
+
+    monkeypatch.setattr(Kernel, "__post_init__", counted)
+    cosines = kc.c_map(net)
+    values = [cosines(c) for c in (0.3, -0.5, np.linspace(-1, 1, 5))]
+    slope = cosines.derivative(2)(0.1)
+    assert len(calls) == 1
+    assert kc.c_map(net)(0.3) == values[0] and len(calls) == 1
+    follow = kc.node_values(net, 0.3)[net.outputs[0]]  # all rules, with the c value in hand
+    assert follow.c == values[0] and np.isfinite(slope)
+
+
+def test_refusals_of_c_values_come_with_the_values():
+    net = kc.large_batch(
+        kc.chain(kc.layers.Input(), kc.layers.Affine(), kc.layers.BatchNorm()), c=0.5
+    )
+    cosines = kc.c_map(net)
+    assert abs(cosines(0.75) - 0.5) < 1e-15
+    with pytest.raises(kc.KcalcError, match=r"c = -0\.5 there"):
+        cosines(-0.5)
