@@ -105,7 +105,8 @@ def seresnet() -> nn.Module:
 
     gates = {"attn_layer": partial(SEModule, rd_ratio=0.25)}
     stem = {"stem_type": "deep", "stem_width": WIDTH}
-    return ResNet(Bottleneck, (3, 4, 6, 3), channels=(WIDTH,) * 4, block_args=gates, **stem)
+    block: Any = Bottleneck
+    return ResNet(block, (3, 4, 6, 3), channels=(WIDTH,) * 4, block_args=gates, **stem)
 
 
 VARIANTS: dict[str, tuple[Callable[[], nn.Module], int]] = {
