@@ -100,7 +100,7 @@ def ghostnet() -> nn.Module:
 
 def seresnet() -> nn.Module:
     """SE-ResNet-50 with 512 channels in the narrow and 2048 in the wide layers of all stages."""
-    from timm.layers import SEModule
+    from timm.layers.squeeze_excite import SEModule
     from timm.models.resnet import Bottleneck, ResNet
 
     gates = {"attn_layer": partial(SEModule, rd_ratio=0.25)}
