@@ -366,3 +366,4 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         }
     ),
 )
+NAMED = {entry.name: entry for entry in ARCHITECTURES}

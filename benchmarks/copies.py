@@ -106,10 +106,12 @@ class Copy:
         return f"**{text}**" if self.off else text
 
 
-def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> Copy:
+def copied(
+    entry: Architecture, model: Any, reading: Any, shaping: Any, seconds: float = SECONDS
+) -> Copy:
     """What shaped copies of a model compute.
 
-    With new weights until the standard error is below ``PRECISION``, or ``SECONDS`` of processor
+    With new weights until the standard error is below ``PRECISION``, or ``seconds`` of processor
     time are over.
 
     Raises: KcalcError where the model takes no copy.
@@ -135,7 +137,7 @@ def copied(entry: Architecture, model: Any, reading: Any, shaping: Any) -> Copy:
         if not ratios:
             return Copy(True)
         error = float(np.std(ratios, ddof=1) / len(ratios) ** 0.5) if seed else math.inf
-        late = time.process_time() - start > SECONDS
+        late = time.process_time() - start > seconds
         if seed + 1 >= DRAWS[0] and (error < PRECISION or late):
             break
     return Copy(True, float(np.mean(ratios)), error, width, len(ratios))

@@ -27,7 +27,7 @@ from kcalc.network.layers import Product
 
 from . import kept
 from .__main__ import say
-from .architectures import ARCHITECTURES, WIDTH, Architecture
+from .architectures import ARCHITECTURES, NAMED, WIDTH, Architecture
 from .book import Table, write
 from .copies import BATCHES, DRAWS, LARGE, PRECISION, SECONDS, TOLERANCE, Copy, copied
 
@@ -36,7 +36,6 @@ KEPT = HERE / ".models.jsonl"  # rows of a run that has not finished
 METHODS = {"dks": "tanh", "tat": "leaky_relu", "eoc": "tanh"}
 COLUMNS = ("q, c", "NTK", "gradients", "dks", "tat", "eoc")
 WITHOUT, BEFORE = "without norms", "pre-activated"
-NAMED = {entry.name: entry for entry in ARCHITECTURES}
 TOKENS = 16  # of images that are cut into patches
 NEAREST = re.compile(r"(?:e\.g\.|reached is) (zeta|eta|tau) ?= ?([\d.]+\d)")
 REASONS = (  # (words of a refusal, what the table says)

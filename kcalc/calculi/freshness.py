@@ -56,7 +56,8 @@ class Algebra:
         if not terms:
             raise KcalcError(
                 f"node {node!r}: the addends cancel, so its output is the same for all inputs; "
-                f"change the weights of the Sum"
+                "change the weights of the Sum (pooling and resizing count as the identity here; "
+                "kc.ntk(net, spatial='exact', image_shape=...) computes mean pooling)"
             )
         apart = disjoint([pair.support for pair in pairs])
         windows = {pair.window for pair in pairs}

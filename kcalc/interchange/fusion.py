@@ -199,12 +199,15 @@ def is_affine(expr: Any) -> bool:
 
 
 def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | None:
-    """("sum", weights) or ("product", factor) of an expression; None for others.
+    """("sum", weights), ("product", factor) or ("extreme", sign); None for other expressions.
 
-    "sum" is a homogeneous linear expression, "product" a multiple of the product of all symbols.
+    "sum" is a homogeneous linear expression, "product" a multiple of the product of all symbols,
+    "extreme" the maximum (1) or minimum (-1) of two.
     """
     if not isinstance(expr, sp.Expr):
         return None
+    if isinstance(expr, sp.Max | sp.Min) and len(symbols) == 2 and set(expr.args) == {*symbols}:
+        return "extreme", 1 if isinstance(expr, sp.Max) else -1
     try:
         terms = sp.Poly(expr, *symbols).terms()
     except (sp.PolynomialError, sp.polys.polyerrors.CoercionFailed):

@@ -186,6 +186,8 @@ class Elementwise(Builder):
                 f"share it",
             )
         self._check_places(op, {key[0]: names[key] for key in keys}, kind == "product")
+        if kind == "extreme":
+            return self._extreme(op, [names[key] for key in keys], detail)
         if kind == "product":
             return self._product(op, [self.label(names[key]) for key in keys], detail)
         terms: dict[str, Any] = {}
@@ -197,6 +199,14 @@ class Elementwise(Builder):
             )
         weights = tuple(plain(tidied(w)) for w in terms.values())
         return self.node(op, L.Sum(None if all(w == 1 for w in weights) else weights), list(terms))
+
+    def _extreme(self, op: Op, reads: list[str], sign: int) -> Form:
+        """max(x, y) = (x + y + |x - y|) / 2, and the minimum with the other ``sign``."""
+        nodes, half = [self.label(name) for name in reads], sp.Rational(1, 2)
+        apart, size = (replace(op, name=f"{op.name}.{part}") for part in ("difference", "size"))
+        difference = self.node(apart, L.Sum((1, -1)), nodes).home
+        distance = self._nonlinear(size, difference, sp.Abs(X), self.width(op))
+        return self.node(op, L.Sum((half, half, sign * half)), [*nodes, distance])
 
     def _product(self, op: Op, parents: list[str], factor: Any) -> Form:
         self.node(op, L.Product(), parents)

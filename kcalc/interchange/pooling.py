@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..network.layers import Identity, Layer, Pool
 from .geometry import extent, reached_pads, same_pads, windows
 from .trace import Pooling
+
+COUNTED = (
+    "its means over the edge also count the zeros put around the image; read as means inside it"
+)
 
 
 def operation(op: Pooling) -> str:
@@ -35,27 +41,16 @@ def pool_layer(
     pads = reached_pads(pads, sizes, window, stride)
     if sorted(op.axes) != locations:
         return None, "not read", f"its windows run along axes {op.axes} of {before} only"
-    step = None if stride == window else extent(stride)
+    pool = Pool(op.kind, extent(window), None if stride == window else extent(stride))
+    padded = replace(pool, padding="same")
     if all(low == high == 0 for low, high in pads):
-        return Pool(op.kind, extent(window), step), "", ""
-    same = pads == same_pads(sizes, window, stride)
-    if same and op.counts_zeros:
-        text = (
-            "its means over the edge also count the zeros put around the image; read as means "
-            "inside it"
-        )
-        return Pool(op.kind, extent(window), step, "same"), "locations", text
-    if same:
-        return Pool(op.kind, extent(window), step, "same"), "", ""
+        return pool, "", ""
+    if pads == same_pads(sizes, window, stride):
+        return (padded, "locations", COUNTED) if op.counts_zeros else (padded, "", "")
+    told = f"the padding {tuple(pads)} is"
     if windows(pads, sizes, window, stride) == [
         -(-n // s) for n, s in zip(sizes, stride, strict=True)
     ]:
-        text = (
-            f"the padding {tuple(pads)} is read as 'same': as many windows, elsewhere by a location"
-        )
-        return Pool(op.kind, extent(window), step, "same"), "locations", text
-    return (
-        Pool(op.kind, extent(window), step),
-        "locations",
-        f"the padding {tuple(pads)} is left out: fewer windows",
-    )
+        text = f"{told} read as 'same': as many windows, elsewhere by a location"
+        return padded, "locations", text
+    return pool, "locations", f"{told} left out: fewer windows"

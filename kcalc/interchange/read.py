@@ -63,6 +63,11 @@ def read(
     installed, dynamic shapes, empty models and files that are not models.
     """
     truth(sigmas, "sigmas")
+    if isinstance(model, type):
+        raise KcalcError(
+            f"{model.__name__} is a class, not a model: build one first, as in "
+            f"kc.read({model.__name__}(...), *inputs)"
+        )
     given = listed(example_inputs)
     if inputs and given:
         raise KcalcError("give the inputs after the model or as example_inputs=, not both")

@@ -96,6 +96,11 @@ CROSSED = (
     "it puts together feature maps of which one has channels where another has locations; "
     "transpose one of them"
 )
+SPLIT = "each of them a part of the channels (a head, a group); nn.GroupNorm is read in its place"
+MAXOUT = (
+    "a reshape put these channels on an axis of their own (maxout), and they are not alike, as "
+    "locations are; torch.maximum(a(x), b(x)) of two layers is read exactly"
+)
 COMPLEX = "its numbers are complex, and kernel calculus is about real feature maps"
 ONE = "a single number for every example (a time, a class) is no feature map of many channels"
 MEAN = "its weights do not have mean 0; read as independent weights of mean 0 and the same size"
@@ -416,7 +421,8 @@ class Recogniser(Elementwise):
             return self.opaque(
                 op,
                 f"{op.kind} normalisation",
-                f"it averages over axes {op.axes} of {op.shape}, channels being on axis {axis}",
+                f"it averages over axes {op.axes} of {op.shape}, "
+                + (SPLIT if axis is None else f"while channels are on axis {axis}"),
             )
         if op.kind != "batch":
             self.epsilons[op.name] = float(op.epsilon)
@@ -464,6 +470,8 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Pooling) -> Form:
+        if self._opened(self.label(op.reads[0])):
+            return self.opaque(op, f"{operation(op)} over channels", MAXOUT)
         layer, level, text = pool_layer(op, *self._before(op))
         if layer is None:
             return self.opaque(op, f"{operation(op)} over axes {op.axes}", text)
@@ -472,6 +480,13 @@ class Recogniser(Elementwise):
         if isinstance(layer, L.Pool) and several(layer.window):
             self.note(op.name, "pooling", POOLED[layer.kind])
         return self.node(op, layer)
+
+    def _opened(self, node: str) -> bool:
+        """Whether a reshape has made locations of channels, with no weights behind it."""
+        layer, parents = self.layers[node]
+        if isinstance(layer, L.Nonlinear | L.Scale | L.Dropout):
+            return self._opened(parents[0])
+        return isinstance(layer, L.PixelShuffle) and isinstance(self.by_name.get(node), Reshape)
 
     @rule.register
     def _(self, op: Join) -> Form:
@@ -490,17 +505,13 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Reshape) -> Form:
-        before, axis = self.by_name[op.reads[0]], self.axes[op.reads[0]]
-        if isinstance(self.forms[op.reads[0]], Fixed | Gone) or adds_channels(
-            op, before, self.axes[op.name]
-        ):
-            return (
-                self.forms[op.reads[0]]
-                if not isinstance(self.forms[op.reads[0]], Fixed)
-                else self._moved(op)
-            )
-        if before.shape == op.shape or op.name in self.ids:
-            return self.forms[op.reads[0]]
+        form, before = self.forms[op.reads[0]], self.by_name[op.reads[0]]
+        axis = self.axes[op.reads[0]]
+        if isinstance(form, Fixed):
+            return self._moved(op)
+        kept = before.shape == op.shape or op.name in self.ids
+        if kept or isinstance(form, Gone) or adds_channels(op, before, self.axes[op.name]):
+            return form
         if before.shape == (self.examples,):
             return self.opaque(op, "one number per example", ONE)
         whole = bool(before.shape) and before.shape[0] % self.examples == 0
@@ -510,7 +521,7 @@ class Recogniser(Elementwise):
         if self.axes[op.name] == 1 and opened(before.shape, op.shape, axis):
             return self.node(op, L.PixelShuffle(op.shape[2:]))
         if op.shape == (self.examples,) and self._at_the_end(op.name):
-            return self.forms[op.reads[0]]  # one channel, without its axis
+            return form  # one channel, without its axis
         there = None if axis is None else reshaped_axis(before.shape, op.shape, axis)
         if there is None:
             return self.opaque(
@@ -520,7 +531,7 @@ class Recogniser(Elementwise):
                 f"attention, groups)",
             )
         if there[0] == "kept":
-            return self.forms[op.reads[0]]
+            return form
         if any(k > 1 for i, k in enumerate(op.shape) if i not in (0, there[1])):
             self.note(op.name, "locations", PARTLY)
         return self.node(op, L.Flatten())
@@ -606,17 +617,14 @@ class Recogniser(Elementwise):
         maps with all locations.
         """
         before, axis = self._before(op)
-        readers = self._readers(op.name)
         single = axis is not None and math.prod(before) == before[0] * before[axis]
         if not single or op.name in self.trace.outputs:
             return False
-        others = [
-            [self.by_name[name] for name in one.reads]
-            for one in readers
-            if isinstance(one, Pointwise)
-        ]
-        wide = [any(not isinstance(other, Held | Repeat) for other in reads) for reads in others]
-        return len(wide) == len(readers) and all(wide)
+        return all(
+            isinstance(one, Pointwise)
+            and any(not isinstance(self.by_name[name], Held | Repeat) for name in one.reads)
+            for one in self._readers(op.name)
+        )
 
     @rule.register
     def _(self, op: Pass) -> Form:
@@ -639,13 +647,12 @@ class Recogniser(Elementwise):
     def _at_the_end(self, name: str) -> bool:
         """Whether an array is an output alone, perhaps in another shape."""
         readers = self._readers(name)
-        if not readers:
-            return True
-        moved = all(isinstance(op, Reshape | Pass | Transpose) for op in readers)
-        return (
-            moved
-            and name not in self.trace.outputs
-            and all(self._at_the_end(op.name) for op in readers)
+        return not readers or (
+            name not in self.trace.outputs
+            and all(
+                isinstance(op, Reshape | Pass | Transpose) and self._at_the_end(op.name)
+                for op in readers
+            )
         )
 
     # -- the end -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,15 @@ def _reason(error: Exception) -> str:
     return first_line(error)[:160].rstrip(". ")
 
 
+def _left_out(model: Any, arguments: Sequence[Any]) -> str:
+    """The optional inputs of a model that were not given, as a further advice."""
+    try:
+        named = [*inspect.signature(model.forward).parameters][len(arguments) :]
+    except (TypeError, ValueError):  # of a script, or of none of Python's functions
+        named = []
+    return f", or give it its optional inputs too: {', '.join(named)}" if named else ""
+
+
 def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
     try:
         return record(model, arguments, PATH_ONLY.format(reason=reason))
@@ -58,6 +68,7 @@ def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
             "array of whole numbers"
             if "indices" in first_line(error)
             else "check that it runs on the example inputs as they are"
+            + _left_out(model, arguments)
         )
         raise KcalcError(
             f"the model could not be traced{place(error)}: {first_line(error)}; {advice}"

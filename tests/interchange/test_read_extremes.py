@@ -1,0 +1,155 @@
+"""max and min of two feature maps, and maxima over groups of channels (maxout)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refused
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+WIDTH, DRAWS = 1024, 24
+
+
+class Pair(nn.Module):
+    """Two layers of the same input, and what becomes of both."""
+
+    def __init__(self, meet: Callable[[Any, Any], Any], width: int = 8) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, width), nn.Linear(6, width)
+        self.meet, self.out = meet, nn.Linear(width, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.meet(self.a(x), self.b(x)))
+
+
+CASES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+    "maximum": (torch.maximum, np.maximum),
+    "minimum": (torch.minimum, np.minimum),
+    "of one layer twice as large": (
+        lambda a, b: torch.maximum(2 * a, b),
+        lambda a, b: np.maximum(2 * a, b),
+    ),
+    "under an activation": (
+        lambda a, b: torch.maximum(a, b).tanh(),
+        lambda a, b: np.tanh(np.maximum(a, b)),
+    ),
+}
+FRESH = [name for name in CASES if name != "under an activation"]
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_an_extreme_of_two_layers_is_exact(name: str) -> None:
+    """q and c of out = W max(a, b) beside draws of 1024 channels, to 3.5 standard errors."""
+    reading = kc.read(Pair(CASES[name][0]), (2, 6), sigmas=False)
+    assert str(reading.fidelity) == f"{len(reading.network)} exact"
+    network, c = reading.network, 0.4
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(DRAWS):
+        u = random.standard_normal((2, WIDTH))
+        pairs = np.stack([u, c * u + (1 - c * c) ** 0.5 * random.standard_normal((2, WIDTH))])
+        x, y = (CASES[name][1](*pair) for pair in pairs)
+        found.append([np.mean(x * x), np.mean(x * y)])
+    mean, error = np.mean(found, 0), np.std(found, 0, ddof=1) / DRAWS**0.5
+    q = float(kc.q_map(network)(1.0))
+    predicted = np.array([q, q * float(kc.c_map(network)(c))])
+    assert (np.abs(mean - predicted) < 3.5 * error).all()
+    assert not any(a.kind == "heuristic" for a in kc.c_map(network).assumptions)
+
+
+def test_an_activation_of_a_maximum_is_refused_until_it_is_taken_as_gaussian() -> None:
+    network = kc.read(Pair(CASES["under an activation"][0]), (2, 6)).network
+    with refused("assume_independent=True"):
+        kc.c_map(network)
+    assert 0 < float(kc.c_map(network, assume_independent=True)(0.5)) < 1
+
+
+def test_a_shaped_copy_takes_the_independence_that_the_refusal_names() -> None:
+    model = Pair(torch.maximum, 32).double()
+    reading = kc.read(model, (4, 6))
+    with refused("pass assume_independent=True"):
+        kc.shape(reading, "tanh", "dks")
+    shaping = kc.shape(reading, "tanh", "dks", assume_independent=True)
+    copy = shaping.apply_to(model)
+    assert bool(torch.isfinite(copy(torch.randn(4, 6).double())).all())
+    assert any("abs -> tanh" in change for change in copy.kcalc_changes)
+
+
+class Maxout(nn.Module):
+    """Goodfellow et al. 2013: the largest of two channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 16), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.b(self.a(x).view(-1, 8, 2).amax(-1))
+
+
+def test_maxout_by_a_reshape_is_no_pooling_of_locations() -> None:
+    reading = kc.read(Maxout(), (2, 6))
+    (note,) = (note for note in reading.notes if note.level == "not read")
+    assert "maxout" in note.text and "torch.maximum" in note.text
+
+
+def test_a_class_is_no_model() -> None:
+    with refused("Maxout is a class, not a model: build one first"):
+        kc.read(Maxout, (2, 6))
+
+
+class Insists(nn.Module):
+    """An optional input that it cannot do without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x: Any, y: Any = None) -> Any:
+        if y is None:
+            raise ValueError("y is needed")
+        return self.a(x) + self.a(y)
+
+
+def test_an_optional_input_that_is_needed_is_named() -> None:
+    with refused("or give it its optional inputs too: y"):
+        kc.read(Insists(), (2, 6))
+
+
+class Heads(nn.Module):
+    """LayerNorm of every head by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(6, 16), nn.LayerNorm(4), nn.Linear(16, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.b(self.norm(self.a(x).view(-1, 4, 4)).flatten(1))
+
+
+def test_layernorm_of_a_head_says_what_it_averages_over() -> None:
+    texts = [note.text for note in kc.read(Heads(), (2, 6)).notes]
+    assert any("each of them a part of the channels (a head, a group)" in text for text in texts)
+    assert not any("None" in text for text in texts)
+
+
+def test_jax_says_the_same() -> None:
+    """The same network as that of ``torch.maximum``."""
+    jnp = pytest.importorskip("jax.numpy")
+    drawn = np.random.default_rng(0).standard_normal
+
+    def model(p: Any, x: Any) -> Any:
+        return jnp.maximum(x @ p["a"], x @ p["b"]) @ p["out"]
+
+    p = {"a": drawn((6, 8)), "b": drawn((6, 8)), "out": drawn((8, 3))}
+    found = kc.read(model, p, drawn((2, 6)), sigmas=False)
+    assert str(found.fidelity) == f"{len(found.network)} exact"
+    same = kc.read(Pair(torch.maximum), (2, 6), sigmas=False).network
+    # the layers of PyTorch have biases, which sigmas=False takes as 0
+    assert float(kc.c_map(found.network)(0.3)) == pytest.approx(float(kc.c_map(same)(0.3)))
