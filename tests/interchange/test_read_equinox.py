@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import wide_models
 
 import kcalc as kc
 from kcalc.interchange.read import read
@@ -220,9 +221,8 @@ def test_predicted_q_and_c_values_of_wide_layers(every: int):
 
     20 models of width 1024 (512 where --every thins).
     """
-    width, c0 = 1024 if every == 1 else 512, 0.5
-    u = np.zeros((2, width), np.float32)
-    u[0, ::2], u[1, ::2], u[1, 1::2] = np.sqrt(2), c0 * np.sqrt(2), np.sqrt(2 * (1 - c0**2))
+    u = wide_models.inputs(every)
+    width = u.shape[1]
 
     def model(seed):
         return eqx.nn.MLP(width, width, width, 2, activation=jnp.tanh, key=jax.random.key(seed))
@@ -232,12 +232,4 @@ def test_predicted_q_and_c_values_of_wide_layers(every: int):
     network = network.map_layers(
         lambda _, layer: kl.Affine(layer.features, **own) if isinstance(layer, kl.Affine) else layer
     )
-    ys = np.stack([np.asarray(jax.vmap(model(seed))(u), float) for seed in range(1, 21)])
-    q = (ys[:, 0] ** 2).mean(-1)
-    c = (
-        (ys[:, 0] * ys[:, 1]).sum(-1)
-        / np.linalg.norm(ys[:, 0], axis=-1)
-        / np.linalg.norm(ys[:, 1], axis=-1)
-    )
-    for found, wanted in ((q, float(kc.q_map(network)(1.0))), (c, float(kc.c_map(network)(c0)))):
-        assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(20)
+    wide_models.check_maps(network, [jax.vmap(model(seed))(u) for seed in range(1, 21)])

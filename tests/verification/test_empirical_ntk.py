@@ -14,9 +14,6 @@ L = kc.layers
 RNG = np.random.default_rng(7)
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def two_layers(parameterization: str, outputs: int = 3) -> tuple[kc.Model, Any, np.ndarray]:
     """tanh network 5 -> 7 -> outputs in double precision, its parameters, and four inputs."""
     net = kc.chain(

@@ -18,9 +18,6 @@ from kcalc.verification.statistics import bias, fitted, root_mean_square
 L = kc.layers
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def test_linear_gaussian_layers_have_known_laws(untouched_pyplot: None):
     """n Gaussian pairs: c has mean c - c (1 - c^2) / 2n and deviation (1 - c^2) / sqrt n, q the
     deviation q sqrt(2 / n).

@@ -231,6 +231,7 @@ def test_inputs_that_cannot_hold_the_tokens_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_compilation")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_deviations_are_small_and_fall_with_the_heads(kind: Kind):
     checks = [kind.check(heads, draws=20, pairs=2) for heads in (2, 8)]
@@ -277,6 +278,7 @@ def test_a_table_in_the_standard_parameterisation_has_a_kernel_of_its_own():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_compilation")
 def test_tangent_kernels_at_width_1024_are_those_of_two_sequences():
     kind = Kind("pre-norm")
     check = kind.check(16, draws=12, pairs=1, blocks=1, tangent=True, gradients=False)
@@ -285,6 +287,7 @@ def test_tangent_kernels_at_width_1024_are_those_of_two_sequences():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_compilation")
 def test_the_tangent_kernel_of_a_causal_transformer_at_width_1024():
     body = A.gpt2(1, 1024, 16, 40, 4, hidden=1024, std=None)
     steps = [(node, layer, parents) for node, layer, parents in body.steps()]

@@ -21,9 +21,6 @@ from kcalc.verification.statistics import Statistic, allowed
 L = kc.layers
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def test_nothing_judged_is_no_success(untouched_pyplot: None) -> None:
     check = kc.verify_kernels(kc.to_jax(kc.architectures.vanilla(2, "tanh"), 8), draws=3)
     assert check.passed is None and not check.deviations
