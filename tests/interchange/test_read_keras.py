@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import wide_models
+from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange.read import read
@@ -154,7 +155,7 @@ def test_subclassed_and_several_inputs():
             return 0.8 * x + 0.6 * self.b(keras.ops.tanh(self.norm(self.a(x), training=training)))
 
     net = Net()
-    with pytest.raises(kc.KcalcError, match="call it once"):
+    with refused("call it once"):
         read(net, jnp.ones((2, 8)))
     net(jnp.ones((2, 8)))
     r = read(net, jnp.ones((2, 8)), sigmas=False)
@@ -179,7 +180,7 @@ def test_subclassed_and_several_inputs():
 
 def test_errors():
     open_size = keras.Sequential([keras.Input((None, None, 3)), K.Conv2D(4, 3)])
-    with pytest.raises(kc.KcalcError, match="not fixed"):
+    with refused("not fixed"):
         read(open_size)
     assert len(read(open_size, jnp.ones((1, 8, 8, 3))).network) == 2
     assert read(open_size, (1, 8, 8, 3)).network == read(open_size, jnp.ones((1, 8, 8, 3))).network

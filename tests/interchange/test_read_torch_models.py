@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import kcalc as kc
 
@@ -373,7 +374,7 @@ def test_example_inputs_by_name() -> None:
     for given in ((1, 6), torch.ones(1, 6), np.ones((1, 6)), [(1, 6)]):
         assert len(kc.read(linear, example_inputs=given).network) == 3
         assert len(listed(given)) == 1
-    with pytest.raises(kc.KcalcError, match=r"after the model or as example_inputs=, not both"):
+    with refused(r"after the model or as example_inputs=, not both"):
         kc.read(linear, (1, 6), example_inputs=(1, 6))
 
 
@@ -415,9 +416,9 @@ def test_errors_stand_alone() -> None:
         (nn.Linear(6, 6, device="meta"), ((2, 6),), r"meta device"),
     ]
     for model, examples, text in cases:
-        with pytest.raises(kc.KcalcError, match=text):
+        with refused(text):
             read(model, *examples)
-    with pytest.raises(kc.KcalcError, match="expected a torch.nn.Module"):
+    with refused("expected a torch.nn.Module"):
         trace_torch(3, (2, 6))
 
 

@@ -10,6 +10,7 @@ import networkx as nx
 import pytest
 import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 
@@ -305,9 +306,7 @@ def test_features_follow_the_layers() -> None:
             [*((n, net.layer(n), net.parents(n)) for n in "xao"), ("s", L.Sum(), ("a", "o"))]
         )
     with refused("says 5 channels"):
-        kc.Network.from_steps(
-            [("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("c", L.Concat((5, 4)), ("a", "a"))]
-        )
+        wired(("x", L.Input(3)), ("a", L.Affine(4), "x"), ("c", L.Concat((5, 4)), "a a"))
 
 
 @pytest.mark.parametrize(
@@ -430,9 +429,7 @@ def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
 
 
 def test_pieces_of_several_outputs_are_not_put_into_chains():
-    piece = kc.Network.from_steps(
-        [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
-    )
+    piece = wired(("x", L.Input()), ("a", L.Affine(), "x"), ("b", L.Affine(), "x"))
     with pytest.raises(
         kc.GraphError, match="a piece has one input and one output, this has 1 and 2"
     ):
