@@ -71,13 +71,17 @@ def joined() -> Any:
         for i in "ab"
         for name, layer, source in ((i, L.Affine(5), "x"), (f"r{i}", L.Nonlinear("relu"), i))
     ]
-    steps = [
-        ("x", L.Input(6), ()),
-        *paths,
-        ("j", L.Concat(), ("ra", "rb")),
-        ("y", L.Affine(3), ("j",)),
-    ]
-    return kc.to_jax(kc.shape(kc.Network.from_steps(steps), method="looks_linear"))
+    return kc.to_jax(
+        kc.shape(
+            wired(
+                ("x", L.Input(6)),
+                *paths,
+                ("j", L.Concat(), "ra rb"),
+                ("y", L.Affine(3), "j"),
+            ),
+            method="looks_linear",
+        )
+    )
 
 
 def joined_with_the_input() -> Any:
@@ -113,12 +117,10 @@ def repeated() -> Any:
 
 
 def test_an_output_scale_takes_no_name_that_is_taken() -> None:
-    net = kc.Network.from_steps(
-        [
-            ("x", L.Input(6), ()),
-            ("y: output scale", L.Affine(6), ("x",)),
-            ("y", L.Affine(4), ("y: output scale",)),
-        ]
+    net = wired(
+        ("x", L.Input(6)),
+        ("y: output scale", L.Affine(6), "x"),
+        ("y", L.Affine(4), ("y: output scale",)),
     )
     model = kc.to_jax(net, dtype="float64")
     done = kc.scale_output(model, model.init(0, X), X, std=0.5)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
@@ -136,13 +137,15 @@ def test_names_and_labels_cannot_leave_their_place() -> None:
     hostile = '"""\nraise SystemExit(3)\n"""\\'
     phi = kc.activation(sp.tanh(x) + x / 7, name=hostile)
     labels = ["x", "a\n'\"", hostile, 'o"\u2028']
-    steps = [
-        (labels[0], kc.layers.Input(), ()),
-        (labels[1], kc.layers.Affine(), (labels[0],)),
-        (labels[2], kc.layers.Nonlinear(phi), (labels[1],)),
-        (labels[3], kc.layers.Affine(), (labels[2],)),
-    ]
-    shaping = kc.shape(kc.Network.from_steps(steps), method="normalisation")
+    shaping = kc.shape(
+        wired(
+            (labels[0], kc.layers.Input()),
+            (labels[1], kc.layers.Affine(), (labels[0],)),
+            (labels[2], kc.layers.Nonlinear(phi), (labels[1],)),
+            (labels[3], kc.layers.Affine(), (labels[2],)),
+        ),
+        method="normalisation",
+    )
     for target in ("numpy", "jax"):
         assert list(exported.load(shaping.export(target))["ACTIVATIONS"]) == [hostile]
     for target in ("torch", "flax", "keras"):

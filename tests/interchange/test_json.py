@@ -42,9 +42,7 @@ NETWORKS = {
         ("v", L.Affine(4), "x"),
         ("g", L.GatedUnit("swish"), "u v"),
     ),
-    "twice": kc.Network.from_steps(
-        [(0, L.Input(), ()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))]
-    ),
+    "twice": wired((0, L.Input()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))),
     "all layers": kc.chain(
         L.Input(3, (8, 8)),
         L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False),

@@ -13,6 +13,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.interchange.json_format import network_from_dict, network_to_dict
@@ -26,17 +27,16 @@ FACTOR = Note("f", "approximate", "every channel has a factor of its own")
 
 
 def network() -> kc.Network:
-    steps: list[Any] = [
-        ("x", L.Input(3, (6, 6)), ()),
-        ("a", L.Affine(8, kernel=3), ("x",)),
-        ("n", L.LayerNorm(), ("a",)),
-        ("f", L.Nonlinear("tanh"), ("n",)),
-        ("b", L.Affine(8), ("f",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
-        ("g", L.Nonlinear("tanh"), ("s",)),
-        ("o", L.Affine(8), ("g",)),
-    ]
-    return kc.Network.from_steps(steps).with_notes([DILATED, GAINS, FACTOR])
+    return wired(
+        ("x", L.Input(3, (6, 6))),
+        ("a", L.Affine(8, kernel=3), "x"),
+        ("n", L.LayerNorm(), "a"),
+        ("f", L.Nonlinear("tanh"), "n"),
+        ("b", L.Affine(8), "f"),
+        ("s", L.Sum((0.6, 0.8)), "a b"),
+        ("g", L.Nonlinear("tanh"), "s"),
+        ("o", L.Affine(8), "g"),
+    ).with_notes([DILATED, GAINS, FACTOR])
 
 
 def relabelled(graph: Any, change: Any) -> Any:

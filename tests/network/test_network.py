@@ -377,7 +377,7 @@ def test_a_slot_of_none_is_that_of_the_only_input():
 
 def test_a_node_is_not_called_none_and_a_network_has_an_input():
     with pytest.raises(kc.GraphError, match="a node cannot be called None"):
-        kc.Network.from_steps([(None, L.Input(), ()), ("a", L.Affine(), (None,))])
+        wired((None, L.Input()), ("a", L.Affine(), (None,)))
     with pytest.raises(kc.GraphError, match="the graph has a cycle, 'a' -> 'b' -> 'a'"):
         kc.Network.from_steps([("a", L.Affine(), ("b",)), ("b", L.Affine(), ("a",))])
 

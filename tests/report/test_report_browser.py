@@ -19,6 +19,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+from wiring import wired
 
 import kcalc as kc
 
@@ -76,15 +77,14 @@ NETWORKS: dict[str, Callable[[], kc.Network]] = {
 
 def two_heads() -> kc.Network:
     """Two outputs of different activations."""
-    steps = [
-        ("x", L.Input(), ()),
-        ("w", L.Affine(), ("x",)),
-        ("f", L.Nonlinear(kc.activation("relu")), ("w",)),
-        ("a", L.Affine(), ("f",)),
-        ("g", L.Nonlinear(kc.activation("tanh")), ("w",)),
-        ("b", L.Affine(), ("g",)),
-    ]
-    return kc.Network.from_steps(steps)
+    return wired(
+        ("x", L.Input()),
+        ("w", L.Affine(), "x"),
+        ("f", L.Nonlinear(kc.activation("relu")), "w"),
+        ("a", L.Affine(), "f"),
+        ("g", L.Nonlinear(kc.activation("tanh")), "w"),
+        ("b", L.Affine(), "g"),
+    )
 
 
 SPECIAL: dict[str, tuple[Callable[[], kc.Network], dict[str, Any]]] = {

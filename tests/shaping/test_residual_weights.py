@@ -248,16 +248,17 @@ def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
 
 
 def test_a_norm_that_reads_means_is_missed_at_an_output_too() -> None:
-    steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("n", L.Nonlinear("relu"), ("a",)),
-        ("b", L.Affine(), ("n",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
-        ("ln", L.LayerNorm(), ("n",)),
-    ]
     with refused("no equivalent without LayerNorm"):
-        residual_weights(kc.Network.from_steps(steps))
+        residual_weights(
+            wired(
+                ("x", L.Input()),
+                ("a", L.Affine(), "x"),
+                ("n", L.Nonlinear("relu"), "a"),
+                ("b", L.Affine(), "n"),
+                ("s", L.Sum((0.6, 0.8)), "a b"),
+                ("ln", L.LayerNorm(), "n"),
+            )
+        )
 
 
 def test_de_smith_counts_blocks_through_the_network() -> None:

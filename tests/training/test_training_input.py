@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc import KcalcError, training
@@ -261,8 +262,9 @@ def test_a_checkpoint_of_another_schema_is_refused_by_its_name(
 
 def test_nodes_that_json_cannot_name_have_checkpoints_too(tmp_path: Path) -> None:
     def model(sigma: float) -> kc.Model:
-        steps = [(("in", 0), L.Input(), ()), (1.5, L.Affine(10, sigma_w=sigma), (("in", 0),))]
-        return kc.to_jax(kc.Network.from_steps(steps))
+        return kc.to_jax(
+            wired((("in", 0), L.Input()), (1.5, L.Affine(10, sigma_w=sigma), (("in", 0),)))
+        )
 
     whole = training.fit(model(1.0), SPLIT, QUICK, checkpoint=tmp_path / "run.npz")
     again = training.fit(model(1.0), SPLIT, QUICK, checkpoint=tmp_path / "run.npz", resume=True)

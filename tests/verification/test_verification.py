@@ -141,15 +141,16 @@ def test_images_with_pooling_and_residuals():
 
 
 def test_two_q_values_and_two_inputs():
-    steps = [
-        ("x", L.Input(32), ()),
-        ("y", L.Input(48), ()),
-        ("a", L.Affine(64), ("x",)),
-        ("b", L.Affine(64, sigma_b=0.5), ("y",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
-        ("t", L.Nonlinear("tanh"), ("s",)),
-    ]
-    model = kc.to_jax(kc.Network.from_steps(steps))
+    model = kc.to_jax(
+        wired(
+            ("x", L.Input(32)),
+            ("y", L.Input(48)),
+            ("a", L.Affine(64), "x"),
+            ("b", L.Affine(64, sigma_b=0.5), "y"),
+            ("s", L.Sum((0.6, 0.8)), "a b"),
+            ("t", L.Nonlinear("tanh"), "s"),
+        )
+    )
     found = kc.verify_kernels(
         model, c={"x": 0.9, "y": -0.5}, q1=0.5, q2={"x": 2.0, "y": 0.5}, draws=60, gradients=False
     )

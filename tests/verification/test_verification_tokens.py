@@ -231,7 +231,6 @@ def test_inputs_that_cannot_hold_the_tokens_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("full_compilation")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_deviations_are_small_and_fall_with_the_heads(kind: Kind):
     checks = [kind.check(heads, draws=20, pairs=2) for heads in (2, 8)]
