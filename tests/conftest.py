@@ -69,7 +69,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# rooms whose tests are all short come last: no process then waits long for the other
+SHORT = ("fields", "network", "plotting")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name in SHORT)
     if config.getoption("--run-slow"):
         _thin_out(config, items, config.getoption("--every"))
         return

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from position_oracle import MOST, WIDTH, Draw, compared, deviation
+from position_oracle import MOST, WIDTH, compared, deviation, drawn_module
 from refusals import refused
 
 torch = pytest.importorskip("torch")
@@ -29,17 +30,7 @@ def redrawn(model: Any, generator: Any) -> Any:
     return model
 
 
-def of_torch(model: Any, shape: tuple[int, ...], seed: int = 0) -> tuple[Any, Draw]:
-    """(the reading, draws) of a module for images of ``shape``, channels last."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(x: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            y = redrawn(model, generator)(torch.from_numpy(np.moveaxis(x, -1, 1).copy()))
-        return np.moveaxis(y.numpy(), 1, -1)
-
-    given = (2, shape[-1], *shape[:-1])
-    return kc.read(redrawn(model.eval(), generator), given, sigmas=False), draw
+of_torch = partial(drawn_module, redrawn)
 
 
 # -- random networks -------------------------------------------------------------------------------

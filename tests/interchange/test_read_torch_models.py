@@ -21,6 +21,7 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 
+from test_read_torch import Fn, layers  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -28,28 +29,7 @@ from kcalc.interchange.example_shapes import listed  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.interchange.trace import Drop, Held, Linear, NotRead, Pointwise  # noqa: E402
-from kcalc.network.layers import Affine, BatchNorm, Dropout, Input, Nonlinear, Opaque, Sum  # noqa: E402
-
-
-class Fn(nn.Module):
-    """A layer, then a function."""
-
-    def __init__(self, function: Any, layer: Any = None) -> None:
-        super().__init__()
-        self.layer, self.function = layer or nn.Linear(6, 6), function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(self.layer(x))
-
-
-def layers(model: Any, *example: Any) -> list[Any]:
-    """The layers of the network read, in order, without the input."""
-    return [
-        layer
-        for _, layer, _ in read(model, *(example or ((2, 6),)), sigmas=False).network.steps()
-        if not isinstance(layer, Input)
-    ]
-
+from kcalc.network.layers import Affine, BatchNorm, Dropout, Nonlinear, Opaque, Sum  # noqa: E402
 
 # -- writes in place, parameters as arrays ---------------------------------------------------------
 
