@@ -23,18 +23,12 @@ os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 def _compile_quickly() -> None:
     """Most programs run once on small arrays.
 
-    The compiler's optimisations take longer than they save.
+    The compiler's optimisations take longer than they save; see ``full_compilation``.
     """
-    given = os.environ.get("XLA_FLAGS", "")
-    flags = [
-        given,
-        *(
-            flag
-            for flag in QUICK
-            if flag.split("=")[0] not in given and _known(flag.strip("-").split("=")[0])
-        ),
-    ]
-    os.environ["XLA_FLAGS"] = " ".join(filter(None, flags))
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    given, name = os.environ.get("XLA_FLAGS", ""), QUICK.split("=")[0]
+    if name not in given and _known(name.strip("-")):
+        os.environ["XLA_FLAGS"] = f"{given} {QUICK}".strip()
 
 
 def _known(flag: str) -> bool:
@@ -55,11 +49,7 @@ def _known(flag: str) -> bool:
         return content.find(b"\0" + flag.encode() + b"\0") >= 0
 
 
-QUICK = (
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_use_fusion_emitters=false",  # a third of the time of large programs
-)
+QUICK = "--xla_cpu_use_fusion_emitters=false"  # a third of the time of large programs
 _compile_quickly()
 
 import matplotlib  # noqa: E402
@@ -79,7 +69,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# rooms whose tests are all short come last: no process then waits long for the other
+SHORT = ("fields", "network", "plotting")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name in SHORT)
     if config.getoption("--run-slow"):
         _thin_out(config, items, config.getoption("--every"))
         return
@@ -90,13 +85,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What has been imported and collected stays to the end.
+    _keep()
+    gc.set_threshold(100_000, 50, 50)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _keep()
+
+
+def _keep() -> None:
+    """What has been imported, collected and cached stays to the end.
 
     The garbage collector need not go through it again and again.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
 
 
 def _thin_out(config: pytest.Config, items: list[pytest.Item], step: int) -> None:
@@ -131,12 +136,12 @@ def untouched_pyplot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plt.close("all")
 
 
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Small networks take longer to compile than to run."""
+@pytest.fixture
+def full_compilation() -> Iterator[None]:
+    """Wide networks take longer to run than to compile."""
     import jax
 
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import sympy as sp
 
 import kcalc as kc
@@ -85,6 +86,27 @@ def everything() -> Content:
         warnings=(),
     )
     return content_of(shaping, "0")
+
+
+def thinned() -> list[Any]:
+    """The transformed activations, inside which are the others: every sixth always runs."""
+    shown = [s for s in everything().activations if s.activation.transformation is not None]
+    return [
+        pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0))
+        for i, s in enumerate(shown)
+    ]
+
+
+def in_double(function: Any) -> Any:
+    """A function of JAX arrays as one of NumPy arrays, in double precision."""
+    import jax
+
+    def run(*values: Any) -> np.ndarray:
+        with jax.enable_x64(True):
+            arrays = (jax.numpy.asarray(v) if isinstance(v, np.ndarray) else v for v in values)
+            return np.asarray(function(*arrays))
+
+    return run
 
 
 def load(source: str) -> dict[str, Any]:

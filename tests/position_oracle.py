@@ -47,6 +47,26 @@ def deviation(network: kc.Network, draw: Draw, shape: tuple[int, ...], seed: int
     return float(stats.norm.isf(stats.t.sf(t, DRAWS - 1)).max())
 
 
+def drawn_module(
+    redrawn: Callable[[Any, Any], Any], model: Any, shape: tuple[int, ...], seed: int = 0
+) -> tuple[Any, Draw]:
+    """(the reading, draws) of a PyTorch module for images of ``shape``, channels last.
+
+    ``redrawn``: gives the module new weights from a generator.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            y = redrawn(model, generator)(torch.from_numpy(np.moveaxis(x, -1, 1).copy()))
+        return np.moveaxis(y.numpy(), 1, -1)
+
+    given = (2, shape[-1], *shape[:-1])
+    return kc.read(redrawn(model.eval(), generator), given, sigmas=False), draw
+
+
 def compared(reading: Any, draw: Draw, shape: tuple[int, ...], words: str) -> None:
     """Computed and right, or noted with these words, refused, and the note among the assumptions of
     maps.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_oracle import starts, two
+from array_oracle import starts, taps, two
 
 from kcalc.network import layers
 
@@ -73,15 +73,8 @@ def sources(
         for i, (n, k, s) in enumerate(zip(sizes, window, stride, strict=True))
     )
     out = np.full((len(rows) * len(columns), window[0] * window[1]), -1)
-    for a, top in enumerate(rows):
-        for b, left in enumerate(columns):
-            for i in range(window[0]):
-                for j in range(window[1]):
-                    r, c = top + i, left + j
-                    if padding == "circular":
-                        r, c = r % sizes[0], c % sizes[1]
-                    if 0 <= r < sizes[0] and 0 <= c < sizes[1]:
-                        out[a * len(columns) + b, i * window[1] + j] = r * sizes[1] + c
+    for a, b, i, j, r, c in taps(rows, columns, window, sizes, padding):
+        out[a * len(columns) + b, i * window[1] + j] = r * sizes[1] + c
     return out, (len(rows), len(columns))
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import sympy as sp
 from flint import arb
+from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.activations import activation
@@ -65,7 +67,7 @@ def scalar(x: float) -> Any:
     ],
 )
 def test_callables_that_are_no_activations(function: Any, says: str) -> None:
-    with pytest.raises(kc.KcalcError, match=says):
+    with refused(says):
         elementwise(function, "f")
 
 
@@ -81,10 +83,10 @@ def test_numbers_one_at_a_time() -> None:
     )
     exact = elementwise(lambda x: np.array([sp.Rational(1, 2)] * x.size, dtype=object) + x, "f")
     np.testing.assert_array_equal(exact(np.array([1.0, 2.0])), [1.5, 2.5])
-    with pytest.raises(kc.KcalcError, match=r"'f' is a callable.*Symbol"):
+    with refused(r"'f' is a callable.*Symbol"):
         rule(X)
     nan = elementwise(lambda x: np.where(np.abs(x) > 50, np.nan, x), "f")
-    with pytest.raises(kc.KcalcError, match="no real value at x = 60"):
+    with refused("no real value at x = 60"):
         nan(np.array([1.0, 60.0]))
 
     def picky(x: float) -> float:
@@ -92,9 +94,9 @@ def test_numbers_one_at_a_time() -> None:
             raise RuntimeError("too far")
         return scalar(x)
 
-    with pytest.raises(kc.KcalcError, match=r"raised RuntimeError: too far \(at x = 9\)"):
+    with refused(r"raised RuntimeError: too far \(at x = 9\)"):
         Elementwise(picky, "f", "scalar")(np.array([1.0, 9.0]))
-    with pytest.raises(kc.KcalcError, match=r"raised RuntimeError: too far \(at x = 9\)"):
+    with refused(r"raised RuntimeError: too far \(at x = 9\)"):
         Elementwise(lambda x: np.array([picky(float(v)) for v in x]), "f", "array")(
             np.array([1.0, 9.0])
         )
@@ -117,7 +119,7 @@ def test_methods_are_known_by_their_object() -> None:
 
 
 def test_expressions_that_are_no_activations() -> None:
-    with pytest.raises(kc.KcalcError, match="scale = 0"):
+    with refused("scale = 0"):
         exponential_linear("e", 1, 0)
     # relu
     assert float(activation(sp.SingularityFunction(X, 0, 1)).second_moment(2.0)) == pytest.approx(
@@ -144,7 +146,7 @@ def test_widths_of_characters() -> None:
 
 def test_windows_of_two_extents() -> None:
     assert _pair(3, "p") == (3, 3) and _pair((2, 1), "p") == (2, 1)
-    with pytest.raises(kc.KcalcError, match=r"'p'.*\(1, 2, 3\)"):
+    with refused(r"'p'.*\(1, 2, 3\)"):
         _pair((1, 2, 3), "p")
 
 
@@ -188,7 +190,7 @@ def test_plots_that_have_nothing_to_draw() -> None:
         (lambda: singular_value_histograms({}), "no singular values"),
         (lambda: residual_spectrum({"a": None}, {"b": [1.0]}), "'b'.*the laws are a"),
     ):
-        with pytest.raises(kc.KcalcError, match=says):
+        with refused(says):
             call()
 
 
@@ -216,18 +218,16 @@ def test_many_weights_have_no_names_under_the_axis() -> None:
 
 def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     q = kc.q_map(A.vanilla(2, "tanh"))
-    with pytest.raises(
-        kc.KcalcError, match="fixed points are looked for between low < high, got 2.0 and 1.0"
-    ):
+    with refused("fixed points are looked for between low < high, got 2.0 and 1.0"):
         q.fixed_points(2.0, 1.0)
-    with pytest.raises(kc.KcalcError, match="Q maps are drawn between low < high, got 2 and 1"):
+    with refused("Q maps are drawn between low < high, got 2 and 1"):
         q_maps(q, low=2.0, high=1.0)
     grid = np.linspace(-1.0, 1.0, 41)
 
     def refuses(x: np.ndarray) -> np.ndarray:
         raise kc.KcalcError("nowhere")
 
-    with pytest.raises(kc.KcalcError, match="nowhere"):
+    with refused("nowhere"):
         finite_part(refuses, grid)
     with np.errstate(invalid="ignore", divide="ignore"):
         assert finite_part(lambda x: np.log(x - 0.5), grid).tolist() == grid[grid > 0.5].tolist()
@@ -272,23 +272,21 @@ def test_bounds_of_what_is_not_known_are_everything() -> None:
 def test_gaussian_integrals_that_cannot_be_certified() -> None:
     field = ball_field(20)
     for q in (arb(0), arb(-1), arb(0, 1)):
-        with pytest.raises(
-            kc.KcalcError, match="a q value is a mean square and must be certainly positive"
-        ):
+        with refused("a q value is a mean square and must be certainly positive"):
             line.moment(activation("tanh"), "mean", q, field)
-    with pytest.raises(kc.KcalcError, match="nothing certain can be said"):
+    with refused("nothing certain can be said"):
         line.clear_of([line.Break(arb(0), arb.pos_inf(), ())], 1e5)
     assert line.clear_of([line.Break(arb(4), arb(4.01), ())], 4.0) == 4.0625
 
 
 def test_profiles_say_where_they_are_known() -> None:
     relu = profile(activation("relu"), 0, 40.0, 20)
-    with pytest.raises(kc.KcalcError, match="relu is evaluated at a kink, or too close to one"):
+    with refused("relu is evaluated at a kink, or too close to one"):
         relu.piece_at(arb(0, 1e-30))
     tanh = profile(activation("tanh"), 0, 60.0, 20)
     tanh.check_reach(1.0)
     if tanh.slack:
-        with pytest.raises(kc.KcalcError, match="saturated for"):
+        with refused("saturated for"):
             tanh.check_reach(1e9)
 
 
@@ -305,7 +303,7 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
     flat = SimpleNamespace(nodes={"a": 1.0, "b": 1.01}, weights={"a": 1.0})
     low, high = gradient_trace(flat).get_ylim()
     assert low == pytest.approx(1.005 / 2, rel=1e-3) and high == pytest.approx(2.01, rel=1e-3)
-    with pytest.raises(kc.KcalcError, match="at two widths at least"):
+    with refused("at two widths at least"):
         errors_by_width(SimpleNamespace(widths=(32,)))
 
 
@@ -313,32 +311,23 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
 
 
 def test_geometric_initialisation_needs_numbers_and_weights() -> None:
-    with pytest.raises(kc.KcalcError, match=r"the network has symbols \(n\); give them numbers"):
+    with refused(r"the network has symbols \(n\); give them numbers"):
         kc.shape(
             kc.chain(L.Input(3), L.Affine(sp.Symbol("n")), L.Nonlinear("relu"), L.Affine(2)),
             method="geometric",
         )
-    with pytest.raises(
-        kc.KcalcError, match="no Affine layer, so there are no weights to initialise"
-    ):
+    with refused("no Affine layer, so there are no weights to initialise"):
         kc.shape(kc.chain(L.Input(3), L.Nonlinear("relu")), method="geometric")
 
 
 def test_training_and_curvature_of_networks_with_several_outputs() -> None:
-    net = kc.Network.from_steps(
-        [("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("b", L.Affine(4), ("x",))]
-    )
-    with pytest.raises(
-        kc.KcalcError, match="Hessian blocks need one input and one output, the network has 1 and 2"
-    ):
+    net = wired(("x", L.Input(3)), ("a", L.Affine(4), "x"), ("b", L.Affine(4), "x"))
+    with refused("Hessian blocks need one input and one output, the network has 1 and 2"):
         hessian_blocks(net)
-    with pytest.raises(
-        kc.KcalcError, match="training needs one input and one output, the network has 1 and 2"
-    ):
+    with refused("training needs one input and one output, the network has 1 and 2"):
         training_spectra(net, np.ones((2, 3)), np.array([0, 1]))
     image = kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(2))
-    with pytest.raises(
-        kc.KcalcError,
-        match="the output 'affine_2' has locations; end the network in Flatten or Pool",
+    with refused(
+        "the output 'affine_2' has locations; end the network in Flatten or Pool",
     ):
         hessian_blocks(image)

@@ -179,7 +179,9 @@ def _blocks(
     n1, n2 = (next(iter(x.values())).shape[0] for x in (first, second or first))
     shape = (n1, n2) if trace else (n1, n2, k, k)
     found = {node: np.zeros(shape) for nodes, _ in jacobian.leaves for node in nodes}
-    compiled = jax.jit(jacobian.rows)
+    compiled = jacobian.model._function(
+        ("rows of the Jacobian", jacobian.output), jacobian.plan, lambda: jax.jit(jacobian.rows)
+    )
 
     def rows(x: dict[Node, Array], at: slice, which: slice) -> list[Array]:
         given = {node: array[at] for node, array in x.items()}

@@ -12,6 +12,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 from thinning import mostly_slow
 
 from kcalc.activations import X, activation, aliases, celu, combine, leaky_relu, names
@@ -277,7 +278,7 @@ def test_names_aliases_and_case():
         "identity"
     )
     assert set(aliases().values()) <= set(names())
-    with pytest.raises(KcalcError, match="tanh"):
+    with refused("tanh"):
         activation("tahn")
     assert activation("tanh", name="mine").name == "mine"
 
@@ -340,20 +341,20 @@ def test_known_expressions_bring_their_closed_forms():
     ],
 )
 def test_refusals(spec, message):
-    with pytest.raises(KcalcError, match=message):
+    with refused(message):
         activation(spec)
 
 
 def test_kinks_given_must_be_all_the_kinks():
     assert activation(sp.Abs(Y - 1), kinks=[1]).kink_points == (1.0,)
-    with pytest.raises(KcalcError, match="not among its kinks"):
+    with refused("not among its kinks"):
         activation(sp.Abs(Y - 1), kinks=[0])
 
 
 def test_growth_is_refused_where_the_moment_diverges():
     phi = activation(sp.exp(Y**2 / 8))
     assert phi.second_moment(1) == pytest.approx(math.sqrt(2), rel=1e-13)
-    with pytest.raises(KcalcError, match="diverges"):
+    with refused("diverges"):
         phi.second_moment(2.5)
 
 
@@ -366,7 +367,7 @@ def test_bad_q_values(q):
 
 
 def test_bad_c_values_and_constants():
-    with pytest.raises(KcalcError, match="cosine"):
+    with refused("cosine"):
         activation("tanh").taylor(-0.1)
     with pytest.raises(KcalcError):
         leaky_relu(Y)

@@ -12,6 +12,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 from thinning import mostly_slow
 
 from kcalc.activations import activation, combine
@@ -113,13 +114,13 @@ def test_endless_kinks_are_found_where_inputs_reach():
     np.testing.assert_allclose(phi(x), np.maximum(np.sin(5 * x), 0), rtol=1e-12)
     dense = np.linspace(-128, 128, 40_001)
     np.testing.assert_allclose(phi(dense), np.maximum(np.sin(5 * dense), 0), rtol=1e-10, atol=1e-13)
-    with pytest.raises(KcalcError, match="never end"):
+    with refused("never end"):
         phi.q_map.ball(1)
     for beyond in (
         lambda: phi.second_moment(150.0),
         lambda: phi.transformed(2).second_moment(50.0),
     ):
-        with pytest.raises(KcalcError, match="128"):
+        with refused("128"):
             beyond()
 
 
@@ -150,7 +151,7 @@ def test_c_maps_of_endless_kinks():
     "expr", [sp.Max(sp.sin(30 * Y), 0), sp.Abs(sp.sin(Y**2)), sp.Abs(sp.cos(1000 * Y))]
 )
 def test_too_many_kinks_are_refused(expr):
-    with pytest.raises(KcalcError, match="at most 500"):
+    with refused("at most 500"):
         activation(expr)
 
 
@@ -208,7 +209,7 @@ def test_numeric_kinks_have_fifty_digits():
     ],
 )
 def test_expressions_refused(spec, message):
-    with pytest.raises(KcalcError, match=message):
+    with refused(message):
         activation(spec)
 
 
@@ -225,9 +226,9 @@ def test_hidden_corners_at_mesh_edges_are_noticed():
     for corner in (0, 2, -4, 16):
         with pytest.raises(KcalcError):
             activation(sp.Abs(Y - corner), kinks=[])
-    with pytest.raises(KcalcError, match="exists already"):
+    with refused("exists already"):
         activation("relu", kinks=[0])
-    with pytest.raises(KcalcError, match="name"):
+    with refused("name"):
         activation(sp.tanh(Y), name="")
 
 
@@ -288,14 +289,14 @@ def test_a_far_jump_leaves_no_nan():
 def test_a_declared_growth_bound_lets_integrals_be_certified():
     x = sp.Symbol("x", real=True)
     wild = sp.exp(x - sp.sqrt(1 + x**2))
-    with pytest.raises(KcalcError, match="growth"):
+    with refused("growth"):
         activation(wild).q_map.ball(1)
     bounded = activation(wild, growth=(1, 0, 0))
     assert float(bounded.q_map.ball(1, digits=16)) == pytest.approx(
         float(bounded.q_map(1.0)), rel=1e-12
     )
     for bad in ((1, 0), (1, 0, -1), (0, 0, 1), "abc", (1e-3, 0, 0), (1, 0, float("nan"))):
-        with pytest.raises(KcalcError, match="growth"):
+        with refused("growth"):
             activation(wild, growth=bad)
 
 
@@ -326,7 +327,7 @@ def test_a_kink_written_in_two_ways_is_one():
 
 
 def test_jumps_at_edges_of_the_mesh_are_noticed():
-    with pytest.raises(KcalcError, match="not smooth near x = 64: declare every point"):
+    with refused("not smooth near x = 64: declare every point"):
         activation(lambda x: np.where(x < 64, np.tanh(x), np.tanh(x) + 1))
 
 
@@ -341,7 +342,7 @@ def test_functions_of_torch_are_named_by_what_they_say():
     def relu(x):
         raise TypeError("relu(): argument 'input' must be Tensor, not numpy.ndarray")
 
-    with pytest.raises(KcalcError, match="a torch function does not take NumPy arrays"):
+    with refused("a torch function does not take NumPy arrays"):
         activation(relu)
 
 
@@ -367,12 +368,12 @@ def test_functions_of_one_number_in_jax():
 
 
 def test_names_of_the_catalogue_are_taken():
-    with pytest.raises(KcalcError, match="an activation called 'relu' is registered already"):
+    with refused("an activation called 'relu' is registered already"):
         register(activation(sp.tanh(Y) + 2 * Y, name="mine"), "relu", source="nobody")
-    with pytest.raises(KcalcError, match="unknown activation 'mine'"):
+    with refused("unknown activation 'mine'"):
         activation("mine")
 
 
 def test_callables_with_a_pole_between_the_probes_are_refused():
-    with pytest.raises(KcalcError, match=r"is infinite at x = |varies too fast|not smooth near"):
+    with refused(r"is infinite at x = |varies too fast|not smooth near"):
         activation(lambda x: np.where(np.abs(x - 1.7) < 0.01, np.inf, np.tanh(x)))

@@ -177,6 +177,7 @@ def wide(_: Any, layer: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_compilation")
 def test_drawn_networks_have_the_values_of_their_maps(every: int) -> None:
     model = kc.to_jax(vit(2, 512), weights="delta_gaussian")
     given = {

@@ -63,6 +63,7 @@ def net(width: int = 32, key_width: int = 4, base: float = 3.0) -> kc.Network:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_compilation")
 @pytest.mark.parametrize("base", [3.0, 10000.0])
 def test_autograd_at_width_1024(base: float) -> None:
     network, ids = net(1024, 16, base), np.array([[3, 7, 1, 20], [3, 9, 1, 30]])

@@ -6,10 +6,10 @@ import argparse
 
 import pytest
 from command_words import words
+from refusals import refused
 
 from kcalc.cli import moments
 from kcalc.cli.command import call, describe
-from kcalc.foundation.errors import KcalcError
 
 
 def run(*arguments):
@@ -86,7 +86,7 @@ def test_the_mean_square_of_the_input(capsys):
     ],
 )
 def test_bad_input(arguments, message):
-    with pytest.raises(KcalcError, match=message):
+    with refused(message):
         run(*arguments)
 
 

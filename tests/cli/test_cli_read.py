@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_words import words
+from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
@@ -67,17 +68,16 @@ def test_token_ids_of_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def residual() -> kc.Network:
-    steps = [
-        ("x", L.Input(4), ()),
-        ("a", L.Affine(4), ("x",)),
-        ("n", L.BatchNorm(), ("a",)),
-        ("f", L.Nonlinear("relu"), ("n",)),
-        ("b", L.Affine(4), ("f",)),
-        ("s", L.Sum(), ("a", "b")),
-        ("g", L.Nonlinear("relu"), ("s",)),
-        ("y", L.Affine(2), ("g",)),
-    ]
-    return kc.Network.from_steps(steps)
+    return wired(
+        ("x", L.Input(4)),
+        ("a", L.Affine(4), "x"),
+        ("n", L.BatchNorm(), "a"),
+        ("f", L.Nonlinear("relu"), "n"),
+        ("b", L.Affine(4), "f"),
+        ("s", L.Sum(), "a b"),
+        ("g", L.Nonlinear("relu"), "s"),
+        ("y", L.Affine(2), "g"),
+    )
 
 
 def test_read_prints_the_nodes_and_writes_the_network(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_words import words
+from refusals import refused
 
 import kcalc as kc
 from kcalc.calculi.scaling import scaling
@@ -133,7 +134,7 @@ def test_shape_prints_the_weights(capsys: pytest.CaptureFixture[str], tmp_path: 
     ],
 )
 def test_bad_input(arguments: str, words: str) -> None:
-    with pytest.raises(kc.KcalcError, match=words):
+    with refused(words):
         run(arguments)
 
 

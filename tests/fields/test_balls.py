@@ -16,6 +16,7 @@ import sympy as sp
 from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from kcalc.fields.balls import BallField, Enclosure, ball_field, working
 from kcalc.foundation.errors import KcalcError
@@ -70,9 +71,9 @@ def test_what_is_not_a_finite_real_number_is_refused(value):
 
 
 def test_balls_that_are_not_finite_are_refused():
-    with pytest.raises(KcalcError, match="not finite"):
+    with refused("not finite"):
         FIELD.number(arb(1) / 0)
-    with pytest.raises(KcalcError, match="not finite"):
+    with refused("not finite"):
         Enclosure.of(arb(1) / 0)
 
 
@@ -146,7 +147,7 @@ def test_fractions_contain_themselves():
 
 @pytest.mark.parametrize("digits", [4, 0, True, 2.5, "30", 1001])
 def test_absurd_digits_are_refused(digits):
-    with pytest.raises(KcalcError, match="digits"):
+    with refused("digits"):
         ball_field(digits)
 
 
@@ -242,7 +243,7 @@ def test_uncertain_gaps_at_the_ends_stay_inside_the_domain():
 
 @pytest.mark.parametrize(("function", "value"), [("sqrt", -1), ("asin", 1.5), ("acos", -2)])
 def test_arguments_outside_the_domain_are_refused(function, value):
-    with pytest.raises(KcalcError, match="domain"):
+    with refused("domain"):
         getattr(FIELD, function)(FIELD.number(value))
 
 
@@ -283,7 +284,7 @@ def test_enclosures_compare_with_text_fractions_and_each_other():
     wide, narrow = Enclosure.of(arb(0.5, 0.25)), Enclosure.of(arb(0.5, 0.125))
     assert wide.contains(narrow) and not narrow.contains(wide)
     assert wide.contains(Fraction(1, 3)) and wide.contains(mpmath.mpf(0.7)) and not wide.contains(2)
-    with pytest.raises(KcalcError, match="decimal"):
+    with refused("decimal"):
         wide.contains("a third")
 
 
@@ -322,7 +323,5 @@ def test_flint_version_has_what_is_used():
 
 def test_functions_without_a_ball_method_are_named():
     for expr in (sp.zeta(3), sp.besselj(0, sp.Integer(1)), sp.Function("f")(1)):
-        with pytest.raises(
-            KcalcError, match=f"{type(expr).__name__} is not known to the ball arithmetic"
-        ):
+        with refused(f"{type(expr).__name__} is not known to the ball arithmetic"):
             FIELD.number(expr)

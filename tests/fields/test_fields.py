@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
 from kcalc.fields.balls import ball_field
@@ -42,7 +43,7 @@ def test_what_is_not_a_finite_real_number_is_refused(field, value):
 
 @pytest.mark.parametrize("field", [NUMPY, mpmath_field(20)])
 def test_free_symbols_name_themselves_and_the_remedy(field):
-    with pytest.raises(KcalcError, match=r"free symbols \(w\).*\.subs\(\{w"):
+    with refused(r"free symbols \(w\).*\.subs\(\{w"):
         field.number(sp.Symbol("w") * 2)
 
 
@@ -136,9 +137,9 @@ def test_exponentials_less_one_of_tiny_numbers_keep_their_digits():
 @pytest.mark.parametrize("value", [mpmath.nan, mpmath.inf, -mpmath.inf])
 def test_numbers_of_mpmath_that_are_not_finite_are_refused(value):
     for field in (mpmath_field(30), ball_field(30), NUMPY, SYMPY):
-        with pytest.raises(KcalcError, match="not a finite real number"):
+        with refused("not a finite real number"):
             field.number(value)
-        with pytest.raises(KcalcError, match="not a finite real number"):
+        with refused("not a finite real number"):
             field.number(sp.Tuple(1, 2))
 
 

@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 from thinning import mostly_slow
 
 import kcalc as kc
@@ -217,18 +218,18 @@ def test_moments(name):
 
 def test_what_jax_cannot_do_is_said():
     tanh, gap = kc.activation("tanh"), jnp.asarray(0.3)
-    with pytest.raises(KcalcError, match="q1 must be a concrete number"):
+    with refused("q1 must be a concrete number"):
         jax.jit(lambda q: tanh.taylor(gap, q, None, 0, F)[0])(1.0)
-    with pytest.raises(KcalcError, match="q must be a concrete number"):
+    with refused("q must be a concrete number"):
         jax.grad(lambda q: tanh.second_moment(q, F))(1.0)
-    with pytest.raises(KcalcError, match="one q1 and one q2"):
+    with refused("one q1 and one q2"):
         tanh.taylor(gap, [1.0, 2.0], None, 0, F)
-    with pytest.raises(KcalcError, match="order 2 needs NumPy"):
+    with refused("order 2 needs NumPy"):
         tanh.taylor(gap, 1.0, None, 2, F)
     for phi in (tanh, kc.activation("relu")):
-        with pytest.raises(KcalcError, match="positive"):
+        with refused("positive"):
             phi.taylor(gap, -1.0, None, 0, F)
-        with pytest.raises(KcalcError, match="positive"):
+        with refused("positive"):
             phi.second_moment(jnp.asarray([1.0, 0.0]), F)
         assert np.array_equal(
             np.isnan(phi.taylor(jnp.asarray([-0.1, 2.1, np.nan, 2.0]), 1.0, None, 0, F)[0]),
@@ -321,12 +322,12 @@ def test_functions_of_callables_and_their_limits():
         assert np.asarray(jax_function(phi, n)(x)) == pytest.approx(
             np.asarray(jax_function(swish, n)(x)), rel=1e-13
         )
-    with pytest.raises(KcalcError, match="jax.numpy"):
+    with refused("jax.numpy"):
         jax_function(kc.activation(np.tanh, name="np.tanh"))
-    with pytest.raises(KcalcError, match="whole number"):
+    with refused("whole number"):
         jax_function(swish, -1)
-    with pytest.raises(KcalcError, match="real numbers"):
+    with refused("real numbers"):
         jax_function(swish)(jnp.asarray(1j))
     assert jax_function(swish)(jnp.arange(2)).dtype == jnp.float32
-    with pytest.raises(KcalcError, match="no JAX form"):
+    with refused("no JAX form"):
         jax_function(Activation("odd", sp.Si(X)))(jnp.ones(1))

@@ -7,6 +7,7 @@ import json
 import mpmath
 import numpy as np
 import pytest
+from refusals import refused
 
 import kcalc as kc
 from kcalc.fields.tables import Table, tabulate, tabulate_q
@@ -251,7 +252,7 @@ def test_rounding_beyond_one_is_clipped(tables):
     ],
 )
 def test_functions_that_cannot_be_tabulated_are_named(function, message):
-    with pytest.raises(KcalcError, match=message) as caught:
+    with refused(message) as caught:
         tabulate(function, name="odd one")
     assert "odd one" in str(caught.value)
 
@@ -312,9 +313,9 @@ def test_jax_says_nan_where_numpy_raises_and_refuses_second_derivatives(tables):
     assert np.array_equal(
         np.isnan(table(jnp.asarray([1.5, np.nan, -1.0, -1.1]))), [True, True, False, True]
     )
-    with pytest.raises(KcalcError, match="first derivative only"):
+    with refused("first derivative only"):
         jax.grad(jax.grad(table))(0.5 * jnp.ones(()))
-    with pytest.raises(KcalcError, match="int32"):
+    with refused("int32"):
         table(jnp.arange(2, dtype=jnp.int32))
     assert table(jnp.asarray(0.5, dtype=jnp.bfloat16)).dtype == jnp.bfloat16
 
@@ -345,13 +346,13 @@ def test_a_q_map_by_table_against_its_closed_form(name: str, truth, slope) -> No
 
 def test_refusals_of_q_tables() -> None:
     q_map = kc.activation("tanh").q_map
-    with pytest.raises(KcalcError, match=r"q = 30 is outside the table's range \[0.01, 20\]"):
+    with refused(r"q = 30 is outside the table's range \[0.01, 20\]"):
         q_map.table(0.01, 20)(30)
-    with pytest.raises(KcalcError, match="low < high, got 2 and 1"):
+    with refused("low < high, got 2 and 1"):
         q_map.table(2, 1)
-    with pytest.raises(KcalcError, match="tolerance"):
+    with refused("tolerance"):
         q_map.table(tolerance=0)
-    with pytest.raises(KcalcError, match="the Q map of half is 0.0 at q ="):
+    with refused("the Q map of half is 0.0 at q ="):
         tabulate_q(lambda q: np.where(q > 1, q, 0.0), 0.1, 10, name="half")
-    with pytest.raises(KcalcError, match="too rough"):
+    with refused("too rough"):
         tabulate_q(lambda q: np.where(q > 1.1, 2 * q, q), 0.1, 10)

@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 from gaussian_pieces import BENT, ELU, MIXED, STEPS, Given, Pieces, wave
+from refusals import refused
 
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations import quadrature
@@ -158,23 +159,23 @@ def test_landmarks_seed_the_mesh() -> None:
 
 
 def test_what_cannot_be_resolved_is_refused() -> None:
-    with pytest.raises(KcalcError, match="varies too fast"):
+    with refused("varies too fast"):
         mesh(wave(3e5, 0.0), 16.0)
     for step in (1.0, 1e-4):
         jump = given(lambda x, step=step: x + step * (x > 1 / 3), lambda x: 1 + zero(x))
-        with pytest.raises(KcalcError, match=r"not smooth near x = 0\.333333"):
+        with refused(r"not smooth near x = 0\.333333"):
             mesh(jump, 16.0)
     # where floats are far apart
-    with pytest.raises(KcalcError, match="not smooth near x = 300000"):
+    with refused("not smooth near x = 300000"):
         mesh(given(lambda x: x + 1e5 * (x > 3e5 + 1 / 3), lambda x: 1 + zero(x)), 2.0**19)
-    with pytest.raises(KcalcError, match=r"not smooth near x = -5\.2"):
+    with refused(r"not smooth near x = -5\.2"):
         mesh(
             given(
                 lambda x: 1 / (x + 5.2), lambda x: -1 / (x + 5.2) ** 2, lambda x: 2 / (x + 5.2) ** 3
             ),
             16.0,
         )
-    with pytest.raises(KcalcError, match=r"not smooth near x = 0\.3"):
+    with refused(r"not smooth near x = 0\.3"):
         mesh(given(lambda x: np.abs(x - 0.3), lambda x: np.sign(x - 0.3)), 16.0)
 
 
@@ -275,12 +276,12 @@ def test_divergence_is_refused() -> None:
     fast = given(lambda x: np.exp(x * x / 8))
     z_range(fast, 1.0)
     for q in (2.0, 1.99, 3.0):
-        with pytest.raises(KcalcError, match=f"diverges .* at q = {q:g}"):
+        with refused(f"diverges .* at q = {q:g}"):
             z_range(fast, q)
-    with pytest.raises(KcalcError, match="diverges"):
+    with refused("diverges"):
         z_range(Pieces("great", (), ((1e142,),)), 4.0)  # its square comes near to an overflow
     z_range(Pieces("smaller", (), ((1e140,),)), 4.0)
-    with pytest.raises(KcalcError, match="diverges"):
+    with refused("diverges"):
         # its peak is too near the end of what is looked at
         z_range(Pieces("steep", (), ((1.0,),), (7.0,)), 4.0)
     z_range(Pieces("less steep", (), ((1.0,),), (6.5,)), 4.0)
@@ -288,7 +289,7 @@ def test_divergence_is_refused() -> None:
         lambda x: np.exp(np.where(x > 0, x * x / 8, 0)),
         lambda x: np.exp(np.where(x < 0, x * x / 8, 0)),
     ):
-        with pytest.raises(KcalcError, match="diverges"):
+        with refused("diverges"):
             z_range(given(one_sided), 2.5)
 
 

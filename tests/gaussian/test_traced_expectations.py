@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.activations import activation
@@ -148,15 +149,13 @@ def test_what_has_no_traced_form(phi: str, constants: dict[str, Any], says: str)
 
 def shared(first: str, second: str) -> kc.Network:
     """V (first(g) + second(g)), g = W x: two activations of one Gaussian."""
-    return kc.Network.from_steps(
-        [
-            ("x", L.Input(3), ()),
-            ("W", L.Affine(sigma_w=1.2), ("x",)),
-            ("a", L.Nonlinear(first), ("W",)),
-            ("b", L.Nonlinear(second), ("W",)),
-            ("s", L.Sum((0.6, 0.8)), ("a", "b")),
-            ("V", L.Affine(), ("s",)),
-        ]
+    return wired(
+        ("x", L.Input(3)),
+        ("W", L.Affine(sigma_w=1.2), "x"),
+        ("a", L.Nonlinear(first), "W"),
+        ("b", L.Nonlinear(second), "W"),
+        ("s", L.Sum((0.6, 0.8)), "a b"),
+        ("V", L.Affine(), "s"),
     )
 
 

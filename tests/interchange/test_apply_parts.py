@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wiring import wired
 
 import kcalc as kc
 from kcalc.interchange.apply import apply_to
@@ -141,7 +142,7 @@ def test_parts_stand_where_they_were_read_and_the_rest_is_as_it_was(
     if not middle:
         parts += [
             kc.Network.from_steps(steps[:-1]),
-            kc.Network.from_steps([(steps[2][0], kc.layers.Input(6), ()), *steps[3:]]),
+            wired((steps[2][0], kc.layers.Input(6)), *steps[3:]),
         ]
     for part in parts:
         kept = apply_to(model, SimpleNamespace(network=part), *example, weights="keep")

@@ -13,6 +13,7 @@ import exported
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange.writers import WRITERS, Content, content_of
@@ -110,7 +111,7 @@ def test_values_of_unusual_forms_in_onnx() -> None:
     ],
 )
 def test_forms_without_code_are_refused(expr: Any, words: str) -> None:
-    with pytest.raises(kc.KcalcError, match=words):
+    with refused(words):
         WRITERS["numpy"].text(content(chain_of([expr])))
 
 

@@ -13,33 +13,16 @@ import pytest
 import kcalc as kc
 
 CONTENT = exported.everything()
-# the base is inside
-SHOWN = [shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None]
 NAMES = exported.module("jax")
 
 
-def wide(function: Any) -> Any:
-    def run(*values: Any) -> np.ndarray:
-        with jax.enable_x64(True):
-            return np.asarray(
-                function(*(jnp.asarray(v) if isinstance(v, np.ndarray) else v for v in values))
-            )
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "shaped",
-    [
-        pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0))
-        for i, s in enumerate(SHOWN)
-    ],
-)
+@pytest.mark.parametrize("shaped", exported.thinned())
 def test_values_and_gradients(shaped: Any) -> None:
     function = NAMES[shaped.name]
-    exported.check_values(shaped.activation, wide(function))
+    exported.check_values(shaped.activation, exported.in_double(function))
     exported.check_gradients(
-        shaped.activation, wide(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0])
+        shaped.activation,
+        exported.in_double(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0]),
     )
 
 
@@ -70,7 +53,9 @@ def test_initial_weights() -> None:
 
 
 def test_locations() -> None:
-    exported.check_locations(wide(NAMES["normalise_locations"]), shapes=((3, 4, 5, 6), (4, 9)))
+    exported.check_locations(
+        exported.in_double(NAMES["normalise_locations"]), shapes=((3, 4, 5, 6), (4, 9))
+    )
 
 
 def test_flax_layers() -> None:

@@ -18,36 +18,17 @@ import kcalc as kc
 
 keras = pytest.importorskip("keras")
 CONTENT = exported.everything()
-# the base is inside
-SHOWN = [shaped for shaped in CONTENT.activations if shaped.activation.transformation is not None]
 NAMES = exported.module("keras")
 
 
-def wide(function: Any) -> Any:
-    def run(*values: Any) -> np.ndarray:
-        with jax.enable_x64(True):
-            return np.asarray(
-                function(*(jnp.asarray(v) if isinstance(v, np.ndarray) else v for v in values))
-            )
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "shaped",
-    [
-        pytest.param(s, id=s.activation.name[:40], marks=[pytest.mark.slow] * (i % 6 != 0))
-        for i, s in enumerate(SHOWN)
-    ],
-)
+@pytest.mark.parametrize("shaped", exported.thinned())
 def test_values_and_gradients(shaped: Any) -> None:
     function = NAMES[shaped.name]
-    exported.check_values(shaped.activation, wide(function))
-    # the expressions are those that are differentiated in test_export_jax
-    if SHOWN.index(shaped) % 3 == 0:
-        exported.check_gradients(
-            shaped.activation, wide(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0])
-        )
+    exported.check_values(shaped.activation, exported.in_double(function))
+    exported.check_gradients(
+        shaped.activation,
+        exported.in_double(lambda v: jax.vjp(function, v)[1](jnp.ones_like(v))[0]),
+    )
 
 
 def test_initialisers() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import sympy as sp
+from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.interchange import network_from_dict, network_to_dict
@@ -34,17 +36,13 @@ NETWORKS = {
     ),
     "shaped": kc.shape(A.vanilla(4), "tanh").network,
     "kinked": kc.shape(A.vanilla(4), "relu").network,
-    "gated": kc.Network.from_steps(
-        [
-            ("x", L.Input(8), ()),
-            ("u", L.Affine(4), ("x",)),
-            ("v", L.Affine(4), ("x",)),
-            ("g", L.GatedUnit("swish"), ("u", "v")),
-        ]
+    "gated": wired(
+        ("x", L.Input(8)),
+        ("u", L.Affine(4), "x"),
+        ("v", L.Affine(4), "x"),
+        ("g", L.GatedUnit("swish"), "u v"),
     ),
-    "twice": kc.Network.from_steps(
-        [(0, L.Input(), ()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))]
-    ),
+    "twice": wired((0, L.Input()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))),
     "all layers": kc.chain(
         L.Input(3, (8, 8)),
         L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False),
@@ -193,7 +191,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_hostile_documents_are_refused(name: str) -> None:
     change, message = BAD[name]
-    with pytest.raises(kc.KcalcError, match=message):
+    with refused(message):
         network_from_dict(hostile(change))
 
 
@@ -216,7 +214,7 @@ def test_hostile_documents_are_refused(name: str) -> None:
 def test_broken_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "net.json"
     file.write_bytes(content)
-    with pytest.raises(kc.KcalcError, match=message):
+    with refused(message):
         kc.load_json(file)
 
 
@@ -247,17 +245,17 @@ def test_transformed_polynomials_come_back_as_they_were(name: str) -> None:
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     net = A.vanilla(1).relabelled(lambda n: (n, 1))
-    with pytest.raises(kc.KcalcError, match="relabel"):
+    with refused("relabel"):
         kc.save_json(net, tmp_path / "net.json")
-    with pytest.raises(kc.KcalcError, match="its folder does not exist"):
+    with refused("its folder does not exist"):
         kc.save_json(A.vanilla(1), tmp_path / "missing" / "net.json")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_file_names_it(tmp_path: Path) -> None:
-    with pytest.raises(kc.KcalcError, match=r"absent\.json"):
+    with refused(r"absent\.json"):
         kc.load_json(tmp_path / "absent.json")
-    with pytest.raises(kc.KcalcError, match="cannot read"):
+    with refused("cannot read"):
         kc.load_json(tmp_path)
 
 
@@ -281,15 +279,13 @@ def test_a_registered_name_belongs_to_its_function() -> None:
         }
 
     for name in ("tanh", "Tanh", "silu"):
-        with pytest.raises(
-            kc.KcalcError, match=rf"node 'act', activation: '{name}' is the name of .*rename it"
-        ):
+        with refused(rf"node 'act', activation: '{name}' is the name of .*rename it"):
             network_from_dict(document(sp.sin(x), name))
     again = network_from_dict(document((sp.exp(x) - sp.exp(-x)) / (sp.exp(x) + sp.exp(-x)), "tanh"))
     assert again.layer("act").activation.name == "tanh"  # type: ignore[attr-defined]
     assert network_from_dict(document(sp.sin(x), "mine")).layer("act").activation.name == "mine"  # type: ignore[attr-defined]
     wrong = kc.chain(kc.layers.Input(), kc.layers.Nonlinear(kc.activation(sp.sin(x), name="tanh")))
-    with pytest.raises(kc.KcalcError, match="rename it"):
+    with refused("rename it"):
         network_to_dict(wrong)
 
 
@@ -299,12 +295,12 @@ def test_text_of_networks_is_utf8(tmp_path: Path) -> None:
     assert "\\ud83d" in file.read_text()
     assert kc.load_json(file).inputs == ("Größe 🙂",)
     file.write_text(file.read_text().replace("\\ude42", ""))
-    with pytest.raises(kc.KcalcError, match=r"^node label 'Größe \\ud83d' holds '\\ud83d'"):
+    with refused(r"^node label 'Größe \\ud83d' holds '\\ud83d'"):
         kc.load_json(file)
-    with pytest.raises(kc.KcalcError, match="the activation's name"):
+    with refused("the activation's name"):
         kc.activation("tanh", name="\udc00")
 
 
 def test_a_key_given_twice_is_refused() -> None:
-    with pytest.raises(kc.KcalcError, match="the key 'name' twice"):
+    with refused("the key 'name' twice"):
         parse_json('{"a": {"name": 1, "name": 2}}', "text")

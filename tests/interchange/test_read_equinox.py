@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import wide_models
+from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange.read import read
@@ -159,9 +161,9 @@ def test_shared_layers_and_errors():
 
     r = read(Tied(eqx.nn.Linear(4, 4, key=jax.random.key(0))), jnp.ones(4))
     assert any("shared" in str(note) or "same" in str(note) for note in r.notes)
-    with pytest.raises(kc.KcalcError, match="cannot be traced"):
+    with refused("cannot be traced"):
         read(CNN(jax.random.key(0)), jnp.ones((2, 3, 8, 8)))
-    with pytest.raises(kc.KcalcError, match="example"):
+    with refused("example"):
         read(CNN(jax.random.key(0)))
 
 
@@ -206,11 +208,9 @@ def test_an_axis_too_much_or_too_few_is_named():
         (mlp, (5, 9), "cannot be traced with these inputs: TypeError[^;]*$"),
         (mlp, (5, -1), "positive"),
     ):
-        with pytest.raises(kc.KcalcError, match=words):
+        with refused(words):
             read(model, given)
-    with pytest.raises(
-        kc.KcalcError, match=r"one example as an array, x\[0\], or a shape with the examples first"
-    ):
+    with refused(r"one example as an array, x\[0\], or a shape with the examples first"):
         read(mlp)
 
 
@@ -220,9 +220,8 @@ def test_predicted_q_and_c_values_of_wide_layers(every: int):
 
     20 models of width 1024 (512 where --every thins).
     """
-    width, c0 = 1024 if every == 1 else 512, 0.5
-    u = np.zeros((2, width), np.float32)
-    u[0, ::2], u[1, ::2], u[1, 1::2] = np.sqrt(2), c0 * np.sqrt(2), np.sqrt(2 * (1 - c0**2))
+    u = wide_models.inputs(every)
+    width = u.shape[1]
 
     def model(seed):
         return eqx.nn.MLP(width, width, width, 2, activation=jnp.tanh, key=jax.random.key(seed))
@@ -232,12 +231,4 @@ def test_predicted_q_and_c_values_of_wide_layers(every: int):
     network = network.map_layers(
         lambda _, layer: kl.Affine(layer.features, **own) if isinstance(layer, kl.Affine) else layer
     )
-    ys = np.stack([np.asarray(jax.vmap(model(seed))(u), float) for seed in range(1, 21)])
-    q = (ys[:, 0] ** 2).mean(-1)
-    c = (
-        (ys[:, 0] * ys[:, 1]).sum(-1)
-        / np.linalg.norm(ys[:, 0], axis=-1)
-        / np.linalg.norm(ys[:, 1], axis=-1)
-    )
-    for found, wanted in ((q, float(kc.q_map(network)(1.0))), (c, float(kc.c_map(network)(c0)))):
-        assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(20)
+    wide_models.check_maps(network, [jax.vmap(model(seed))(u) for seed in range(1, 21)])

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sympy as sp
+import wide_models
 from jax import lax
 
 import kcalc as kc
@@ -497,7 +498,8 @@ def test_predicted_q_and_c_values_of_wide_functions(name, every: int):
 
     30 draws of width 1024 (512 where --every thins).
     """
-    width, depth, draws, c0 = 1024 if every == 1 else 512, 3, 30, 0.5
+    u, depth = wide_models.inputs(every), 3
+    width = u.shape[1]
     phi = ACTIVATIONS[name]
 
     def drawn(key):
@@ -515,8 +517,6 @@ def test_predicted_q_and_c_values_of_wide_functions(name, every: int):
             x = phi(x @ layer["w"] + layer["b"])
         return x
 
-    u = np.zeros((2, width), np.float32)
-    u[0, ::2], u[1, ::2], u[1, 1::2] = np.sqrt(2), c0 * np.sqrt(2), np.sqrt(2 * (1 - c0**2))
     network = read(model, drawn(jax.random.key(0)), jnp.asarray(u), sigmas=False).network
     known = network.map_layers(
         lambda _, layer: (
@@ -525,13 +525,4 @@ def test_predicted_q_and_c_values_of_wide_functions(name, every: int):
             else layer
         )
     )
-    ys = jnp.stack([model(drawn(jax.random.key(k)), u) for k in range(1, draws + 1)])
-    q = np.asarray(jnp.mean(ys[:, 0] ** 2, -1), float)
-    c = np.asarray(
-        jnp.sum(ys[:, 0] * ys[:, 1], -1)
-        / jnp.linalg.norm(ys[:, 0], axis=-1)
-        / jnp.linalg.norm(ys[:, 1], axis=-1),
-        float,
-    )
-    for found, wanted in ((q, float(kc.q_map(known)(1.0))), (c, float(kc.c_map(known)(c0)))):
-        assert abs(found.mean() - wanted) < 5 * found.std(ddof=1) / np.sqrt(draws)
+    wide_models.check_maps(known, [model(drawn(jax.random.key(k)), u) for k in range(1, 31)])

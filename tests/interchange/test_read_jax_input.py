@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 from test_read_jax import architecture, dense, layers_of
 
-import kcalc as kc
 from kcalc.interchange.jax_model import trace_jax, trace_model
 from kcalc.interchange.read import read
 from kcalc.network import layers as kl
@@ -86,9 +86,8 @@ def test_a_tuple_beside_an_array_is_a_setting():
         "Affine",
         "Nonlinear",
     ]
-    with pytest.raises(
-        kc.KcalcError,
-        match=r"\(2, 4\) stays as it is beside an array: give arrays for all inputs, or shapes for "
+    with refused(
+        r"\(2, 4\) stays as it is beside an array: give arrays for all inputs, or shapes for "
         r"all",
     ):
         read(lambda p, a, b: a @ p["w"] + b, {"w": jnp.ones((3, 4))}, jnp.ones((2, 3)), (2, 4))
@@ -124,7 +123,7 @@ def test_a_tuple_beside_an_array_is_a_setting():
     ],
 )
 def test_errors(call, words):
-    with pytest.raises(kc.KcalcError, match=words):
+    with refused(words):
         call()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_graphs import model, node, weights
+from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange.onnx_model import Limits, trace_onnx
@@ -124,7 +125,7 @@ BAD: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_models_that_cannot_be_read_say_why(name: str) -> None:
     make, words = BAD[name]
-    with pytest.raises(kc.KcalcError, match=words):
+    with refused(words):
         trace_onnx(make())
 
 
@@ -142,9 +143,9 @@ def test_shapes_and_examples_close_open_sizes(tmp_path: Path) -> None:
         ({"x": (1, 4, 8, 9)}, "got an example"),
         ({"x": (1, 3, 0, 9)}, "positive"),
     ):
-        with pytest.raises(kc.KcalcError, match=words):
+        with refused(words):
             read(tmp_path / "m.onnx", shapes=shapes)
-    with pytest.raises(kc.KcalcError, match="got 2 examples"):
+    with refused("got 2 examples"):
         read(tmp_path / "m.onnx", (1, 3, 8, 9), (1, 3, 8, 9))
 
 
@@ -195,27 +196,27 @@ def test_external_data_outside_of_the_folder_is_never_opened(
     file = external(tmp_path, location, **entries)
     os.symlink(tmp_path / "secret.bin", tmp_path / "model" / "link.bin")
     os.mkfifo(tmp_path / "model" / "pipe")
-    with pytest.raises(kc.KcalcError, match=words):
+    with refused(words):
         trace_onnx(file)
 
 
 def test_files_are_bounded_before_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(relu().SerializeToString())
-    with pytest.raises(kc.KcalcError, match="more than the limit"):
+    with refused("more than the limit"):
         trace_onnx(file, limits=Limits(file_bytes=10))
-    with pytest.raises(kc.KcalcError, match="more than 1 nodes"):
+    with refused("more than 1 nodes"):
         trace_onnx(
             model([node("Relu", "x", "a"), node("Relu", "a", "y")], {"x": ["N", 3]}, ["y"]),
             limits=Limits(nodes=1),
         )
     file.write_bytes(file.read_bytes()[:-7])
-    with pytest.raises(kc.KcalcError, match="cut short"):
+    with refused("cut short"):
         trace_onnx(file)
     os.mkfifo(tmp_path / "pipe.onnx")
-    with pytest.raises(kc.KcalcError, match="not an ordinary file"):
+    with refused("not an ordinary file"):
         trace_onnx(tmp_path / "pipe.onnx")
-    with pytest.raises(kc.KcalcError, match="expected the path"):
+    with refused("expected the path"):
         trace_onnx(3)
 
 
@@ -235,7 +236,7 @@ def test_functions_that_multiply_without_bound_are_stopped() -> None:
         functions=functions,
         domains=["own"],
     )
-    with pytest.raises(kc.KcalcError, match="unfold into far more"):
+    with refused("unfold into far more"):
         trace_onnx(proto)
     loop = helper.make_function(
         "own", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="own")], imports
@@ -247,5 +248,5 @@ def test_functions_that_multiply_without_bound_are_stopped() -> None:
         functions=[loop],
         domains=["own"],
     )
-    with pytest.raises(kc.KcalcError, match="nested more than"):
+    with refused("nested more than"):
         trace_onnx(proto)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 from tape import RNG, Tape, layers_of, relu, sigmoid
 
 import kcalc as kc
@@ -173,7 +174,7 @@ def test_other_combinations_are_not_guessed():
     (opaque,) = [layer for layer in layers_of(reading) if isinstance(layer, L.Opaque)]
     assert opaque.name == "maximum" and reading.fidelity.level == "not read"
     assert [len(part) for part in reading.parts] == [3, 2]
-    with pytest.raises(KcalcError, match="maximum"):
+    with refused("maximum"):
         kc.c_map(reading.network)
     assert kc.q_map(reading.parts[1])(2.0) == pytest.approx(2.0)
 
@@ -433,15 +434,15 @@ def test_a_softmax_at_the_output_is_left_out():
 
 def test_what_no_network_is():
     tape = Tape(2, 10)
-    with pytest.raises(KcalcError, match="no layers"):
+    with refused("no layers"):
         tape.read("x")
-    with pytest.raises(KcalcError, match="depends on no input"):
+    with refused("depends on no input"):
         tape.read(tape.held([1.0]))
-    with pytest.raises(KcalcError, match="reads no input"):
+    with refused("reads no input"):
         Trace("test", (Held(name="h", shape=(1,), value=np.ones(1)),), ("h",))
-    with pytest.raises(KcalcError, match="two operations"):
+    with refused("two operations"):
         Trace("test", (Entry(name="x", shape=(1,)), Entry(name="x", shape=(1,))), ("x",))
-    with pytest.raises(KcalcError, match="does not come before"):
+    with refused("does not come before"):
         Trace(
             "test",
             (Entry(name="x", shape=(1,)), Drop(name="d", shape=(1,), reads=("y",), rate=0.1)),
@@ -449,11 +450,11 @@ def test_what_no_network_is():
         )
     broken = Tape(2, 5)
     name = broken.dense("x", 3, bias=np.array([np.nan, 1, 1]))
-    with pytest.raises(KcalcError, match="nan"):
+    with refused("nan"):
         broken.read(name, sigmas=True)
-    with pytest.raises(KcalcError, match="no reader"):
+    with refused("no reader"):
         kc.read(3.5)
-    with pytest.raises(KcalcError, match=r"\.onnx"):
+    with refused(r"\.onnx"):
         kc.read("model.h5")
 
 

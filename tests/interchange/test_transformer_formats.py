@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 from transformer_formats import (
     FORMATS,
     HEAD,
@@ -312,9 +313,9 @@ def test_ids_are_given_as_whole_numbers() -> None:
     assert kc.read(lambda p, ids: p["tok"][ids // 2] @ p["q"], W, IDS).network.nodes_of(
         L.Opaque, L.Nonlinear
     )
-    with pytest.raises(kc.KcalcError, match="give an array of whole numbers"):
+    with refused("give an array of whole numbers"):
         kc.read(model, W, (2, T))
-    with pytest.raises(kc.KcalcError, match="give an array of whole numbers"):
+    with refused("give an array of whole numbers"):
         kc.read(equinox_gpt(W), (2, T))
 
 

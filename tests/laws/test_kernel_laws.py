@@ -14,7 +14,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 import mpmath
-import networkx as nx
 import numpy as np
 import pytest
 import sympy as sp
@@ -22,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from thinning import mostly_slow
 
 import kcalc as kc
-from laws.random_networks import ALL, CLOSED, Recipe, networks
+from laws.random_networks import ALL, CLOSED, Recipe, networks, shuffled
 
 L = kc.layers
 mp = mpmath.mp.clone()
@@ -352,17 +351,7 @@ def test_the_map_of_a_chain_iterates_the_local_map(activation, depth):
 @law(60)
 @given(net=networks(WILD), rng=st.randoms(use_true_random=False), c=cosines)
 def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c):
-    nodes = list(net)
-    rng.shuffle(nodes)
-    names = {node: f"other-{i}" for i, node in enumerate(nodes)}
-    graph = nx.DiGraph()
-    for node in nodes:
-        graph.add_node(names[node], layer=net.layer(node))
-    edges = list(net.graph.edges(data="slot"))
-    rng.shuffle(edges)
-    for parent, child, slot in edges:
-        graph.add_edge(names[parent], names[child], slot=slot)
-    other = kc.Network(graph)
+    names, other = shuffled(net, rng)
     assert other.isomorphic(net)
     for q1, q2 in ((1, None), (1.5, None)):
         changed = kc.node_values(other, c, q1, q2)

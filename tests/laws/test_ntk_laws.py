@@ -11,7 +11,6 @@ from typing import Any
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +18,7 @@ from monte_carlo import input_pair
 from thinning import mostly_slow
 
 import kcalc as kc
-from laws.random_networks import ALL, CLOSED, Recipe, networks, seeded
+from laws.random_networks import ALL, CLOSED, Recipe, networks, seeded, shuffled
 from laws.test_kernel_laws import Feature, by_output, cosines, law, mixed, mp, number, qs, step
 
 L = kc.layers
@@ -134,15 +133,7 @@ def test_the_chain_formula(first, second, c, q):
 @law(25)
 @given(net=networks(WILD), rng=st.randoms(use_true_random=False), c=cosines, q=qs)
 def test_labels_and_insertion_order_change_nothing(net, rng: random.Random, c, q):
-    nodes = list(net)
-    rng.shuffle(nodes)
-    names = {node: f"other-{i}" for i, node in enumerate(nodes)}
-    graph = nx.DiGraph()
-    for node in nodes:
-        graph.add_node(names[node], layer=net.layer(node))
-    for parent, child, slot in net.graph.edges(data="slot"):
-        graph.add_edge(names[parent], names[child], slot=slot)
-    other = kc.Network(graph)
+    names, other = shuffled(net, rng)
     changed = kernels(other, c, q, 1.5)
     for node, value in kernels(net, c, q, 1.5).items():
         assert value == pytest.approx(changed[names[node]], rel=1e-13, abs=1e-15)

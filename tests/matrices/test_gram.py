@@ -8,6 +8,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
+from refusals import refused
 
 import kcalc as kc
 from kcalc.calculi.homogeneity import degrees, is_odd
@@ -328,7 +329,7 @@ BAD = [
 
 @pytest.mark.parametrize(("data", "message"), BAD, ids=[m for _, m in BAD])
 def test_bad_data(data: object, message: str) -> None:
-    with pytest.raises(kc.KcalcError, match=message):
+    with refused(message):
         kc.ntk(RELU).matrix(data)
 
 
@@ -359,7 +360,7 @@ def test_bad_options() -> None:
         ),
     ]
     for call, message in cases:
-        with pytest.raises(kc.KcalcError, match=message):
+        with refused(message):
             call()
 
 

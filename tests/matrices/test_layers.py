@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy as sp
+from refusals import refused
 
 import kcalc as kc
 from kcalc.calculi.kernel_matrix import LayeredPairs
@@ -102,7 +103,7 @@ def test_many_devices_and_stopped_runs(tmp_path: Path) -> None:
     same(theta.matrix(data, mesh=mesh, block_rows=16))
     for _ in range(2):
         same(theta.matrix(data, out=tmp_path / "k.npy", block_rows=16))
-    with pytest.raises(kc.KcalcError, match="another run"):
+    with refused("another run"):
         theta.matrix(2 * data, out=tmp_path / "k.npy", block_rows=16)
 
 
@@ -111,7 +112,7 @@ def test_rows_that_cannot_be_used() -> None:
     for entry, says in ((0.0, "row 7 of X is zero"), (np.nan, r"X\[7, 0\] is nan")):
         bad = data.copy()
         bad[7] = entry
-        with pytest.raises(kc.KcalcError, match=says):
+        with refused(says):
             theta.matrix(bad)
 
 

@@ -10,6 +10,7 @@ import networkx as nx
 import pytest
 import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 
@@ -305,9 +306,7 @@ def test_features_follow_the_layers() -> None:
             [*((n, net.layer(n), net.parents(n)) for n in "xao"), ("s", L.Sum(), ("a", "o"))]
         )
     with refused("says 5 channels"):
-        kc.Network.from_steps(
-            [("x", L.Input(3), ()), ("a", L.Affine(4), ("x",)), ("c", L.Concat((5, 4)), ("a", "a"))]
-        )
+        wired(("x", L.Input(3)), ("a", L.Affine(4), "x"), ("c", L.Concat((5, 4)), "a a"))
 
 
 @pytest.mark.parametrize(
@@ -378,7 +377,7 @@ def test_a_slot_of_none_is_that_of_the_only_input():
 
 def test_a_node_is_not_called_none_and_a_network_has_an_input():
     with pytest.raises(kc.GraphError, match="a node cannot be called None"):
-        kc.Network.from_steps([(None, L.Input(), ()), ("a", L.Affine(), (None,))])
+        wired((None, L.Input()), ("a", L.Affine(), (None,)))
     with pytest.raises(kc.GraphError, match="the graph has a cycle, 'a' -> 'b' -> 'a'"):
         kc.Network.from_steps([("a", L.Affine(), ("b",)), ("b", L.Affine(), ("a",))])
 
@@ -430,9 +429,7 @@ def test_pooling_between_an_activation_and_its_shortcut_moves_before_it():
 
 
 def test_pieces_of_several_outputs_are_not_put_into_chains():
-    piece = kc.Network.from_steps(
-        [("x", L.Input(), ()), ("a", L.Affine(), ("x",)), ("b", L.Affine(), ("x",))]
-    )
+    piece = wired(("x", L.Input()), ("a", L.Affine(), "x"), ("b", L.Affine(), "x"))
     with pytest.raises(
         kc.GraphError, match="a piece has one input and one output, this has 1 and 2"
     ):

@@ -10,6 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import sympy as sp
+from wiring import wired
 
 import kcalc as kc
 from kcalc import KcalcError, Network, chain, plotting, residual
@@ -25,35 +26,33 @@ pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 
 
 def two_by_two() -> Network:
-    steps = [
-        ("x", L.Input(8), ()),
-        ("y", L.Input(8), ()),
-        ("ax", L.Affine(16), ("x",)),
-        ("ay", L.Affine(16), ("y",)),
-        ("s", L.Sum((0.6, 0.8)), ("ax", "ay")),
-        ("phi", L.Nonlinear("tanh"), ("s",)),
-        ("u", L.Affine(3), ("phi",)),
-        ("v", L.Affine(5), ("phi",)),
-    ]
-    return Network.from_steps(steps)
+    return wired(
+        ("x", L.Input(8)),
+        ("y", L.Input(8)),
+        ("ax", L.Affine(16), "x"),
+        ("ay", L.Affine(16), "y"),
+        ("s", L.Sum((0.6, 0.8)), "ax ay"),
+        ("phi", L.Nonlinear("tanh"), "s"),
+        ("u", L.Affine(3), "phi"),
+        ("v", L.Affine(5), "phi"),
+    )
 
 
 def inception() -> Network:
-    steps = [
-        ("x", L.Input(3, (32, 32)), ()),
-        ("stem", L.Affine(64, kernel=3), ("x",)),
-        ("phi", L.Nonlinear("relu"), ("stem",)),
-        ("a", L.Affine(32), ("phi",)),
-        ("b1", L.Affine(16), ("phi",)),
-        ("bp", L.Nonlinear("relu"), ("b1",)),
-        ("b2", L.Affine(32, kernel=3), ("bp",)),
-        ("c1", L.Affine(16), ("phi",)),
-        ("cp", L.Nonlinear("relu"), ("c1",)),
-        ("c2", L.Affine(32, kernel=5), ("cp",)),
-        ("cat", L.Concat(), ("a", "b2", "c2")),
-        ("out", L.Affine(10), ("cat",)),
-    ]
-    return Network.from_steps(steps)
+    return wired(
+        ("x", L.Input(3, (32, 32))),
+        ("stem", L.Affine(64, kernel=3), "x"),
+        ("phi", L.Nonlinear("relu"), "stem"),
+        ("a", L.Affine(32), "phi"),
+        ("b1", L.Affine(16), "phi"),
+        ("bp", L.Nonlinear("relu"), "b1"),
+        ("b2", L.Affine(32, kernel=3), "bp"),
+        ("c1", L.Affine(16), "phi"),
+        ("cp", L.Nonlinear("relu"), "c1"),
+        ("c2", L.Affine(32, kernel=5), "cp"),
+        ("cat", L.Concat(), "a b2 c2"),
+        ("out", L.Affine(10), "cat"),
+    )
 
 
 def dense(layers: int) -> Network:

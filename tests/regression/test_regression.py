@@ -15,6 +15,7 @@ from refusals import refused
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
+from wiring import wired
 
 import kcalc as kc
 from kcalc.matrices.spectrum import condition_number, spectrum
@@ -253,14 +254,12 @@ def test_bad_new_inputs(data: Any) -> None:
 
 
 def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
-    net = kc.Network.from_steps(
-        [
-            ("x", L.Input(), ()),
-            ("a", L.Affine(), ("x",)),
-            ("phi", L.Nonlinear("relu"), ("a",)),
-            ("b", L.Affine(), ("phi",)),
-            ("c", L.Affine(), ("phi",)),
-        ]
+    net = wired(
+        ("x", L.Input()),
+        ("a", L.Affine(), "x"),
+        ("phi", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(), "phi"),
+        ("c", L.Affine(), "phi"),
     )
     for kernel in (kc.ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
         with refused(r"outputs?.*\(?b, c"):

@@ -20,6 +20,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import sympy as sp
+from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
@@ -238,13 +239,16 @@ def test_repr_and_saving(vanilla: tuple[Any, Reader], tmp_path: Path) -> None:
 
 
 def test_hostile_names_are_harmless() -> None:
-    steps = [
-        (HOSTILE, L.Input(), ()),
-        ("w", L.Affine(), (HOSTILE,)),
-        ("f" + HOSTILE, L.Nonlinear(kc.activation("tanh")), ("w",)),
-        ("o", L.Affine(), ("f" + HOSTILE,)),
-    ]
-    found, reader = page_of(kc.Network.from_steps(steps), name=HOSTILE, title=HOSTILE)
+    found, reader = page_of(
+        wired(
+            (HOSTILE, L.Input()),
+            ("w", L.Affine(), (HOSTILE,)),
+            ("f" + HOSTILE, L.Nonlinear(kc.activation("tanh")), "w"),
+            ("o", L.Affine(), ("f" + HOSTILE,)),
+        ),
+        name=HOSTILE,
+        title=HOSTILE,
+    )
     assert "img" not in reader.tags and not [
         name for name, _ in reader.attributes if name.startswith("on")
     ]
@@ -266,15 +270,14 @@ def test_escaping() -> None:
 
 
 def two_heads() -> kc.Network:
-    steps = [
-        ("x", L.Input(), ()),
-        ("w", L.Affine(), ("x",)),
-        ("f", L.Nonlinear(kc.activation("relu")), ("w",)),
-        ("a", L.Affine(), ("f",)),
-        ("g", L.Nonlinear(kc.activation("tanh")), ("w",)),
-        ("b", L.Affine(), ("g",)),
-    ]
-    return kc.Network.from_steps(steps)
+    return wired(
+        ("x", L.Input()),
+        ("w", L.Affine(), "x"),
+        ("f", L.Nonlinear(kc.activation("relu")), "w"),
+        ("a", L.Affine(), "f"),
+        ("g", L.Nonlinear(kc.activation("tanh")), "w"),
+        ("b", L.Affine(), "g"),
+    )
 
 
 def opaque() -> kc.Network:

@@ -16,9 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
+from test_report import two_heads
+from wiring import wired
 
 import kcalc as kc
 
@@ -50,19 +51,15 @@ def nested(depth: int, weight: float, phi: str) -> kc.Network:
 
 def two_inputs(phi: str = "tanh") -> kc.Network:
     """Two inputs of their own weights, added, with a hostile node name behind."""
-    g = nx.DiGraph()
-    for name in ("x", "y"):
-        g.add_node(name, layer=L.Input())
-        g.add_node(f"w{name}", layer=L.Affine(sigma_w=1.2))
-        g.add_edge(name, f"w{name}")
-    g.add_node("sum", layer=L.Sum((0.6, 0.8)))
-    g.add_edge("wx", "sum", slot=0)
-    g.add_edge("wy", "sum", slot=1)
-    g.add_node(HOSTILE, layer=L.Nonlinear(kc.activation(phi)))
-    g.add_node("out", layer=L.Affine())
-    g.add_edge("sum", HOSTILE)
-    g.add_edge(HOSTILE, "out")
-    return kc.Network(g)
+    return wired(
+        ("x", L.Input()),
+        ("wx", L.Affine(sigma_w=1.2), "x"),
+        ("y", L.Input()),
+        ("wy", L.Affine(sigma_w=1.2), "y"),
+        ("sum", L.Sum((0.6, 0.8)), "wx wy"),
+        (HOSTILE, L.Nonlinear(kc.activation(phi)), "sum"),
+        ("out", L.Affine(), (HOSTILE,)),
+    )
 
 
 NETWORKS: dict[str, Callable[[], kc.Network]] = {
@@ -72,19 +69,6 @@ NETWORKS: dict[str, Callable[[], kc.Network]] = {
     "densenet": lambda: A.densenet(5, activation="tanh"),
     "two": two_inputs,
 }
-
-
-def two_heads() -> kc.Network:
-    """Two outputs of different activations."""
-    steps = [
-        ("x", L.Input(), ()),
-        ("w", L.Affine(), ("x",)),
-        ("f", L.Nonlinear(kc.activation("relu")), ("w",)),
-        ("a", L.Affine(), ("f",)),
-        ("g", L.Nonlinear(kc.activation("tanh")), ("w",)),
-        ("b", L.Affine(), ("g",)),
-    ]
-    return kc.Network.from_steps(steps)
 
 
 SPECIAL: dict[str, tuple[Callable[[], kc.Network], dict[str, Any]]] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.gradients import table_texts
@@ -116,16 +117,14 @@ def test_without_tokens_a_page_chooses_their_number(network: kc.Network, chosen:
 
 
 def test_blocks_that_can_be_stacked_have_the_fixed_points_of_their_token_map() -> None:
-    block = kc.Network.from_steps(
-        [
-            ("x", L.Input(), ()),
-            ("queries", L.Affine(), ("x",)),
-            ("keys", L.Affine(), ("x",)),
-            ("values", L.Affine(), ("x",)),
-            ("attention", L.Attend(), ("queries", "keys", "values")),
-            ("output", L.Affine(), ("attention",)),
-            ("sum", L.Sum(), ("x", "output")),
-        ]
+    block = wired(
+        ("x", L.Input()),
+        ("queries", L.Affine(), "x"),
+        ("keys", L.Affine(), "x"),
+        ("values", L.Affine(), "x"),
+        ("attention", L.Attend(), "queries keys values"),
+        ("output", L.Affine(), "attention"),
+        ("sum", L.Sum(), "x output"),
     )
     page = kc.report(block, tokens=8)
     assert "Fixed points of the token map: 1 (slope 0.5)" in page.html

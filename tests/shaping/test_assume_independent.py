@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
@@ -27,20 +28,19 @@ def depthwise() -> kc.Network:
 
 def squeezed() -> kc.Network:
     """A block of squeeze and excitation behind a depthwise convolution."""
-    steps = [
-        ("x", L.Input(8), ()),
-        ("a", L.Affine(64), ("x",)),
-        ("r", L.Nonlinear("relu"), ("a",)),
-        ("d", L.Affine(64, kernel=3, groups=64), ("r",)),
-        ("r2", L.Nonlinear("relu"), ("d",)),
-        ("s1", L.Affine(16), ("r2",)),
-        ("r3", L.Nonlinear("relu"), ("s1",)),
-        ("s2", L.Affine(64), ("r3",)),
-        ("g", L.Nonlinear("sigmoid"), ("s2",)),
-        ("p", L.Product(), ("r2", "g")),
-        ("o", L.Affine(10), ("p",)),
-    ]
-    return kc.Network.from_steps(steps)
+    return wired(
+        ("x", L.Input(8)),
+        ("a", L.Affine(64), "x"),
+        ("r", L.Nonlinear("relu"), "a"),
+        ("d", L.Affine(64, kernel=3, groups=64), "r"),
+        ("r2", L.Nonlinear("relu"), "d"),
+        ("s1", L.Affine(16), "r2"),
+        ("r3", L.Nonlinear("relu"), "s1"),
+        ("s2", L.Affine(64), "r3"),
+        ("g", L.Nonlinear("sigmoid"), "s2"),
+        ("p", L.Product(), "r2 g"),
+        ("o", L.Affine(10), "p"),
+    )
 
 
 def test_the_result_says_that_it_is_heuristic() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from refusals import refused
 from scipy import integrate
+from wiring import wired
 
 import kcalc as kc
 from kcalc.shaping import edge, edge_curve, phase_diagram
@@ -219,16 +220,15 @@ def test_several_activations_share_q() -> None:
 
 
 def concatenated(second: str) -> kc.Network:
-    steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("b", L.Affine(), ("x",)),
-        ("f", L.Nonlinear("tanh"), ("a",)),
-        ("g", L.Nonlinear(second), ("b",)),
-        ("cat", L.Concat((1, 3)), ("f", "g")),
-        ("out", L.Affine(), ("cat",)),
-    ]
-    return kc.Network.from_steps(steps)
+    return wired(
+        ("x", L.Input()),
+        ("a", L.Affine(), "x"),
+        ("b", L.Affine(), "x"),
+        ("f", L.Nonlinear("tanh"), "a"),
+        ("g", L.Nonlinear(second), "b"),
+        ("cat", L.Concat((1, 3)), "f g"),
+        ("out", L.Affine(), "cat"),
+    )
 
 
 def test_an_affine_may_read_a_concat_of_known_parts() -> None:

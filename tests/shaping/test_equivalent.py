@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.shaping import EquivalentParameters, equivalent_arrays
@@ -362,9 +363,7 @@ def test_what_cannot_be_absorbed_is_refused_by_name() -> None:
         kc.equivalent_parameters(trunk(one, two))
     with refused(r"'a' is read by the outside.*'n0'"):
         kc.equivalent_parameters(trunk(one, output=True))
-    bare = kc.Network.from_steps(
-        [("x", L.Input(3), ()), ("n0", L.Nonlinear(one), ("x",)), ("y", L.Affine(3), ("n0",))]
-    )
+    bare = wired(("x", L.Input(3)), ("n0", L.Nonlinear(one), "x"), ("y", L.Affine(3), "n0"))
     with refused(r"'n0' needs of node 'x' \(Input\)"):
         kc.equivalent_parameters(bare)
     shaped = kc.shape(A.vanilla(2, "tanh", features=3, readout=False), method="normalisation")

@@ -10,6 +10,7 @@ import pytest
 import sympy as sp
 from refusals import refused
 from scipy import integrate
+from wiring import wired
 
 import kcalc as kc
 from kcalc.shaping import depth_limit, flow, flow_slope, flow_time
@@ -97,7 +98,7 @@ def cubed(phi: str, sigma_w: float) -> kc.Network:
         )
     ]
     ends = [("p", L.Product(), ("n0", "n1", "n2")), ("o", L.Affine(sigma_w=sigma_w), ("p",))]
-    return kc.Network.from_steps([("x", L.Input(), ()), *parts, *ends])
+    return wired(("x", L.Input()), *parts, *ends)
 
 
 def iterated(step, q: float, blocks: int = 20000) -> tuple[float, float]:

@@ -14,6 +14,7 @@ import pytest
 import sympy as sp
 from refusals import refused
 from thinning import mostly_slow
+from wiring import wired
 
 import kcalc as kc
 from kcalc.shaping import residual_weights
@@ -118,13 +119,11 @@ def test_what_is_a_block_and_what_is_not() -> None:
     )
     assert kc.residual_blocks(equal) == kc.residual_blocks(three) == ()
     assert [block.node for block in kc.residual_blocks(twice)] == ["o"]
-    apart = kc.Network.from_steps(
-        [
-            ("x", L.Input(), ()),
-            ("y", L.Input(), ()),
-            ("a", L.Affine(), ("x",)),
-            ("s", L.Sum(), ("a", "y")),
-        ]
+    apart = wired(
+        ("x", L.Input()),
+        ("y", L.Input()),
+        ("a", L.Affine(), "x"),
+        ("s", L.Sum(), "a y"),
     )
     assert kc.residual_blocks(apart) == ()
     pooled = kc.chain(L.Input(), L.Affine(), kc.residual(layer, 0.6, shortcut=L.Pool("mean", 2)))
@@ -249,16 +248,17 @@ def test_a_norm_at_one_of_several_outputs(norm: L.Layer, place: str) -> None:
 
 
 def test_a_norm_that_reads_means_is_missed_at_an_output_too() -> None:
-    steps = [
-        ("x", L.Input(), ()),
-        ("a", L.Affine(), ("x",)),
-        ("n", L.Nonlinear("relu"), ("a",)),
-        ("b", L.Affine(), ("n",)),
-        ("s", L.Sum((0.6, 0.8)), ("a", "b")),
-        ("ln", L.LayerNorm(), ("n",)),
-    ]
     with refused("no equivalent without LayerNorm"):
-        residual_weights(kc.Network.from_steps(steps))
+        residual_weights(
+            wired(
+                ("x", L.Input()),
+                ("a", L.Affine(), "x"),
+                ("n", L.Nonlinear("relu"), "a"),
+                ("b", L.Affine(), "n"),
+                ("s", L.Sum((0.6, 0.8)), "a b"),
+                ("ln", L.LayerNorm(), "n"),
+            )
+        )
 
 
 def test_de_smith_counts_blocks_through_the_network() -> None:

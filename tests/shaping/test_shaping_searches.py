@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.activations import activation
@@ -106,9 +107,7 @@ def test_blocks_without_an_inner_fixed_point() -> None:
     assert relu.c == 1.0 and relu.rate == pytest.approx(1.0, abs=1e-9)
     with refused("identity at q"):
         kc.depth_limit(block(L.Affine(8), L.Affine(8)))
-    two = kc.Network.from_steps(
-        [("x", L.Input(3), ()), ("a", L.Affine(3), ("x",)), ("b", L.Affine(3), ("x",))]
-    )
+    two = wired(("x", L.Input(3)), ("a", L.Affine(3), "x"), ("b", L.Affine(3), "x"))
     with refused("one input and one output"):
         kc.depth_limit(two)
     with refused("got dict"):

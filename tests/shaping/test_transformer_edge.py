@@ -11,6 +11,7 @@ import pytest
 import torch
 from refusals import refused
 from torch.nn import functional
+from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
@@ -256,12 +257,10 @@ def test_parallel_blocks_are_sums_of_two() -> None:
 
 def test_centre_takes_off_the_mean_of_the_tokens_seen() -> None:
     """Under a causal mask the first token, which sees itself alone, keeps a times its value."""
-    net = kc.Network.from_steps(
-        [
-            ("x", L.Input(4, image_shape=(3, 1)), ()),
-            *((n, L.Affine(4, bias=False), ("x",)) for n in ("q", "k", "v")),
-            ("a", L.Attend(1, 4, causal=True, identity=0.5, centre=1), ("q", "k", "v")),
-        ]
+    net = wired(
+        ("x", L.Input(4, image_shape=(3, 1))),
+        *((n, L.Affine(4, bias=False), ("x",)) for n in ("q", "k", "v")),
+        ("a", L.Attend(1, 4, causal=True, identity=0.5, centre=1), "q k v"),
     )
     model = kc.to_jax(net)
     params = model.init(0)

@@ -16,7 +16,7 @@ from kcalc.training import Settings
 
 def with_devices(count: int) -> dict[str, str]:
     """The environment of a process with so many devices."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 

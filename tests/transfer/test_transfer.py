@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sympy as sp
 from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.transfer.branches import branches
@@ -258,18 +259,16 @@ def test_heads_that_share_keys_and_values() -> None:
 
     def net(width: int) -> kc.Network:
         attend = L.Attend(heads=width // 8, key_width=8, key_heads=2)
-        return kc.Network.from_steps(
-            [
-                ("x", L.Input(5), ()),
-                ("stem", L.Affine(width), ("x",)),
-                ("q", L.Affine(width), ("stem",)),
-                ("k", L.Affine(16), ("stem",)),
-                ("v", L.Affine(16), ("stem",)),
-                ("attend", attend, ("q", "k", "v")),
-                ("out", L.Affine(width), ("attend",)),
-                ("sum", L.Sum(), ("stem", "out")),
-                ("head", L.Affine(3), ("sum",)),
-            ]
+        return wired(
+            ("x", L.Input(5)),
+            ("stem", L.Affine(width), "x"),
+            ("q", L.Affine(width), "stem"),
+            ("k", L.Affine(16), "stem"),
+            ("v", L.Affine(16), "stem"),
+            ("attend", attend, "q k v"),
+            ("out", L.Affine(width), "attend"),
+            ("sum", L.Sum(), "stem out"),
+            ("head", L.Affine(3), "sum"),
         )
 
     found = kc.transfer(net(128), base=net(32))
@@ -283,19 +282,17 @@ def test_heads_that_share_keys_and_values() -> None:
 def test_branches_of_one_sum_after_another() -> None:
     """x + a(h) + b(h) has two branches, also where it is written as two sums."""
     relu = L.Nonlinear("relu")
-    net = kc.Network.from_steps(
-        [
-            ("x", L.Input(), ()),
-            ("stem", L.Affine(), ("x",)),
-            ("norm", L.LayerNorm(), ("stem",)),
-            ("a", L.Affine(), ("norm",)),
-            ("first", L.Sum(), ("stem", "a")),
-            ("b", L.Affine(), ("norm",)),
-            ("relu", relu, ("b",)),
-            ("c", L.Affine(), ("relu",)),
-            ("second", L.Sum(), ("first", "c")),
-            ("head", L.Affine(3), ("second",)),
-        ]
+    net = wired(
+        ("x", L.Input()),
+        ("stem", L.Affine(), "x"),
+        ("norm", L.LayerNorm(), "stem"),
+        ("a", L.Affine(), "norm"),
+        ("first", L.Sum(), "stem a"),
+        ("b", L.Affine(), "norm"),
+        ("relu", relu, "b"),
+        ("c", L.Affine(), "relu"),
+        ("second", L.Sum(), "first c"),
+        ("head", L.Affine(3), "second"),
     )
     found = branches(net)
     assert [(b.sum, b.last, set(b.inside)) for b in found] == [

@@ -7,14 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from refusals import refused
 
 import kcalc as kc
 
 L = kc.layers
 RNG = np.random.default_rng(7)
-
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def two_layers(parameterization: str, outputs: int = 3) -> tuple[kc.Model, Any, np.ndarray]:
@@ -145,10 +143,10 @@ def test_bad_input():
         ({"x2": x[:, :4]}, "5"),
         ({"x2": x[:0]}, "at least one"),
     ):
-        with pytest.raises(kc.KcalcError, match=message):
+        with refused(message):
             kc.empirical_ntk(model, params, x, **arguments)
-    with pytest.raises(kc.KcalcError, match="expected a model"):
+    with refused("expected a model"):
         kc.empirical_ntk(params, model, x)  # pyright: ignore
     normed = kc.to_jax(kc.chain(L.Input(), L.Affine(4), L.BatchNorm()), 4)
-    with pytest.raises(kc.KcalcError, match="BatchNorm"):
+    with refused("BatchNorm"):
         kc.empirical_ntk(normed, normed.init(0), np.ones((2, 4)))

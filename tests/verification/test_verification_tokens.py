@@ -13,6 +13,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from attention_protocol import BLOCKS, KINDS, Kind, fall, outliers
+from refusals import refused
+from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.attention.structure import Tokens
@@ -43,14 +45,12 @@ def model_of(network: kc.Network) -> Any:
 
 
 def test_sequences_have_exact_products():
-    network = kc.Network.from_steps(
-        [
-            ("x", L.Input(12), ()),
-            ("ids", L.Input(), ()),
-            ("a", L.Affine(8), ("x",)),
-            ("b", L.Embedding(8, 500), ("ids",)),
-            ("c", L.Sum(), ("a", "b")),
-        ]
+    network = wired(
+        ("x", L.Input(12)),
+        ("ids", L.Input()),
+        ("a", L.Affine(8), "x"),
+        ("b", L.Embedding(8, 500), "ids"),
+        ("c", L.Sum(), "a b"),
     )
     model = over_tokens(kc.to_jax(network, image_shape={"x": (4, 1)}), 4, 3)
     assert model.network.layer("b").vocabulary == 24  # 3 pairs of two sequences of 4 tokens
@@ -215,15 +215,15 @@ def test_causal_maps_are_sampled():
     ],
 )
 def test_bad_input(options: dict[str, Any], message: str):
-    with pytest.raises(kc.KcalcError, match=message):
+    with refused(message):
         kc.verify_kernels(model_of(small()), draws=2, **options)
 
 
 def test_inputs_that_cannot_hold_the_tokens_are_refused():
-    network = kc.Network.from_steps([("x", L.Input(6), ()), ("a", L.Affine(8), ("x",))])
-    with pytest.raises(kc.KcalcError, match=r"6 channels.*8 directions"):
+    network = wired(("x", L.Input(6)), ("a", L.Affine(8), "x"))
+    with refused(r"6 channels.*8 directions"):
         kc.verify_kernels(kc.to_jax(network), tokens=4, draws=2)
-    with pytest.raises(kc.KcalcError, match="has 5 locations, and tokens= is 4"):
+    with refused("has 5 locations, and tokens= is 4"):
         kc.verify_kernels(kc.to_jax(network, image_shape=(5, 1)), tokens=4, draws=2)
 
 
@@ -257,12 +257,10 @@ def test_embeddings_and_positions_count_in_tangent_kernels(network: kc.Network):
 
 
 def test_a_table_in_the_standard_parameterisation_has_a_kernel_of_its_own():
-    network = kc.Network.from_steps(
-        [
-            ("ids", L.Input(), ()),
-            ("e", L.Embedding(4, 9, 0.5), ("ids",)),
-            ("p", L.Positions("learned", 2, 4), ("e",)),
-        ]
+    network = wired(
+        ("ids", L.Input()),
+        ("e", L.Embedding(4, 9, 0.5), "ids"),
+        ("p", L.Positions("learned", 2, 4), "e"),
     )
     K = kc.ntk(network, "standard")
     assert [float(K.layers[node](c)) for node in ("e", "p") for c in (1.0, 0.0)] == pytest.approx(
@@ -277,6 +275,7 @@ def test_a_table_in_the_standard_parameterisation_has_a_kernel_of_its_own():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_compilation")
 def test_tangent_kernels_at_width_1024_are_those_of_two_sequences():
     kind = Kind("pre-norm")
     check = kind.check(16, draws=12, pairs=1, blocks=1, tangent=True, gradients=False)
@@ -285,6 +284,7 @@ def test_tangent_kernels_at_width_1024_are_those_of_two_sequences():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_compilation")
 def test_the_tangent_kernel_of_a_causal_transformer_at_width_1024():
     body = A.gpt2(1, 1024, 16, 40, 4, hidden=1024, std=None)
     steps = [(node, layer, parents) for node, layer, parents in body.steps()]
