@@ -307,9 +307,7 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
             )
         statistics.note(node, "all groups of channels are normalised alike, by all channels")
     if op.groups > 1 and width is not None and width // op.groups < FEW:
-        statistics.note(
-            node, f"each group has {width // op.groups} channels only, treated as many"
-        )
+        statistics.note(node, f"each group has {width // op.groups} channels only, treated as many")
 
 
 def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> bool:

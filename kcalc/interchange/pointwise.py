@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import sympy as sp
 from ..activations import X
 from ..foundation.errors import KcalcError
 from ..network import layers as L
-from ..network.network import sum_weights
+from ..network.network import Network, sum_weights
 from .builder import Builder, Form
 from .fusion import (
     LARGEST,
@@ -30,6 +30,7 @@ from .fusion import (
 from .tokens import vectors_of
 from .trace import Op, Pointwise
 
+Node = Hashable
 BEHIND = (
     "its biases stand behind an activation, one per channel; read as independent ones of mean 0 "
     "and their root mean square, {:.3g}"
@@ -381,3 +382,17 @@ class Elementwise(Builder):
                 return False
             place = self.by_name[place].reads[0]
         return self.readers[source] == 1
+
+
+def extreme_parts(network: Network, node: Node) -> tuple[Node, ...]:
+    """The nodes ``x - y`` and ``|x - y|`` of a maximum or minimum; empty for all other nodes."""
+    layer, parents = network.layer(node), network.parents(node)
+    if not isinstance(layer, L.Sum) or len(parents) != 3:
+        return ()
+    size = network.layer(parents[2])
+    if not isinstance(size, L.Nonlinear) or size.activation.expr != sp.Abs(X):
+        return ()
+    (difference,) = network.parents(parents[2])
+    apart = network.layer(difference)
+    alike = isinstance(apart, L.Sum) and network.parents(difference) == parents[:2]
+    return (difference, parents[2]) if alike and apart.weights == (1, -1) else ()

@@ -15,6 +15,7 @@ from ..foundation.plain_arguments import file_path
 from ..foundation.printing import Tabled, html_table, marked, plain, text_table
 from ..foundation.process_state import cached_property
 from ..interchange.model_reading import Reading, connected_parts
+from ..interchange.pointwise import extreme_parts
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network.combinators import chain
@@ -33,6 +34,7 @@ TAKEN_AS_ONE = (
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
 RESCALES = "it rescales a feature map that is left alone"
 HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
+EXTREME = "the larger or smaller of two feature maps, whose two sides are not independent"
 WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
 MIXES = "weights over tokens are left as they are"
@@ -233,7 +235,9 @@ def shape_reading(
     if not left:
         network = _before(reading.network, heads) if heads else reading.network
         found = function(_ready(network, method, edits), **targets)
-        notes = tuple(Assumption(node, f"{node!r} is left as it is: {why}") for node, why in heads.items())
+        notes = tuple(
+            Assumption(node, f"{node!r} is left as it is: {why}") for node, why in heads.items()
+        )
         return replace(found, changes=(*edits, *found.changes), warnings=(*found.warnings, *notes))
     left |= heads
     regions: dict[Node, Shaping] = {}
@@ -379,6 +383,8 @@ def _left_alone(reading: Reading) -> dict[Node, str]:
             left[node] = RESCALES
         elif (reason := NOT_WRITTEN.get(type(layer))) is not None:
             left[node] = reason
+        elif parts := extreme_parts(network, node):
+            left |= dict.fromkeys((*parts, node), EXTREME)
         elif isinstance(layer, L.TokenMix) and layer.random:
             left[node] = MIXES
         elif isinstance(layer, L.TokenMix) and len(layer.matrix) != len(layer.matrix[0]):

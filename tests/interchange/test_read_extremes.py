@@ -71,15 +71,16 @@ def test_an_activation_of_a_maximum_is_refused_until_it_is_taken_as_gaussian() -
     assert 0 < float(kc.c_map(network, assume_independent=True)(0.5)) < 1
 
 
-def test_a_shaped_copy_takes_the_independence_that_the_refusal_names() -> None:
-    model = Pair(torch.maximum, 32).double()
-    reading = kc.read(model, (4, 6))
-    with refused("pass assume_independent=True"):
-        kc.shape(reading, "tanh", "dks")
-    shaping = kc.shape(reading, "tanh", "dks", assume_independent=True)
+def test_a_maximum_is_left_alone_and_what_surrounds_it_shaped() -> None:
+    before = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 6), nn.ReLU())
+    model = nn.Sequential(before, Pair(torch.minimum, 16)).double()
+    shaping = kc.shape(kc.read(model, (4, 6)), "tanh")
+    (reason,) = {why for why in shaping.left_alone.values() if "larger or smaller" in why}
+    assert len(shaping.by_reason()[reason]) == 3
+    assert {k.activation.name for k in shaping.constants.by_node.values()} == {"tanh"}
     copy = shaping.apply_to(model)
     assert bool(torch.isfinite(copy(torch.randn(4, 6).double())).all())
-    assert any("abs -> tanh" in change for change in copy.kcalc_changes)
+    assert any("relu -> " in change for change in copy.kcalc_changes)
 
 
 class Maxout(nn.Module):
