@@ -206,8 +206,8 @@ def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | No
     """
     if not isinstance(expr, sp.Expr):
         return None
-    if isinstance(expr, sp.Max | sp.Min) and len(symbols) == 2 and set(expr.args) == {*symbols}:
-        return "extreme", 1 if isinstance(expr, sp.Max) else -1
+    if len(symbols) == 2 and expr in (sp.Max(*symbols), sp.Min(*symbols)):
+        return "extreme", 1 if expr == sp.Max(*symbols) else -1
     try:
         terms = sp.Poly(expr, *symbols).terms()
     except (sp.PolynomialError, sp.polys.polyerrors.CoercionFailed):
