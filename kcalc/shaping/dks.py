@@ -152,11 +152,7 @@ def dks(
     )
     whole = whole if known is None else {AT_TOKENS: 1.0}
     systems = _systems(solved, slope, wanted)
-    jumps = (
-        text
-        for phi, k in solved.items()
-        if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None
-    )
+    jumps = (text for each in systems.values() if (text := default_end(each)) is not None)
     products = (alone.layer(node) for node in alone.nodes_of(Product))
     notes = [FACTORS] if any(type(layer) is Product for layer in products) else []
     notes += [GATES] if gated else []

@@ -228,9 +228,7 @@ def _smooth(
     shaped, edited = _applied(plain, table, f"tau = {tau:g}", tokens, rows)
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
-    jumps = (
-        text for phi, k in solved.items() if (text := default_end(systems[phi.name], k)) is not None
-    )
+    jumps = (text for each in systems.values() if (text := default_end(each)) is not None)
     return Shaping(
         "tat",
         {"tau": tau} | token_options(tokens, rows),
