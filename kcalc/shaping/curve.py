@@ -141,7 +141,7 @@ def _zero(
     from scipy.optimize import brentq
 
     def value(t: float) -> float:
-        place = _ahead(system, here, t)
+        place = _ahead(system, here, t) if t else here
         return math.nan if place is None else quantity(place)
 
     try:

@@ -25,6 +25,7 @@ from .solver import (
     ACCEPTED,
     FINEST,
     POLISHED,
+    SETTLED,
     Point,
     advanced,
     begin,
@@ -41,6 +42,7 @@ GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activation
 # For homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|.
 LEAST_SHIFT = math.exp(-9.0)
 NEAR = 0.01  # of log alpha, about that of the coarser rules
+TOUCHES = 1e-10  # of a target: the end of a way so near to it may be a solution
 ROUNDED = 1e-9  # shifts below this are 0 where Q'(1) is least at 0
 
 # a system, and its point at the target or else the end of the way there, where that was found
@@ -117,9 +119,12 @@ def solve(systems: Sequence[System]) -> Constants:
 def _first(ways: Iterable[Way], ends: list[End]) -> Constants | None:
     """The first solution that ways lead to; ``ends`` receives the ends of those before it."""
     for system, found in ways:
+        point = found
         if isinstance(found, End):
             ends.append(found)
-        elif found is not None and (k := refined(system, found)) is not None:
+            touches = abs(found.target - system.target) < TOUCHES * system.target
+            point = found.point if touches else None
+        if isinstance(point, Point) and (k := refined(system, point)) is not None:
             return k
     return None
 
@@ -358,20 +363,14 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
 def _crossing(
     phi: Activation, target: float, beta: float, ends: tuple[float, float]
 ) -> Constants | None:
-    """The constants with C'(1) - 1 = target between two values of log alpha, by Brent's method.
+    """The constants with C'(1) - 1 = target between two values of log alpha.
 
     The rule is the first one that finer ones confirm.
     """
-    from scipy.optimize import brentq
-
     for fineness in range(1, FINEST + 1):
-
-        def miss(s: float, fineness: int = fineness) -> float:
-            return slope_excess(phi, s, beta, fineness) - target
-
-        if not miss(ends[0]) * miss(ends[1]) <= 0:
+        s = _scale(SlopeSystem(phi, target), beta, ends, fineness)
+        if s is None:
             return None
-        s: Any = brentq(miss, *ends, xtol=1e-16, rtol=np.float64(1e-15))
         try:
             m = converged_moments(phi, s, beta)
         except KcalcError:
@@ -382,6 +381,33 @@ def _crossing(
     return None
 
 
+def _scale(
+    system: SlopeSystem, beta: float, ends: tuple[float, float], fineness: int
+) -> float | None:
+    """log alpha by Newton's method on log(C'(1) - 1), or Brent's where that leaves the ends."""
+    from scipy.optimize import brentq
+
+    s = sum(ends) / 2
+    for _ in range(8):
+        found = equations_at(system, s, beta, fineness)
+        excess = 0.0 if found is None else found.second + system.target
+        if found is None or excess <= 0 or not found.d_second[0]:
+            break
+        step = -math.log(excess / system.target) * excess / found.d_second[0]
+        s += step
+        if not ends[0] <= s <= ends[1]:
+            break
+        if abs(step) < SETTLED:
+            return s
+
+    def miss(s: float) -> float:
+        return slope_excess(system.phi, s, beta, fineness) - system.target
+
+    if not miss(ends[0]) * miss(ends[1]) <= 0:
+        return None
+    return float(brentq(miss, *ends, xtol=1e-16, rtol=np.float64(1e-15)))  # pyright: ignore[reportArgumentType]
+
+
 # -- the least Q'(1) -------------------------------------------------------------------------------
 
 
@@ -390,7 +416,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
 
     It is sought along the curve of that slope, from the least Q'(1) on the scan.
 
-    Raises: UnreachableTarget where no scale and shift give the slope.
+    Raises: UnreachableTarget where no scale and shift give the slope, or Q'(1) falls on and on.
     """
     starts: list[tuple[float, float, float]] = []
     for sheet in sheets(phi):
@@ -407,7 +433,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
     _, s, beta = min(starts)
     end = walk(LeastQSlope(phi, target), Point(float(s), float(beta)))
     found = None
-    if isinstance(end, End):
+    if isinstance(end, End) and end.exact:
         s, beta = end.point.log_alpha, end.point.beta
         beta = 0.0 if abs(beta) < ROUNDED else beta  # of odd and even functions
         found = _crossing(phi, target, beta, (s - NEAR, s + NEAR))
