@@ -6,7 +6,7 @@ Its targets, constants and network, and their pictures and tables.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -121,14 +121,8 @@ class Shaping(Approximable):
             return self._values_measured()
 
     def _values_measured(self) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for name in self.constants:
-            measured = local_values(self.constants[name].transformed)
-            for condition, target in self.targets.items():
-                value = measured[condition]
-                if condition not in out or abs(value - target) > abs(out[condition] - target):
-                    out[condition] = value
-        return out | self._global_values()
+        found = [local_values(k.transformed) for k in self.constants.distinct]
+        return farthest(found, self.targets) | self._global_values()
 
     @property
     def values(self) -> dict[str, float]:
@@ -164,10 +158,7 @@ class Shaping(Approximable):
         }
 
     def _worst(self, condition: str) -> float:
-        return max(
-            float(local_values(self.constants[name].transformed)[condition])
-            for name in self.constants
-        )
+        return max(float(local_values(k.transformed)[condition]) for k in self.constants.distinct)
 
     @cached_property
     def residuals(self) -> dict[str, float]:
@@ -318,6 +309,15 @@ def _drawable(network: Network) -> Any:
     found = c_map(network)
     found([-0.5, 0.5])
     return found
+
+
+def farthest(found: Iterable[Mapping[str, Any]], targets: Mapping[str, float]) -> dict[str, Any]:
+    """{condition: the value farthest from its target}, of the values at several activations."""
+    known = list(found)
+    return {
+        condition: max((values[condition] for values in known), key=lambda v: abs(v - target))
+        for condition, target in targets.items()
+    }
 
 
 def replace_activations(network: Network, activations: Mapping[Node, Activation]) -> Network:

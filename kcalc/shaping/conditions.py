@@ -17,6 +17,8 @@ from ..foundation.errors import UnreachableTarget
 from .advice import advised, either
 from .moments import Moments, Pair
 
+UNREACHED = 1e6
+
 
 class OutOfReach(UnreachableTarget):
     """A target out of reach.
@@ -52,12 +54,34 @@ def slope_text(excess: float, above: bool | None = None, digits: int = 6) -> str
 
 
 class Equations(NamedTuple):
-    """Two residuals (value - target, of order one) and their derivatives by (log alpha, beta)."""
+    """Two residuals (value - target, of order one), their derivatives by (log alpha, beta).
+
+    ``moments``: those of which they were made.
+    """
 
     first: float
     second: float
     d_first: Pair
     d_second: Pair
+    moments: Moments
+
+    @property
+    def residual(self) -> float:
+        """The larger residual."""
+        return max(abs(self.first), abs(self.second))
+
+    @property
+    def step(self) -> Pair | None:
+        """Newton's step in (log alpha, beta); None where the equations have none."""
+        (a, b), (c, d) = self.d_first, self.d_second
+        determinant = a * d - b * c
+        if determinant == 0:
+            return None
+        step = (
+            (b * self.second - d * self.first) / determinant,
+            (c * self.first - a * self.second) / determinant,
+        )
+        return step if all(map(math.isfinite, step)) else None
 
 
 class System(Protocol):
@@ -112,8 +136,8 @@ class System(Protocol):
         """
         ...
 
-    def first_scale(self, one: float, two: float) -> float:
-        """alpha to leading order in the target."""
+    def first_scale(self, ratio: float) -> float:
+        """alpha to leading order in the target, of ``ratio`` = |phi'/phi''| at that shift."""
         ...
 
     def output(self, m: Moments) -> tuple[float, float]:
@@ -164,6 +188,7 @@ class SlopeSystem:
                 (m.d_excess[0] - excess * m.d_variance[0]) / v,
                 (m.d_excess[1] - excess * m.d_variance[1]) / v,
             ),
+            m,
         )
 
     def surfaces(
@@ -174,11 +199,24 @@ class SlopeSystem:
     def limit(self, one: Any, two: Any, three: Any) -> Any:
         return (1 - self.ratio) * two**2 + 2 * one * three
 
-    def first_scale(self, one: float, two: float) -> float:
-        return math.sqrt(2 * self.target) * abs(one / two)
+    def first_scale(self, ratio: float) -> float:
+        return math.sqrt(2 * self.target) * ratio
 
     def output(self, m: Moments) -> tuple[float, float]:
         return m.variance**-0.5, -m.mean
+
+
+class LeastQSlope(SlopeSystem):
+    """C'(1) - 1 = ``target`` and the least Q'(1): the two equations change places.
+
+    The second one is Q'(1) above a bound that no activation reaches.
+    """
+
+    def equations(self, m: Moments) -> Equations:
+        found = super().equations(m)
+        return Equations(
+            found.second, found.first + UNREACHED, found.d_second, found.d_first, found.moments
+        )
 
 
 @dataclass(frozen=True)
@@ -220,7 +258,7 @@ class CurvatureSystem:
             ) / g
             rows.append((d_first, (m.d_bend[i] - second * dg) / g))
         return Equations(
-            first, second - self.target, (rows[0][0], rows[1][0]), (rows[0][1], rows[1][1])
+            first, second - self.target, (rows[0][0], rows[1][0]), (rows[0][1], rows[1][1]), m
         )
 
     def surfaces(
@@ -234,8 +272,8 @@ class CurvatureSystem:
     def limit(self, one: Any, two: Any, three: Any) -> Any:
         return one * three + self.side * two * np.abs(two) / math.sqrt(2)
 
-    def first_scale(self, one: float, two: float) -> float:
-        return math.sqrt(self.target) * abs(one / two)
+    def first_scale(self, ratio: float) -> float:
+        return math.sqrt(self.target) * ratio
 
     def output(self, m: Moments) -> tuple[float, float]:
         return m.gradient**-0.5, self.side * math.sqrt(max(m.excess, 0.0)) - m.mean

@@ -5,7 +5,7 @@ The table lists them by node or by activation name.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Tabled, html_table, text_table
 from ..foundation.process_state import cached_property
+from ..network.layers import Nonlinear
+from ..network.network import Network
 
 Node = Hashable
 COLUMNS = ("alpha", "beta", "gamma", "delta", "negative_slope", "sigma_w", "sigma_b")
@@ -132,6 +134,18 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
 
     by_node: dict[Node, Constants]
 
+    @classmethod
+    def of(cls, network: Network, rule: Callable[[Activation], Constants]) -> ConstantsTable:
+        """The constants of all activations of a network, by a rule that is asked once for each."""
+        phis = {node: network.layer(node).activation for node in network.nodes_of(Nonlinear)}
+        solved = {phi: rule(phi) for phi in dict.fromkeys(phis.values())}
+        return cls({node: solved[phi] for node, phi in phis.items()})
+
+    @cached_property
+    def distinct(self) -> tuple[Constants, ...]:
+        """Every set of constants once, in the order of the nodes."""
+        return tuple(dict.fromkeys(self.by_node.values()))
+
     @property
     def activations(self) -> dict[Node, Activation]:
         """{node: its activation with these constants}."""
@@ -140,17 +154,14 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
     @property
     def edits(self) -> list[str]:
         """What changes at every node, in words."""
-        return [
-            f"{node}: {k.activation.name} -> {k.describe()}" for node, k in self.by_node.items()
-        ]
+        texts = {k: f"{k.activation.name} -> {k.describe()}" for k in self.distinct}
+        return [f"{node}: {texts[k]}" for node, k in self.by_node.items()]
 
     @cached_property
     def _by_name(self) -> dict[str, list[Constants]]:
         table: dict[str, list[Constants]] = {}
-        for constants in self.by_node.values():
-            known = table.setdefault(constants.activation.name, [])
-            if constants not in known:
-                known.append(constants)
+        for constants in self.distinct:
+            table.setdefault(constants.activation.name, []).append(constants)
         return table
 
     def __getitem__(self, key: Any) -> Constants:
@@ -177,9 +188,7 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
     def columns(self) -> tuple[str, ...]:
         """The constants that are set, in the order of their table."""
         return tuple(
-            name
-            for name in COLUMNS
-            if any(getattr(k, name) is not None for k in self.by_node.values())
+            name for name in COLUMNS if any(getattr(k, name) is not None for k in self.distinct)
         )
 
     @property

@@ -9,28 +9,25 @@ is an ordinary point.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..foundation.errors import KcalcError
-from .conditions import Equations, System
-from .moments import moments
-from .solver import FARTHEST, LARGEST, LEAST, Point, needed
+from .conditions import System
+from .solver import Point, equations_at, inside
 
 STRIDE = 0.08  # of length
 SOLVED = 1  # the least fineness of the rules used here
 STEPS = 240
-GOLDEN = (math.sqrt(5) - 1) / 2
-FLAT = 1e-8  # of length, at an extreme target: its error is of the order of the square
 
 
 @dataclass(frozen=True)
 class End:
-    """The last point of a curve and the target there.
+    """The last point of a curve of a system, and the target there.
 
     ``exact``: whether the target is an extremum, and not merely as far as was looked.
     """
 
+    system: System
     target: float
     exact: bool
     point: Point
@@ -40,28 +37,14 @@ class End:
 class Place:
     """A point of the curve, its target, and the direction of the curve there.
 
-    The direction is in (log alpha, beta/unit).
+    The direction is in (log alpha, beta/unit); ``rise``: the derivative of the target that way.
     """
 
     point: Point
     target: float
+    rise: float
     direction: tuple[float, float]
     unit: float
-
-    def turned(self) -> Place:
-        """The same place, facing the other way."""
-        return Place(self.point, self.target, (-self.direction[0], -self.direction[1]), self.unit)
-
-
-def _at(system: System, s: float, beta: float) -> Equations | None:
-    if not (LEAST < s < LARGEST and abs(beta) < FARTHEST):
-        return None
-    try:
-        m = moments(system.phi, s, beta, max(SOLVED, needed(system.phi, s)), system.order)
-        found = system.equations(m)
-    except (KcalcError, ZeroDivisionError, OverflowError, ValueError):
-        return None
-    return found if all(map(math.isfinite, (*found[:2], *found.d_first))) else None
 
 
 def _place(
@@ -78,7 +61,7 @@ def _place(
     """
     unit = max(1.0, math.exp(s)) if not system.phi.kinks else math.exp(s)
     for _ in range(20):
-        found = _at(system, s, beta)
+        found = equations_at(system, s, beta, SOLVED) if inside(s, beta) else None
         if found is None:
             return None
         a, b = found.d_first[0], found.d_first[1] * unit
@@ -93,10 +76,10 @@ def _place(
         s, beta = s + step * n[0], beta + step * n[1] * unit
         if abs(step) < 1e-11:
             d = (b / size, -a / size)
-            facing = like is None or d[0] * like[0] + d[1] * like[1] >= 0
-            return Place(
-                Point(s, beta), found.second + system.target, d if facing else (-d[0], -d[1]), unit
-            )
+            if like is not None and d[0] * like[0] + d[1] * like[1] < 0:
+                d = (-d[0], -d[1])
+            rise = found.d_second[0] * d[0] + found.d_second[1] * unit * d[1]
+            return Place(Point(s, beta, 0.0, SOLVED), found.second + system.target, rise, d, unit)
     return None
 
 
@@ -112,21 +95,19 @@ def _ahead(system: System, here: Place, length: float) -> Place | None:
     )
 
 
-def walk(system: System, start: Point) -> tuple[Point | None, End | None]:
+def walk(system: System, start: Point) -> Point | End | None:
     """Walk from ``start`` towards the system's target.
 
-    Returns: (the point that has it, None), or (None, the end of the curve); (None, None) where the
-    curve cannot be followed at all.
+    Returns: the point that has it, or the end of the curve; None where the curve cannot be
+    followed at all.
     """
     here = _place(system, start.log_alpha, start.beta, None, None)
-    probe = None if here is None else _ahead(system, here, 1e-4)
-    if here is None or probe is None or here.target <= 0:
-        return None, None
-    # targets, times sign, are to grow from here on
-    sign = 1.0 if system.target > here.target else -1.0
-    if sign * (probe.target - here.target) < 0:
-        here = here.turned()
-    before, behind, stride = here, 0.0, STRIDE
+    if here is None or here.target <= 0:
+        return None
+    sign = 1.0 if system.target > here.target else -1.0  # the target, times sign, is to grow
+    if sign * here.rise < 0:
+        here = replace(here, rise=-here.rise, direction=(-here.direction[0], -here.direction[1]))
+    stride = STRIDE
     for _ in range(STEPS):
         after = _ahead(system, here, stride)
         if after is None:
@@ -134,57 +115,36 @@ def walk(system: System, start: Point) -> tuple[Point | None, End | None]:
             if stride < STRIDE / 30:
                 break
             continue
+        if sign * after.rise <= 0 and sign * (after.target - system.target) < 0:
+            turn = _zero(system, here, stride, lambda place: place.rise)
+            top = None if turn is None else _ahead(system, here, turn)
+            if turn is None or top is None:
+                return End(system, here.target, False, here.point)
+            if sign * (top.target - system.target) < 0:
+                return End(system, top.target, True, top.point)
+            after, stride = top, turn
         if sign * (after.target - system.target) >= 0:
-            return _crossing(system, here, stride), None
-        if sign * (after.target - here.target) <= 0:
-            return _at_turn(system, before, sign, (behind + stride) * 1.05)
-        before, behind, here = here, stride, after
-    return None, End(here.target, False, here.point)
+            length = _zero(system, here, stride, lambda place: place.target - system.target)
+            found = None if length is None else _ahead(system, here, length)
+            return None if found is None else found.point
+        here = after
+    return End(system, here.target, False, here.point)
 
 
-def _level(system: System, here: Place, length: float) -> float:
-    found = _ahead(system, here, length)
-    return math.nan if found is None else found.target
+def _zero(
+    system: System, here: Place, length: float, quantity: Callable[[Place], float]
+) -> float | None:
+    """The length ahead, up to ``length``, at which a quantity of the curve vanishes.
 
-
-def _crossing(system: System, here: Place, length: float) -> Point | None:
-    """Where the curve has the target, between ``here`` and a length ahead."""
+    None where rounding moves the quantity as much as the curve does, far out on a tail.
+    """
     from scipy.optimize import brentq
 
+    def value(t: float) -> float:
+        place = _ahead(system, here, t) if t else here
+        return math.nan if place is None else quantity(place)
+
     try:
-        root: Any = brentq(
-            lambda t: _level(system, here, t) - system.target, 0.0, length, xtol=1e-13
-        )
-    except (
-        ValueError
-    ):  # where rounding moves the level as much as the curve does, far out on a tail
+        return float(brentq(value, 0.0, length, xtol=1e-13))  # pyright: ignore[reportArgumentType]
+    except ValueError:
         return None
-    found = _ahead(system, here, float(root))
-    return None if found is None else replace(found.point, fineness=SOLVED)
-
-
-def _at_turn(
-    system: System, here: Place, sign: float, length: float
-) -> tuple[Point | None, End | None]:
-    """The extremum within a length ahead by golden section.
-
-    Where the extremum passes the target, it is the crossing before it.
-    """
-    a, b = 0.0, length
-    c, d = b - GOLDEN * (b - a), a + GOLDEN * (b - a)
-    at_c, at_d = sign * _level(system, here, c), sign * _level(system, here, d)
-    while b - a > FLAT:
-        if at_c > at_d:
-            b, d, at_d = d, c, at_c
-            c = b - GOLDEN * (b - a)
-            at_c = sign * _level(system, here, c)
-        else:
-            a, c, at_c = c, d, at_d
-            d = a + GOLDEN * (b - a)
-            at_d = sign * _level(system, here, d)
-    top = _ahead(system, here, (a + b) / 2)
-    if top is None:
-        return None, End(here.target, False, here.point)
-    if sign * (top.target - system.target) >= 0:
-        return _crossing(system, here, (a + b) / 2), None
-    return None, End(top.target, True, top.point)

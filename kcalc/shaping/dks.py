@@ -123,27 +123,23 @@ def dks(
     reading = mu if subnetworks == "strict" else mu.forward
     _check_reach(plain, reading, float(zeta), bool(gated))
     slope = float(reading.inverse(float(zeta)))
-    layers = {node: plain.layer(node).activation for node in alone.nodes_of(Nonlinear)}
-    if not layers:
+    if not alone.nodes_of(Nonlinear):
         raise KcalcError("all activations are gates, so there is nothing to shape")
     try:
-        solved = {
-            phi: constants_for(phi, slope, wanted, free_slope)
-            for phi in dict.fromkeys(layers.values())
-        }
+        table = ConstantsTable.of(alone, lambda phi: constants_for(phi, slope, wanted, free_slope))
     except OutOfReach as error:
         raise _beyond_reach(error, reading, float(zeta)) from None
-    by_node = {node: solved[phi] for node, phi in layers.items()}
+    kept_gates = ConstantsTable(gated)
     shaped, rows = with_tokens(
-        replace_activations(plain, {node: k.transformed for node, k in (by_node | gated).items()}),
+        replace_activations(plain, table.activations | kept_gates.activations),
         known,
         token_rows,
     )
     check_fresh(shaped)
     dropped = [
-        phi
-        for phi, k in solved.items()
-        if k.negative_slope is None and (wanted is None or phi.degree is not None)
+        k.activation
+        for k in table.distinct
+        if k.negative_slope is None and (wanted is None or k.activation.degree is not None)
     ]
     kept = {"Q'(1)": wanted} if not dropped and isinstance(wanted, float) else {}
     targets = {"Q(1)": 1.0, **kept, "C(0)": 0.0, "C'(1)": slope}
@@ -151,20 +147,14 @@ def dks(
         {"C_f'(1)": float(mu.slope_to(plain.outputs[0], slope))} if len(plain.outputs) == 1 else {}
     )
     whole = whole if known is None else {AT_TOKENS: 1.0}
-    systems = _systems(solved, slope, wanted)
-    jumps = (
-        text
-        for phi, k in solved.items()
-        if phi.name in systems and (text := default_end(systems[phi.name], k)) is not None
-    )
+    systems = _systems(alone.activations, slope, wanted)
+    jumps = (text for each in systems.values() if (text := default_end(each)) is not None)
     products = (alone.layer(node) for node in alone.nodes_of(Product))
     notes = [FACTORS] if any(type(layer) is Product for layer in products) else []
     notes += [GATES] if gated else []
-    notes += [*_dropped(dropped, wanted), *jumps, *_missed(solved.values(), targets)]
+    notes += [*_dropped(dropped, wanted), *jumps, *_missed(table.distinct, targets)]
     warnings = [Assumption("network", text) for text in notes] + _about_reading(mu, subnetworks)
-    texts = {phi: f"{phi.name} -> {k.describe()}" for phi, k in solved.items()}
-    edits = [f"{node}: {texts[phi]}" for node, phi in layers.items()]
-    edits += [f"{node}: {k.activation.name} -> {k.describe()}, a gate" for node, k in gated.items()]
+    edits = [*table.edits, *(f"{text}, a gate" for text in kept_gates.edits)]
     options = {"zeta": float(zeta), "subnetworks": subnetworks} | (
         {} if q_slope == 1 else {"q_slope": q_slope}
     )
@@ -174,7 +164,7 @@ def dks(
         options | ({} if free_slope else {"free_slope": False}),
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         targets,
         whole,
         (*changes, *edits, *rows),
@@ -323,12 +313,12 @@ def leaky(phi: Activation, slope: float) -> Constants:
 
 
 def _systems(
-    solved: dict[Activation, Constants], slope: float, q_slope: float | str | None
+    phis: Iterable[Activation], slope: float, q_slope: float | str | None
 ) -> dict[str, tuple[System, ...]]:
     """The equations of which ``all_solutions`` finds further solutions."""
     if not isinstance(q_slope, float):
         return {}
-    return {phi.name: (_system(phi, slope, q_slope),) for phi in solved if phi.degree is None}
+    return {phi.name: (_system(phi, slope, q_slope),) for phi in phis if phi.degree is None}
 
 
 def _dropped(dropped: list[Activation], q_slope: float | str | None) -> Iterator[str]:

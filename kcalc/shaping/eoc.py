@@ -25,7 +25,7 @@ from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.network import Network, concat_channels, sum_weights
 from .advice import Record, advised, either, shaping_method
-from .base import Shaping, prepared
+from .base import Shaping, farthest, prepared
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
 from .moments import converged_moments
@@ -255,22 +255,15 @@ class EdgeShaping(Shaping):
         The local quantities use another quadrature; the value is the worst over activations. Global
         maps are computed by fold.
         """
-        out: dict[str, Any] = {}
-        for point in self.edges:
-            phi, q, weight = point.activation, point.q, point.sigma_w**2
-            slope = (
-                float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * float(phi.second_moment(q)) / q
-            )
-            values = {
-                "chi_1": weight * slope,
-                "q*": weight * float(phi.second_moment(q)) + point.sigma_b**2,
-            }
-            for name, value in values.items():
-                if name not in out or abs(value - self.targets[name]) > abs(
-                    out[name] - self.targets[name]
-                ):
-                    out[name] = value
-        return out | self._global_values()
+        return farthest(map(_conditions, self.edges), self.targets) | self._global_values()
+
+
+def _conditions(point: Edge) -> dict[str, float]:
+    """chi_1 and q* of the q map of a layer at a point of the edge."""
+    phi, q, weight = point.activation, point.q, point.sigma_w**2
+    square = float(phi.second_moment(q))
+    slope = float(np.asarray(phi.c_map.derivative(1)(1.0, q))) * square / q
+    return {"chi_1": weight * slope, "q*": weight * square + point.sigma_b**2}
 
 
 @shaping_method(
@@ -308,11 +301,7 @@ def eoc(
     FreshnessError as for the other methods.
     """
     plain, changes = prepared(network, activation)
-    kinds = list(
-        dict.fromkeys(
-            layer.activation for _, layer, _ in plain.steps() if isinstance(layer, L.Nonlinear)
-        )
-    )
+    kinds = plain.activations
     if q is None and sigma_b is None and sigma_w is None:
         q = 1.0
     if q is None and len(kinds) > 1:
@@ -326,11 +315,9 @@ def eoc(
     check_fresh(plain)
     shaped = plain.map_layers(lambda node, layer: layers[node], L.Affine)
     others = _check_level(shaped, points, level)
-    by_node = {
-        node: Constants(point.activation, sigma_w=point.sigma_w, sigma_b=point.sigma_b)
-        for node in plain.nodes_of(L.Nonlinear)
-        if (point := points[_phi(plain, node)])
-    }
+    table = ConstantsTable.of(
+        plain, lambda phi: Constants(phi, sigma_w=points[phi].sigma_w, sigma_b=points[phi].sigma_b)
+    )
     notes = (
         [Assumption("network", f"inputs have q = 1; pre-activations have q* = {level:.10g}")]
         if least > 0
@@ -365,18 +352,13 @@ def eoc(
         chosen,
         network,
         shaped,
-        ConstantsTable(by_node),
+        table,
         {"chi_1": 1.0, "q*": level},
         {} if others else {"Q_f(1)": level},
         (*changes, *edits),
         warnings=tuple(notes),
         edges=tuple(points.values()),
     )
-
-
-def _phi(network: Network, node: Any) -> Activation:
-    layer: Any = network.layer(node)
-    return layer.activation
 
 
 def _affines(

@@ -195,7 +195,6 @@ def geometric(
         shaped, more = _with_output(shaped, std, given)
         edits = (*edits, *more)
         targets = targets | ({"E y^2": std**2} if len(shaped.outputs) == 1 else {})
-    by_node = {node: Constants(plain.layer(node).activation) for node in plain.nodes_of(Nonlinear)}
     options = {
         "typical": plan.typical,
         "c": plan.constant,
@@ -208,7 +207,7 @@ def geometric(
         options,
         network,
         shaped,
-        ConstantsTable(by_node),
+        ConstantsTable.of(plain, Constants),
         {},
         targets,
         (*changes, *edits),

@@ -8,7 +8,7 @@ phi becomes (phi(x), phi(-x)), read by (W, -W).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -190,15 +190,10 @@ def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
     """
     plain, changes = prepared(network, activation)
     _check_readers(plain)
-    layers: dict[Node, Any] = {node: plain.layer(node) for node in plain.nodes_of(Nonlinear)}
-    solved = {
-        phi: mirrored_constants(phi)
-        for phi in dict.fromkeys(layer.activation for layer in layers.values())
-    }
-    table = ConstantsTable({node: solved[layer.activation] for node, layer in layers.items()})
+    table = ConstantsTable.of(plain, mirrored_constants)
     shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
-    linear = all(_is_identity(k.transformed) for k in solved.values())
+    linear = all(_is_identity(k.transformed) for k in table.distinct)
     targets = {"Q(1)": 1.0, "C(0)": 0.0} | ({"C'(1)": 1.0} if linear else {})
     whole = {"Q_f(1)": 1.0} | ({"C_f'(1)": 1.0} if linear and len(plain.outputs) == 1 else {})
     return LooksLinear(
@@ -210,7 +205,7 @@ def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
         targets,
         whole,
         (*changes, *table.edits),
-        warnings=tuple(_notes(solved)),
+        warnings=tuple(_notes(table.distinct)),
     )
 
 
@@ -298,16 +293,16 @@ def _is_identity(phi: Activation) -> bool:
     return phi.base == resolve("identity")
 
 
-def _notes(solved: dict[Activation, MirroredConstants]) -> Iterator[Assumption]:
+def _notes(solved: Sequence[Constants]) -> Iterator[Assumption]:
     yield Assumption("network", MIRRORED, "exact")
-    curved = [phi.name for phi, k in solved.items() if not _is_identity(k.transformed)]
+    curved = [k.activation.name for k in solved if not _is_identity(k.transformed)]
     if curved:
         yield Assumption(
             "network",
             f"the odd part of {', '.join(curved)} is not linear, so the network starts nonlinear, "
             f"with C'(1) > 1",
         )
-    odd = [phi.name for phi, k in solved.items() if difference(phi).base == phi.base]
+    odd = [phi.name for phi in (k.activation for k in solved) if difference(phi).base == phi.base]
     if odd:
         yield Assumption(
             "network",

@@ -329,12 +329,16 @@ def rounding(phi: Activation, log_alpha: float, beta: float) -> float:
 def converged_moments(phi: Activation, log_alpha: float, beta: float, order: int = 2) -> Moments:
     """The moments at the first fineness that the next one confirms.
 
+    ``order``: the least is 1, for the variance alone; 2 adds the gradient, 3 the curvature.
+
     Raises: KcalcError if they do not converge.
     """
+    agreeing = ("variance", "gradient", "bend")[:order]
+    order = max(order, 2)
     last = moments(phi, log_alpha, beta, 0, order)
     for fineness in range(1, FINEST + 1):
         m = moments(phi, log_alpha, beta, fineness, order)
-        pairs = ((last.variance, m.variance), (last.gradient, m.gradient), (last.bend, m.bend))
+        pairs = [(getattr(last, name), getattr(m, name)) for name in agreeing]
         # rules of thousands of nodes round more
         accuracy = (1e-14 if fineness < 3 else 1e-13) * rounding(phi, log_alpha, beta)
         if all(abs(a - b) <= accuracy * abs(b) for a, b in pairs):

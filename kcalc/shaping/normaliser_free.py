@@ -27,7 +27,7 @@ from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.network import Network, Step, channel_widths
 from .advice import Record, advised, either, independent, shaping_method
-from .base import Shaping, prepared, replace_activations
+from .base import Shaping, farthest, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh, check_sums
 from .measure import local_values
@@ -67,17 +67,9 @@ class NormaliserFree(Shaping):
 
         q values and C maps of both forms are by the kernel calculus.
         """
-        out: dict[str, Any] = {}
-        for name in self.constants:
-            values = local_values(self.constants[name].transformed)
-            found = (
-                values["Q(1)"] - values["E phi"] ** 2
-                if VARIANCE in self.targets
-                else values["Q(1)"]
-            )
-            condition = next(iter(self.targets))
-            if condition not in out or abs(found - 1) > abs(out[condition] - 1):
-                out[condition] = found
+        local = [local_values(k.transformed) for k in self.constants.distinct]
+        found = [values | {VARIANCE: values["Q(1)"] - values["E phi"] ** 2} for values in local]
+        out = farthest(found, self.targets)
         out[STREAM] = worst_q(self.unnormalised)[1]
         out[SAME] = apart(self.unnormalised, self.network)
         if len(self.network.outputs) == 1:
@@ -142,7 +134,9 @@ def normaliser_free(
         along, through = ({node: pair[k] for node, pair in weights.items()} for k in (0, 1))
         bare = with_residual_weights(bare, along, through)
     plain, changes = prepared(bare, activation)
-    table = ConstantsTable(_constants(plain, standardise))
+    table = ConstantsTable.of(
+        plain, lambda phi: Constants(phi, output_scale=exact_gamma(phi, standardise))
+    )
     shaped = replace_activations(plain, table.activations)
     shaped = _standardised(shaped) if standardise else shaped
     check_fresh(shaped)
@@ -219,18 +213,6 @@ def exact_gamma(phi: Activation, centred: bool = True) -> float:
     check_shapeable(phi)
     m = converged_moments(phi, 0.0, 0.0)
     return (m.variance if centred else m.variance + m.mean**2) ** -0.5
-
-
-def _constants(network: Network, centred: bool) -> dict[Node, Constants]:
-    known: dict[Activation, Constants] = {}
-    by_node: dict[Node, Constants] = {}
-    for node, layer, _ in network.steps():
-        if isinstance(layer, L.Nonlinear):
-            phi = layer.activation
-            if phi not in known:
-                known[phi] = Constants(phi, output_scale=exact_gamma(phi, centred))
-            by_node[node] = known[phi]
-    return by_node
 
 
 def _standardised(network: Network) -> Network:

@@ -15,7 +15,7 @@ from ..calculi.global_maps import c_map, q_map
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
-from ..network.layers import Affine, Nonlinear
+from ..network.layers import Affine
 from ..network.network import Network
 from .advice import Record, advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
@@ -37,12 +37,8 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     and networks that cannot be shaped.
     """
     plain, changes = prepared(network, activation, products=True)
-    phis = {node: plain.layer(node).activation for node in plain.nodes_of(Nonlinear)}
-    table = ConstantsTable(
-        {
-            node: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
-            for node, phi in phis.items()
-        }
+    table = ConstantsTable.of(
+        plain, lambda phi: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
     )
     shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
@@ -143,24 +139,18 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
 
     shaped = plain.map_layers(scaled, Affine)
     check_fresh(shaped)
-    by_node = {node: Constants(_phi(plain, node)) for node in plain.nodes_of(Nonlinear)}
     note = Assumption("network", meaning)
     return Consequences(
         rule,
         {},
         network,
         shaped,
-        ConstantsTable(by_node),
+        ConstantsTable.of(plain, Constants),
         {},
         {},
         (*changes, *edits),
         warnings=(note,),
     )
-
-
-def _phi(network: Network, node: Node) -> Any:
-    layer: Any = network.layer(node)
-    return layer.activation
 
 
 WEIGHTS: dict[str, Callable[..., Shaping]] = {

@@ -17,9 +17,10 @@ from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..gaussian.expectations.quadrature import Array, mesh
 from .conditions import System
+from .constants import Constants
 from .curve import End, walk
 from .moments import NEAR, derivatives, grid, is_steep, rule_for, width
-from .solver import Point, Solution, needed, newton, refined
+from .solver import Point, needed, newton, refined
 
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
 _KINKED = np.arange(-6.0, 2.01, 0.25)
@@ -140,7 +141,7 @@ def _sums(x: Array, w: Array, f: Array, g: Array, h: Array) -> Array:
 # -- solutions -------------------------------------------------------------------------------------
 
 
-def in_cells(system: System) -> Iterator[Solution]:
+def in_cells(system: System) -> Iterator[Constants]:
     """Solutions by Newton's method from cells of the scan, the smallest |beta| first.
 
     The starting cells are those in which both equations change sign.
@@ -155,9 +156,9 @@ def in_cells(system: System) -> Iterator[Solution]:
             starts.append((abs(beta), s, beta))
     for _, s, beta in sorted(starts)[:_TRIED]:
         point = newton(system, Point(float(s), float(beta)), limit=25)
-        solution = None if point is None else refined(system, point)
-        if solution is not None:
-            yield solution
+        found = None if point is None else refined(system, point)
+        if found is not None:
+            yield found
 
 
 def _changes(values: Array) -> Any:
@@ -165,33 +166,24 @@ def _changes(values: Array) -> Any:
     return (corners.min(axis=0) <= 0) & (corners.max(axis=0) >= 0)
 
 
-# -- the nearest reachable target ------------------------------------------------------------------
+# -- curves of the scan ----------------------------------------------------------------------------
 
 
-def nearest(system: System) -> tuple[Point | None, End | None]:
-    """Search the curve where the first equation holds.
+def curves(system: System) -> Iterator[Point | End]:
+    """The curves on which the first equation holds, those of the nearest targets first.
 
-    Returns: (a point that has the target, None), or (None, the end nearest to the target); (None,
-    None) where the first equation holds nowhere on the grid.
+    Each is a point of it that has the target, or its end on the way there.
     """
     places = [place for sheet in sheets(system.phi) for place in _crossings(sheet, system)]
-    best: End | None = None
     tried: list[tuple[float, float]] = []
     for level, s, beta in sorted(places, key=lambda place: abs(math.log(place[0] / system.target))):
-        if len(tried) == _WALKS:
-            break
         if any(abs(s - a) < 1.0 and abs(beta - b) < 1.0 for a, b in tried):
             continue
+        if len(tried) == _WALKS:
+            return
         tried.append((s, beta))
-        point, end = walk(system, Point(s, beta))
-        if point is not None:
-            return point, None
-        end = End(level, False, Point(s, beta)) if end is None else end
-        if best is None or abs(math.log(end.target / system.target)) < abs(
-            math.log(best.target / system.target)
-        ):
-            best = end
-    return None, best
+        start = Point(s, beta)
+        yield walk(system, start) or End(system, level, False, start)
 
 
 def _crossings(sheet: Sheet, system: System) -> Iterator[tuple[float, float, float]]:

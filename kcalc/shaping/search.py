@@ -8,32 +8,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..activations import Activation
 from ..foundation.errors import KcalcError, UnreachableTarget
-from .conditions import OutOfReach, SlopeSystem, System, slope_text
+from .conditions import LeastQSlope, OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants
 from .curve import End, walk
-from .moments import Moments, converged_moments, moments, rounding
-from .scan import in_cells, nearest, sheets
+from .moments import Moments, converged_moments, rounding
+from .scan import curves, in_cells, sheets
 from .solutions import SAME, Solutions
 from .solver import (
     ACCEPTED,
     FINEST,
-    LARGEST,
-    LEAST,
     POLISHED,
+    SETTLED,
     Point,
-    Solution,
     advanced,
     begin,
     branches,
     by_shift,
-    needed,
+    equations_at,
     refined,
 )
 
@@ -43,6 +41,12 @@ WANTED = 9  # digits of a target that is refused
 GRID = np.linspace(-9.0, 9.0, 73)  # log(alpha/|beta|) of homogeneous activations
 # For homogeneous activations with |beta|/alpha below this, alpha is 1 instead of |beta|.
 LEAST_SHIFT = math.exp(-9.0)
+NEAR = 0.01  # of log alpha, about that of the coarser rules
+TOUCHES = 1e-10  # of a target: the end of a way so near to it may be a solution
+ROUNDED = 1e-9  # shifts below this are 0 where Q'(1) is least at 0
+
+# a system, and its point at the target or else the end of the way there, where that was found
+Way = tuple[System, Point | End | None]
 
 
 def check_shapeable(phi: Activation) -> None:
@@ -65,17 +69,16 @@ def check_nonlinear(phi: Activation) -> None:
 
 
 @lru_cache(maxsize=256)
-def _anchors(systems: tuple[System, ...]) -> tuple[tuple[int, Solution], ...]:
-    """(number of the system, solution) on the scan, the smallest |beta| first.
+def _anchors(systems: tuple[System, ...]) -> tuple[tuple[System, Point], ...]:
+    """(system, a point of it) on the scan, the smallest |beta| first.
 
     None for activations whose branches start at alpha = 0.
     """
     if not systems[0].phi.kinks:
         return ()
-    found = [
-        (number, solution) for number, system in enumerate(systems) for solution in in_cells(system)
-    ]
-    return tuple(sorted(found, key=lambda pair: by_shift(pair[1])))
+    found = [(k, system) for system in systems for k in in_cells(system)]
+    found.sort(key=lambda pair: by_shift(pair[0]))
+    return tuple((system, Point(math.log(k.alpha), k.beta)) for k, system in found)
 
 
 @lru_cache(maxsize=256)
@@ -101,146 +104,114 @@ def solve(systems: Sequence[System]) -> Constants:
     smallest |beta| found on a scan.
     Raises: UnreachableTarget naming the nearest target that can be reached.
     """
-    ends: list[tuple[End, System]] = []
-    for system, point, end in _ways(systems):
-        ends += [] if end is None else [(end, system)]
-        found = None if point is None else refined(system, point)
-        if found is not None:
-            return constants(systems[0].phi, system, found)
-    others = [(solution, system) for system in systems for solution in in_cells(system)]
-    if others:
-        solution, system = min(others, key=lambda pair: by_shift(pair[0]))
-        return constants(systems[0].phi, system, solution)
-    return _last_resort(systems, ends)
+    ends: list[End] = []
+    found = _first(_ways(systems), ends)
+    if found is None:
+        cells = (k for system in systems for k in in_cells(system))
+        found = min(cells, key=by_shift, default=None)
+    if found is None:
+        found = _first(((system, way) for system in systems for way in curves(system)), ends)
+    if found is None:
+        raise _out_of_reach(systems[0], ends)
+    return found
 
 
-def _ways(
-    systems: Sequence[System], every: bool = False
-) -> Iterator[tuple[System, Point | None, End | None]]:
+def _first(ways: Iterable[Way], ends: list[End]) -> Constants | None:
+    """The first solution that ways lead to; ``ends`` receives the ends of those before it."""
+    for system, found in ways:
+        point = found
+        if isinstance(found, End):
+            ends.append(found)
+            touches = abs(found.target - system.target) < TOUCHES * system.target
+            point = found.point if touches else None
+        if isinstance(point, Point) and (k := refined(system, point)) is not None:
+            return k
+    return None
+
+
+def _ways(systems: Sequence[System], every: bool = False) -> Iterator[Way]:
     """Branches in the order of preference: the first MOST_BRANCHES, or ``every`` one.
 
-    Each is (its system, its point at the target, or else its end where that was found). Those
-    beyond the first few are not followed around folds.
+    Those beyond the first few are not followed around folds.
     """
     starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
     starts.sort(key=lambda pair: by_shift(pair[0]))
     for number, (branch, system) in enumerate(starts if every else starts[:MOST_BRANCHES]):
         begun = begin(system, branch)
-        if begun is None:
-            yield system, None, None
-        else:
-            yield system, *_reached(system, *begun, folds=number < MOST_BRANCHES)
-    for number, start in _anchors(tuple(system.at(REFERENCE) for system in systems)):
-        yield (
-            systems[number],
-            *_reached(systems[number], REFERENCE, Point(start.log_alpha, start.beta)),
-        )
+        folds = number < MOST_BRANCHES
+        yield system, None if begun is None else _reached(system, *begun, folds=folds)
+    for anchored, point in _anchors(tuple(system.at(REFERENCE) for system in systems)):
+        system = anchored.at(systems[0].target)
+        yield system, _reached(system, REFERENCE, point)
 
 
-def _reached(
-    system: System, target: float, here: Point, folds: bool = True
-) -> tuple[Point | None, End | None]:
-    """Go from a point of a branch to the system's target.
+def _reached(system: System, target: float, here: Point, folds: bool = True) -> Point | End | None:
+    """Go from a point of a branch to the system's target, or to the end of the branch.
 
     The way leads in steps of the target, and near a fold, with ``folds``, along the curve.
     """
     last, point = advanced(system, target, here)
     if last == system.target:
-        return point, None
-    if not folds:
-        return None, None
-    found, end = walk(system, point)
-    if found is not None:
-        return found, None
-    return None, End(last, False, point) if end is None else end
+        return point
+    return (walk(system, point) or End(system, last, False, point)) if folds else None
 
 
-def default_end(systems: Sequence[System], found: Constants) -> str | None:
-    """None where ``found`` lies on the default branch.
+def default_end(systems: Sequence[System]) -> str | None:
+    """Where the default branch ends before the target, so that the constants jump, in words.
 
-    Else it says in words where that branch ends, so that the constants jump there.
+    None where it reaches the target, or there is no branch.
     """
-    for system, point, end in _ways(systems):
-        if point is not None and abs((found.beta or 0.0) - point.beta) <= SAME * (
-            1 + abs(point.beta)
-        ):
-            return None
-        if end is not None:
-            return (
-                f"the default branch of {system.phi.name} ends at "
-                f"{'' if end.exact else 'about '}{system.named(end.target)}; beyond it "
-                "the constants are those of another branch, so that they jump as the target "
-                "passes there (see all_solutions)"
-            )
+    _, end = next(_ways(systems), (None, None))
+    if not isinstance(end, End):
         return None
-    return None
+    return (
+        f"the default branch of {end.system.phi.name} ends at "
+        f"{'' if end.exact else 'about '}{end.system.named(end.target)}; beyond it "
+        "the constants are those of another branch, so that they jump as the target "
+        "passes there (see all_solutions)"
+    )
 
 
 def solve_all(systems: Iterable[System]) -> Solutions:
     """All solutions found, the smallest |beta| first, positive before negative.
 
-    Mirror images name their original.
+    Branches lead to some, the scan to those on loops that no branch leads to. Mirror images name
+    their original.
     """
     found: list[Constants] = []
     for system in systems:
-        for solution in _both(system):
-            k = constants(system.phi, system, solution)
-            if not any(_close(k, old) for old in found):
+        points = (way for _, way in _ways([system], every=True) if isinstance(way, Point))
+        for k in chain((refined(system, point) for point in points), in_cells(system)):
+            if k is not None and not any(_close(k, old) for old in found):
                 found.append(k)
     return Solutions(sorted(found, key=by_shift))
 
 
-def _both(system: System) -> Iterator[Solution]:
-    """Solutions by branches and by the scan, which finds loops that no branch leads to."""
-    points = (point for _, point, _ in _ways([system], every=True) if point is not None)
-    yield from (solution for point in points if (solution := refined(system, point)) is not None)
-    yield from in_cells(system)
-
-
 def _close(one: Constants, two: Constants) -> bool:
-    pairs = (
-        (getattr(one, name) or 0.0, getattr(two, name) or 0.0)
-        for name in ("alpha", "beta", "delta")
-    )
+    pairs = ((getattr(one, name), getattr(two, name)) for name in ("alpha", "beta", "delta"))
     return all(abs(a - b) <= SAME * (1 + abs(a)) for a, b in pairs)
 
 
-def constants(phi: Activation, system: System, found: Solution) -> Constants:
-    """The four constants of a solution."""
-    gamma, delta = system.output(found.moments)
-    return Constants(phi, found.alpha, found.beta, gamma, delta)
-
-
-def _last_resort(systems: Sequence[System], ends: list[tuple[End, System]]) -> Constants:
-    """A solution on a curve of the scan.
-
-    Raises: UnreachableTarget with the nearest target for which there is one.
-    """
-    system = systems[0]
+def _out_of_reach(system: System, ends: Sequence[End]) -> UnreachableTarget:
+    """The error that names the target of an end which is nearest to that of the system."""
     wanted = (
         f"no input scale and shift give {system.phi.name} {system.condition} and "
         f"{system.named(system.target, digits=WANTED)}"
     )
-    for other in systems:
-        point, end = nearest(other)
-        found = None if point is None else refined(other, point)
-        if found is not None:
-            return constants(system.phi, other, found)
-        ends = ends if end is None else [*ends, (end, other)]
     if not ends:
-        raise UnreachableTarget(
+        return UnreachableTarget(
             f"{wanted}: {system.condition} alone cannot be met, at any input scale and shift of a "
             f"scan" + system.remedy
         )
-    near, other = min(ends, key=lambda pair: abs(math.log(pair[0].target / system.target)))
+    near = min(ends, key=lambda end: abs(math.log(end.target / system.target)))
     how = (
         "the nearest that can be reached is "
         if near.exact
         else f"the nearest found, at input scale {math.exp(near.point.log_alpha):.4g}, is about "
     )
     above = system.target > near.target
-    raise OutOfReach(
-        f"{wanted}; {how}{other.named(near.target, above)}", other.value(near.target), above
+    return OutOfReach(
+        f"{wanted}; {how}{system.named(near.target, above)}", system.value(near.target), above
     )
 
 
@@ -258,15 +229,8 @@ def slope_excess(phi: Activation, log_alpha: float, beta: float, fineness: int =
 
     It is nan where phi(alpha x + beta) does not vary, or varies too fast for the rules.
     """
-    try:
-        m = moments(phi, log_alpha, beta, max(fineness, _needed(phi, log_alpha)))
-    except (KcalcError, OverflowError):
-        return float("nan")
-    return m.excess / m.variance if m.variance > 0 else float("nan")
-
-
-def _needed(phi: Activation, log_alpha: float) -> int:
-    return needed(phi, log_alpha) if phi.degree is None else 0  # homogeneous ones scale with alpha
+    found = equations_at(SlopeSystem(phi, 0.0), log_alpha, beta, fineness)
+    return math.nan if found is None else found.second
 
 
 def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, -1.0)) -> Constants:
@@ -281,18 +245,10 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
     reached: list[float] = []
     for beta in shifts:
         reached.extend(v for v in _profile(phi, beta) if v > 1e-12)
-        for ends, values in _cells(phi, beta, target):
-            s = _crossing(phi, target, beta, ends, values)
-            if s is None:
-                continue
-            try:
-                m = converged_moments(phi, s, beta)
-            except KcalcError:
-                continue
-            if abs(m.excess / m.variance - target) < ACCEPTED * rounding(phi, s, beta) * max(
-                1.0, target
-            ):
-                return _standardising(phi, math.exp(s), beta, m)
+        for ends in _cells(phi, beta, target):
+            found = _crossing(phi, target, beta, ends)
+            if found is not None:
+                return found
     extremes: list[Extreme] = []
     if phi.degree is not None:
         found = _least_shifts(phi, target)
@@ -330,29 +286,24 @@ class Extreme(NamedTuple):
     log_alpha: float
 
 
-# two values of log alpha, and C'(1) - 1 at each
-Cell = tuple[tuple[float, float], tuple[float, float]]
+def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float, float]]:
+    """Pairs of log alpha between which C'(1) - 1 crosses the target.
 
-
-def _cells(phi: Activation, beta: float, target: float) -> Iterator[Cell]:
-    """Where C'(1) - 1 crosses the target.
-
-    The crossing is between points of GRID, or else on both sides of an extremum between two of
-    them.
+    They are neighbours on GRID, or else lie on both sides of an extremum between two of them.
     """
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore"):
         crossings = np.nonzero((values[:-1] - target) * (values[1:] - target) <= 0)[0]
     for i in crossings:
-        yield (float(GRID[i]), float(GRID[i + 1])), (float(values[i]), float(values[i + 1]))
+        yield float(GRID[i]), float(GRID[i + 1])
     if crossings.size:
         return
     top = _extreme(phi, beta, target)
     i = int(np.argmin(np.abs(GRID - top.log_alpha)))
     if top.exact and (top.excess - target) * (values[i] - target) <= 0:
         i = int(np.searchsorted(GRID, top.log_alpha))
-        yield (float(GRID[i - 1]), top.log_alpha), (float(values[i - 1]), top.excess)
-        yield (top.log_alpha, float(GRID[i])), (top.excess, float(values[i]))
+        yield float(GRID[i - 1]), top.log_alpha
+        yield top.log_alpha, float(GRID[i])
 
 
 def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
@@ -410,32 +361,51 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
 
 
 def _crossing(
-    phi: Activation,
-    target: float,
-    beta: float,
-    ends: tuple[float, float],
-    values: tuple[float, float],
-) -> float | None:
-    """log alpha between two grid points at which C'(1) - 1 lies on either side of the target.
+    phi: Activation, target: float, beta: float, ends: tuple[float, float]
+) -> Constants | None:
+    """The constants with C'(1) - 1 = target between two values of log alpha.
 
-    It is found by Newton's method, else by Brent's.
+    The rule is the first one that finer ones confirm.
     """
+    for fineness in range(1, FINEST + 1):
+        s = _scale(SlopeSystem(phi, target), beta, ends, fineness)
+        if s is None:
+            return None
+        try:
+            m = converged_moments(phi, s, beta)
+        except KcalcError:
+            return None
+        allowed = ACCEPTED * rounding(phi, s, beta) * max(1.0, target)
+        if abs(m.excess / m.variance - target) < allowed:
+            return _standardising(phi, math.exp(s), beta, m)
+    return None
+
+
+def _scale(
+    system: SlopeSystem, beta: float, ends: tuple[float, float], fineness: int
+) -> float | None:
+    """log alpha by Newton's method on log(C'(1) - 1), or Brent's where that leaves the ends."""
     from scipy.optimize import brentq
 
-    share = math.log(max(target, 1e-300) / max(values[0], 1e-300)) / math.log(
-        max(values[1], 1e-300) / max(values[0], 1e-300) or 2.0
-    )
-    share = share if 0 < share < 1 else 0.5
-    s = scale_for(SlopeSystem(phi, target), ends[0] + share * (ends[1] - ends[0]), beta)
-    if s is not None and ends[0] <= s <= ends[1]:
-        return s
-    miss = [slope_excess(phi, end, beta, 1) - target for end in ends]
-    if not miss[0] * miss[1] <= 0:
+    s = sum(ends) / 2
+    for _ in range(8):
+        found = equations_at(system, s, beta, fineness)
+        excess = 0.0 if found is None else found.second + system.target
+        if found is None or excess <= 0 or not found.d_second[0]:
+            break
+        step = -math.log(excess / system.target) * excess / found.d_second[0]
+        s += step
+        if not ends[0] <= s <= ends[1]:
+            break
+        if abs(step) < SETTLED:
+            return s
+
+    def miss(s: float) -> float:
+        return slope_excess(system.phi, s, beta, fineness) - system.target
+
+    if not miss(ends[0]) * miss(ends[1]) <= 0:
         return None
-    root: Any = brentq(
-        lambda t: slope_excess(phi, t, beta, 1) - target, *ends, xtol=1e-16, rtol=np.float64(1e-15)
-    )
-    return float(root)
+    return float(brentq(miss, *ends, xtol=1e-16, rtol=np.float64(1e-15)))  # pyright: ignore[reportArgumentType]
 
 
 # -- the least Q'(1) -------------------------------------------------------------------------------
@@ -444,78 +414,32 @@ def _crossing(
 def solve_least(phi: Activation, target: float) -> Constants:
     """C'(1) - 1 = target with the least Q'(1), among all input scales and shifts in reach.
 
-    Raises: UnreachableTarget where no scale and shift give the slope.
-    """
-    from scipy.optimize import minimize_scalar
+    It is sought along the curve of that slope, from the least Q'(1) on the scan.
 
-    system = SlopeSystem(phi, target)
-    best: tuple[float, float, float] | None = None
+    Raises: UnreachableTarget where no scale and shift give the slope, or Q'(1) falls on and on.
+    """
+    starts: list[tuple[float, float, float]] = []
     for sheet in sheets(phi):
-        turn, level = sheet.surfaces(system)
-        for i, j in zip(
-            *np.nonzero((level[:-1] - target) * (level[1:] - target) <= 0), strict=True
-        ):
-            if np.isfinite(turn[i : i + 2, j]).all():
-                value = float(turn[i : i + 2, j].mean())
-                if best is None or value < best[0]:
-                    best = (
-                        value,
-                        float(sheet.log_alpha[i : i + 2, j].mean()),
-                        float(sheet.beta[i : i + 2, j].mean()),
-                    )
-    if best is None:
+        turn, level = sheet.surfaces(SlopeSystem(phi, target))
+        crossed = (level[:-1] - target) * (level[1:] - target) <= 0
+        middle = [(values[:-1] + values[1:]) / 2 for values in (turn, sheet.log_alpha, sheet.beta)]
+        crossed &= np.isfinite(middle[0])
+        starts += zip(*(values[crossed] for values in middle), strict=True)
+    if not starts:
         raise UnreachableTarget(
             f"no input scale and shift within reach give {phi.name} the slope C'(1) = "
             f"{1 + target:.6g}"
         )
-    place = {"s": best[1]}
-
-    def q_slope(beta: float) -> float:
-        s = scale_for(system, place["s"], beta)
-        if s is None:
-            return float("inf")
-        place["s"] = s
-        m = moments(phi, s, beta, 1)
-        return m.turn / m.variance
-
-    width = 0.5 * min(1.0, float(np.exp(best[1])) if phi.kinks else 1.0)
-    found: Any = minimize_scalar(
-        q_slope,
-        bounds=(best[2] - width, best[2] + width),
-        method="bounded",
-        options={"xatol": 1e-9},
-    )
-    # the minimum of an odd or even function
-    beta = 0.0 if abs(found.x) < 1e-6 and q_slope(0.0) <= found.fun + 1e-15 else float(found.x)
-    for fineness in range(2, FINEST + 1):
-        s = scale_for(system, place["s"], beta, fineness)
-        if s is None:
-            break
-        # a finer rule than the one that solved
-        m = moments(phi, s, beta, max(fineness, _needed(phi, s)) + 1)
-        if abs(m.excess / m.variance - target) <= ACCEPTED * max(1.0, target):
-            return _standardising(phi, math.exp(s), beta, m)
-    raise UnreachableTarget(
-        f"the least Q'(1) of {phi.name} at the slope C'(1) = {slope_text(target)} is not "
-        f"attained; give q_slope a number"
-    )
-
-
-def scale_for(system: SlopeSystem, s: float, beta: float, fineness: int = 1) -> float | None:
-    """log alpha with C'(1) - 1 = target at a given shift, by Newton's method from ``s``."""
-    for _ in range(30):
-        try:
-            equations = system.equations(
-                moments(system.phi, s, beta, max(fineness, _needed(system.phi, s)))
-            )
-        except (KcalcError, OverflowError, ZeroDivisionError):
-            return None
-        if not equations.d_second[0]:
-            return None
-        step = -equations.second / equations.d_second[0]
-        s += max(-0.5, min(0.5, step))
-        if abs(step) < 1e-10:
-            return s
-        if not LEAST < s < LARGEST:
-            return None
-    return None
+    _, s, beta = min(starts)
+    end = walk(LeastQSlope(phi, target), Point(float(s), float(beta)))
+    found = None
+    if isinstance(end, End) and end.exact:
+        s, beta = end.point.log_alpha, end.point.beta
+        beta = 0.0 if abs(beta) < ROUNDED else beta  # of odd and even functions
+        found = _crossing(phi, target, beta, (s - NEAR, s + NEAR))
+    if found is None:
+        raise UnreachableTarget(
+            f"the least Q'(1) of {phi.name} at the slope C'(1) = {slope_text(target)} is not "
+            f"attained; give q_slope a number"
+        )
+    return found

@@ -8,7 +8,7 @@ Whether that fixed point attracts is computed too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +25,13 @@ from ..foundation.errors import KcalcError, UnreachableTarget, unknown
 from ..foundation.process_state import cached_property
 from ..gaussian.expectations.quadrature import Array
 from ..maps.maps import Assumption
-from ..network.layers import Nonlinear
 from ..network.network import Network
 from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
 from .measure import local_values
-from .moments import FINEST, Moments, moments, panels
+from .moments import FINEST, converged_moments, panels
 from .search import check_nonlinear
 
 PARAMETERS = {
@@ -174,7 +173,7 @@ class SelfNormalising(Shaping):
         The largest Q'(1) and C'(1) of any activation are given, then the slope of the whole
         network.
         """
-        local = [local_values(self.constants[name].transformed) for name in self.constants]
+        local = [local_values(k.transformed) for k in self.constants.distinct]
         worst = {
             condition: max(values[condition] for values in local)
             for condition in ("Q'(1)", "C'(1)")
@@ -239,15 +238,10 @@ def self_normalising(
         raise KcalcError(f"input_scale must be a number between 1e-6 and 1e6, got {input_scale}")
     plain, changes = prepared(network, activation)
     rule = shifted if parameters == "shift" else halved
-    layers: dict[Any, Any] = {node: plain.layer(node) for node in plain.nodes_of(Nonlinear)}
-    solved = {
-        phi: rule(phi, float(scale))
-        for phi in dict.fromkeys(layer.activation for layer in layers.values())
-    }
-    table = ConstantsTable({node: solved[layer.activation] for node, layer in layers.items()})
+    table = ConstantsTable.of(plain, lambda phi: rule(phi, float(scale)))
     shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
-    notes = [Assumption("network", text) for text in _consequences(solved)]
+    notes = [Assumption("network", text) for text in _consequences(table.distinct)]
     options = {"parameters": parameters} | ({} if scale == 1 else {"input_scale": float(scale)})
     return SelfNormalising(
         "self_normalising",
@@ -262,17 +256,15 @@ def self_normalising(
     )
 
 
-def _consequences(solved: dict[Activation, Constants]) -> Iterator[str]:
+def _consequences(solved: Sequence[Constants]) -> Iterator[str]:
     """Notes on activations whose fixed point repels, and on those that jump."""
-    repelling = [
-        phi.name for phi, k in solved.items() if stability(k.transformed).attractive is False
-    ]
+    repelling = [k.activation.name for k in solved if stability(k.transformed).attractive is False]
     if repelling:
         yield (
             f"the fixed point repels for {', '.join(repelling)}: variances drift away from 1 with "
             f"depth"
         )
-    jumping = [phi.name for phi in solved if any(phi.jump_sizes(0))]
+    jumping = [k.activation.name for k in solved if any(k.activation.jump_sizes(0))]
     if jumping:
         yield (
             f"C'(1) is infinite for {', '.join(jumping)} (jumps): nearly equal inputs part at once"
@@ -288,7 +280,7 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
     square, mean = float(phi.second_moment(input_scale**2)), float(phi.mean(input_scale**2))
     variance = square - mean**2
     if variance < 0.1 * square:  # digits cancel
-        m = _centred(phi, input_scale)
+        m = converged_moments(phi, math.log(input_scale), 0.0, 1)
         variance, mean = m.variance, m.mean
     if not variance > 0:
         raise KcalcError(
@@ -298,23 +290,6 @@ def shifted(phi: Activation, input_scale: float = 1.0) -> Constants:
     deviation = math.sqrt(variance)
     delta = None if abs(mean) <= 1e-15 * deviation else -mean
     return Constants(phi, None if input_scale == 1 else input_scale, None, 1 / deviation, delta)
-
-
-def _centred(phi: Activation, input_scale: float) -> Moments:
-    """Mean and variance, never subtracted, at the first fineness that the next one confirms.
-
-    phi may jump.
-    """
-    last = moments(phi, math.log(input_scale), 0.0, 0)
-    for fineness in range(1, FINEST + 1):
-        m = moments(phi, math.log(input_scale), 0.0, fineness)
-        if abs(m.variance - last.variance) <= (1e-14 if fineness < 3 else 1e-13) * m.variance:
-            return m
-        last = m
-    raise KcalcError(
-        f"activation {phi.name!r} varies too fast (or grows too fast) at input scale "
-        f"{input_scale:.6g}"
-    )
 
 
 def halved(phi: Activation, input_scale: float = 1.0) -> HalvesConstants:

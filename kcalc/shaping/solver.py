@@ -19,8 +19,9 @@ import numpy as np
 
 from ..activations import Activation
 from ..foundation.errors import KcalcError
-from .conditions import System
-from .moments import Moments, is_steep, moments, width
+from .conditions import Equations, System
+from .constants import Constants
+from .moments import is_steep, moments, width
 
 ACCEPTED = 1e-13  # residuals of the two equations, by a finer rule than the solver's
 POLISHED = 5e-15
@@ -41,28 +42,11 @@ SIGHT = np.concatenate(
 
 
 @dataclass(frozen=True)
-class Solution:
-    """A point that meets a system's conditions, and the moments there by the finest rule used."""
-
-    log_alpha: float
-    beta: float
-    moments: Moments
-
-    @property
-    def alpha(self) -> float:
-        return math.exp(self.log_alpha)
-
-
-@dataclass(frozen=True)
 class Branch:
-    """Where a family of solutions starts.
-
-    The fields are its shift at alpha = 0, and phi'/phi'' there (the scale of alpha).
-    """
+    """Where a family of solutions starts: its shift as alpha -> 0, and |phi'/phi''| there."""
 
     beta: float
-    one: float
-    two: float
+    ratio: float
 
 
 @dataclass(frozen=True)
@@ -82,49 +66,52 @@ def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> 
     """
     s, beta, moved = start.log_alpha, start.beta, 0.0
     for _ in range(limit):
-        step = _step(system, s, beta, fineness)
+        found = equations_at(system, s, beta, fineness)
+        step = None if found is None else found.step
         if step is None:
             return None
-        clip = min(1.0, 0.7 / max(abs(step[0]), abs(step[1]), 1e-300))
-        s, beta = s + clip * step[0], beta + clip * step[1]
-        moved += clip * max(abs(step[0]), abs(step[1]))
-        if not (LEAST < s < LARGEST and abs(beta) < FARTHEST):
+        size = max(abs(step[0]), abs(step[1]))
+        clip = min(1.0, 0.7 / max(size, 1e-300))
+        s, beta, moved = s + clip * step[0], beta + clip * step[1], moved + clip * size
+        if not inside(s, beta):
             return None
-        if max(abs(step[0]), abs(step[1])) < SETTLED:
+        if size < SETTLED:
             return Point(s, beta, moved, fineness)
     return None
+
+
+def inside(s: float, beta: float) -> bool:
+    """Whether solutions are sought at log alpha = s and this shift."""
+    return LEAST < s < LARGEST and abs(beta) < FARTHEST
 
 
 def needed(phi: Activation, s: float) -> int:
     """The least fineness at log alpha = s: features of width 1/alpha need steps in proportion.
 
-    Panels adapt.
+    Panels adapt, and homogeneous activations scale with alpha.
     """
-    if phi.kinks or (s <= 0 and width(phi) == 1) or is_steep(phi, math.exp(s)):
+    gentle = phi.kinks or phi.degree is not None or (s <= 0 and width(phi) == 1)
+    if gentle or is_steep(phi, math.exp(s)):
         return 0
     return max(0, math.ceil((s - math.log(width(phi))) / math.log(2)))
 
 
-def _step(system: System, s: float, beta: float, fineness: int) -> tuple[float, float] | None:
+def equations_at(system: System, s: float, beta: float, fineness: int = 0) -> Equations | None:
+    """The equations at log alpha = s and a shift, by a rule at least so fine.
+
+    None where phi(alpha x + beta) does not vary, or varies too fast for the rules.
+    """
     try:
         m = moments(system.phi, s, beta, max(fineness, needed(system.phi, s)), system.order)
-    except (KcalcError, OverflowError):
+        if not (m.variance > 0 and math.isfinite(m.variance) and m.gradient > 0):
+            return None
+        found = system.equations(m)
+    except (KcalcError, OverflowError, ValueError):
         return None
-    return _solve(system, m)
+    return found if all(map(math.isfinite, (*found[:2], *found.d_first))) else None
 
 
-def _solve(system: System, m: Moments) -> tuple[float, float] | None:
-    if not (m.variance > 0 and math.isfinite(m.variance) and m.gradient > 0):
-        return None
-    first, second, (a, b), (c, d) = system.equations(m)
-    determinant = a * d - b * c
-    if determinant == 0 or not math.isfinite(determinant):
-        return None
-    step = (b * second - d * first) / determinant, (c * first - a * second) / determinant
-    return step if all(map(math.isfinite, step)) else None
-
-
-def refined(system: System, point: Point) -> Solution | None:
+def refined(system: System, point: Point) -> Constants | None:
     """The solution near ``point`` on which rules of growing fineness agree; None where none does.
 
     The rule that a point was found by has no say: a finer one confirms it, or gives way to the
@@ -132,12 +119,9 @@ def refined(system: System, point: Point) -> Solution | None:
     """
     least = max(point.fineness, needed(system.phi, point.log_alpha))
     for fineness in range(1 + least, max(FINEST, least + 2) + 1):
-        try:
-            m = moments(system.phi, point.log_alpha, point.beta, fineness, system.order)
-        except (KcalcError, OverflowError):
-            return None
-        if m.variance > 0 and (left := _residual(system, m)) <= ACCEPTED:
-            return _polished(system, Solution(point.log_alpha, point.beta, m), left, fineness)
+        found = equations_at(system, point.log_alpha, point.beta, fineness)
+        if found is not None and found.residual <= ACCEPTED:
+            return _polished(system, point, found, fineness)
         after = newton(system, point, fineness)
         if after is None:
             return None
@@ -145,18 +129,14 @@ def refined(system: System, point: Point) -> Solution | None:
     return None
 
 
-def _residual(system: System, m: Moments) -> float:
-    return max(map(abs, system.equations(m)[:2]))
-
-
-def _polished(system: System, found: Solution, left: float, fineness: int) -> Solution:
-    """One more Newton step where it gains digits."""
-    step = None if left <= POLISHED else _solve(system, found.moments)
-    if step is None:
-        return found
-    s, beta = found.log_alpha + step[0], found.beta + step[1]
-    m = moments(system.phi, s, beta, fineness, system.order)
-    return Solution(s, beta, m) if m.variance > 0 and _residual(system, m) < left else found
+def _polished(system: System, point: Point, found: Equations, fineness: int) -> Constants:
+    """The constants at a point, after one more Newton step where it gains digits."""
+    s, beta = point.log_alpha, point.beta
+    step = None if found.residual <= POLISHED else found.step
+    after = step and equations_at(system, s + step[0], beta + step[1], fineness)
+    if step and after and after.residual < found.residual:
+        s, beta, found = s + step[0], beta + step[1], after
+    return Constants(system.phi, math.exp(s), beta, *system.output(found.moments))
 
 
 def by_shift(point: Any) -> tuple[float, float]:
@@ -203,7 +183,7 @@ def branches(system: System) -> tuple[Branch, ...]:
         beta: Any = brentq(level, grid[i], grid[i + 1], xtol=1e-14 * (1 + abs(grid[i])), disp=False)
         slopes = [float(phi.numeric(n)(np.array([beta]))[0]) for n in (1, 2)]
         if slopes[0] and abs(slopes[1]) > 1e-7 * abs(slopes[0]):
-            found.append(Branch(float(beta), slopes[0], slopes[1]))
+            found.append(Branch(float(beta), abs(slopes[0] / slopes[1])))
     return tuple(sorted(found, key=by_shift))
 
 
@@ -238,7 +218,7 @@ def advanced(system: System, target: float, here: Point) -> tuple[float, Point]:
 
 def _started(system: System, branch: Branch, target: float) -> Point | None:
     there = system.at(target)
-    start = Point(math.log(there.first_scale(branch.one, branch.two)), branch.beta)
+    start = Point(math.log(there.first_scale(branch.ratio)), branch.beta)
     point = newton(there, start, limit=10)
     return point if point is not None and point.moved < 0.8 else None
 

@@ -15,7 +15,6 @@ from ..fields.arguments import as_number
 from ..foundation.errors import KcalcError, UnreachableTarget
 from ..maps.maps import Assumption
 from ..network.combinators import DEEPEST
-from ..network.layers import Nonlinear
 from ..network.network import Network
 from .advice import Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
@@ -82,7 +81,7 @@ def tat(
         )
     known = read_tokens(network, tokens, token_rows)
     plain, changes = prepared(network, activation, tokens=known)
-    kinds = set(plain.activations)
+    kinds = plain.activations
     if tau is None and (eta is not None or all(_is_leaky(phi) for phi in kinds)):
         return _tailored(
             network, plain, changes, kinds, ETA if eta is None else eta, known, token_rows
@@ -118,7 +117,7 @@ def _tailored(
     network: Network,
     plain: Network,
     changes: tuple[str, ...],
-    kinds: set[Activation],
+    kinds: tuple[Activation, ...],
     eta: float,
     tokens: Tokens | None,
     rows: str,
@@ -131,12 +130,8 @@ def _tailored(
             )
     slope = negative_slope(unmixed(plain), eta)
     scale = math.sqrt(2 / (1 + slope**2))
-    nodes = plain.nodes_of(Nonlinear)
-    table = ConstantsTable(
-        {
-            node: Constants(_activation(plain, node), output_scale=scale, negative_slope=slope)
-            for node in nodes
-        }
+    table = ConstantsTable.of(
+        plain, lambda phi: Constants(phi, output_scale=scale, negative_slope=slope)
     )
     shaped, edited = _applied(plain, table, f"eta = {eta:g}", tokens, rows)
     edits = [
@@ -206,7 +201,7 @@ def _smooth(
     network: Network,
     plain: Network,
     changes: tuple[str, ...],
-    kinds: set[Activation],
+    kinds: tuple[Activation, ...],
     tau: float,
     tokens: Tokens | None,
     rows: str,
@@ -215,22 +210,17 @@ def _smooth(
         check_curvature(phi)
     curvature = float(maximal_curvature(unmixed(plain)).inverse(tau))
     try:
-        solved = {phi: solve(curvature_systems(phi, curvature)) for phi in kinds}
+        table = ConstantsTable.of(plain, lambda phi: solve(curvature_systems(phi, curvature)))
     except OutOfReach as error:
         near = inwards(float(maximal_curvature(unmixed(plain))(error.nearest)), error.above)
         exactly = advised(f"tau = {near}", "tat", tau=float(near)) or f"about tau = {near}"
         raise UnreachableTarget(
             f"{error}, which is {exactly} in this network (asked for: {tau:.9g})"
         ) from None
-    table = ConstantsTable(
-        {node: solved[_activation(plain, node)] for node in plain.nodes_of(Nonlinear)}
-    )
     shaped, edited = _applied(plain, table, f"tau = {tau:g}", tokens, rows)
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
-    jumps = (
-        text for phi, k in solved.items() if (text := default_end(systems[phi.name], k)) is not None
-    )
+    jumps = (text for each in systems.values() if (text := default_end(each)) is not None)
     return Shaping(
         "tat",
         {"tau": tau} | token_options(tokens, rows),
@@ -288,11 +278,6 @@ def _applied(
     check_sums(shaped, promise, centred)
     refuse_means(shaped, promise, centred)
     return shaped, edited
-
-
-def _activation(network: Network, node: Any) -> Activation:
-    layer: Any = network.layer(node)
-    return layer.activation
 
 
 def _whole(network: Network, tokens: Tokens | None) -> dict[str, float]:

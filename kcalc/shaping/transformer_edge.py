@@ -316,7 +316,7 @@ def _with_shortcuts(
     options: dict[str, Any],
     notes: list[Assumption],
 ) -> TransformerShaping:
-    network, by_node, edits = _activated(request, activation, mlp, zeta)
+    network, table, edits = _activated(request, activation, mlp, zeta)
     given, request = request.network, replace(request, network=network)
     system = Ratios(request)
     found = system.solved()
@@ -335,7 +335,7 @@ def _with_shortcuts(
         options | ({} if mlp == "keep" else {"mlp": mlp} | _zeta(mlp, zeta)),
         given,
         shaped,
-        ConstantsTable(by_node),
+        table,
         {},
         system.targets,
         tuple(edits),
@@ -363,7 +363,7 @@ def _scores_changed(parts: Parts, scale: float) -> list[str]:
 
 def _activated(
     request: Request, activation: Any, mlp: str, zeta: float
-) -> tuple[Network, dict[Node, Constants], list[str]]:
+) -> tuple[Network, ConstantsTable, list[str]]:
     """The network with its activations kept, or shaped each by itself, and the edits.
 
     Raises: KcalcError where an activation to be shaped does not see q = 1.
@@ -372,20 +372,17 @@ def _activated(
     if activation is not None:
         phi = resolve(activation)
         network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), phi))
-    phis = {node: network.layer(node).activation for node in network.nodes_of(Nonlinear)}
     if mlp == "keep":
-        return network, {node: Constants(phi) for node, phi in phis.items()}, []
+        return network, ConstantsTable.of(network, Constants), []
     slope = as_number(zeta, "zeta")
     if mlp != "dks" or getattr(slope, "free_symbols", None) or not slope > 1:
         raise KcalcError(
             f"with shortcuts, activations are kept or shaped by mlp='dks' to C'(1) = zeta > 1, "
             f"got mlp={mlp!r}, zeta={zeta}"
         )
-    solved = {phi: constants_for(phi, float(slope)) for phi in dict.fromkeys(phis.values())}
-    by_node = {node: solved[phi] for node, phi in phis.items()}
-    plain = {n: 1.0 for node in phis for n in network.parents(node)}
-    network = with_sigmas(network, plain)
-    network = replace_activations(network, {n: k.transformed for n, k in by_node.items()})
+    table = ConstantsTable.of(network, lambda phi: constants_for(phi, float(slope)))
+    plain = {n: 1.0 for node in table.by_node for n in network.parents(node)}
+    network = replace_activations(with_sigmas(network, plain), table.activations)
     level = Stream.of(network, request.start).level()
     if abs(level - 1) > LEVEL_KEPT:
         raise KcalcError(
@@ -393,8 +390,7 @@ def _activated(
             f"every MLP"
         )
     edits = [f"{node}: sigma_w -> 1" for node in plain]
-    edits += [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
-    return network, by_node, edits
+    return network, table, [*edits, *table.edits]
 
 
 # -- without shortcuts -----------------------------------------------------------------------------
@@ -422,15 +418,14 @@ def _without_shortcuts(
     plain, changes = prepared(request.network, activation)
     alone = tokens_alone(stream(plain, request.parts))
     local = dks(alone, zeta=zeta) if mlp == "dks" else tat(alone)
-    by_node = local.constants.by_node
-    shaped = replace_activations(plain, {n: k.transformed for n, k in by_node.items()})
+    table = local.constants
+    shaped = replace_activations(plain, table.activations)
     start = start_of(shaped, request.parts, request.start.tokens, request.start.cosine)
     system = Skipless(replace(request, network=shaped, start=start), centre)
     found = system.solved()
     network, (identity, scale) = system.built(found), system.constants(found)
     gains = {a.output: float(network.layer(a.output).sigma_w) for a in request.parts.attentions}
-    edits = [f"{node}: {k.activation.name} -> {k.describe()}" for node, k in by_node.items()]
-    edits += [
+    edits = table.edits + [
         f"{a.node}: identity {identity:.10g}, centre {system.centre:g}"
         for a in request.parts.attentions
     ]
@@ -440,7 +435,7 @@ def _without_shortcuts(
         options | {"mlp": mlp} | _zeta(mlp, zeta) | ({} if centre is None else {"centre": centre}),
         request.network,
         network,
-        ConstantsTable(by_node),
+        table,
         {},
         {LEVEL: 1.0} | system.targets,
         (*changes, *edits, *_scores_changed(request.parts, scale)),

@@ -15,7 +15,7 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.shaping.conditions import SlopeSystem, inwards
-from kcalc.shaping.curve import walk
+from kcalc.shaping.curve import End, walk
 from kcalc.shaping.moments import moments
 from kcalc.shaping.search import default_end, solve, solve_all
 from kcalc.shaping.solver import Point, refined
@@ -45,7 +45,7 @@ def test_constants_are_continuous_except_where_a_warning_says_so(name: str) -> N
         except kc.UnreachableTarget:
             assert name in {"softplus", *FOLDS}
             break
-        note = default_end(systems(name, slope), k)
+        note = default_end(systems(name, slope))
         assert (note is not None) == (slope > FOLDS.get(name, 9.0))
         here = np.array([math.log(k.alpha), k.beta / max(1.0, k.alpha)])
         if note is None and last is not None:
@@ -68,8 +68,8 @@ def test_a_fold_is_found_to_nine_digits() -> None:
 
     On either side of it there are two solutions and none.
     """
-    end = walk(SlopeSystem(kc.activation("gelu"), 0.6), Point(*_start("gelu", 1.45)))[1]
-    assert end is not None and end.exact
+    end = walk(SlopeSystem(kc.activation("gelu"), 0.6), Point(*_start("gelu", 1.45)))
+    assert isinstance(end, End) and end.exact
     assert solve(systems("gelu", 1 + end.target * (1 - 1e-9))).beta == pytest.approx(
         end.point.beta, abs=1e-3
     )

@@ -19,7 +19,7 @@ from kcalc.shaping.conditions import CurvatureSystem, SlopeSystem
 from kcalc.shaping.dks import constants_for
 from kcalc.shaping.fresh import simply_fresh
 from kcalc.shaping.moments import moments
-from kcalc.shaping.search import solve, solve_all
+from kcalc.shaping.search import solve, solve_all, solve_scale
 from kcalc.shaping.solutions import mirrors
 from kcalc.shaping.tat import curvature_systems
 
@@ -127,6 +127,35 @@ def test_the_default_is_continuous_in_the_target(name: str) -> None:
     )
     assert np.all(np.diff(points[:, 0]) > 0)
     assert np.abs(np.diff(points[:, 1])).max() < 0.05
+
+
+def test_equal_slopes_of_hard_swish() -> None:
+    """Between its kinks hard_swish is a quadratic, of which C'(1) = Q'(1) at any scale and shift.
+
+    So the constants are not isolated where the two targets are equal; both equations hold.
+    """
+    k = constants_for(kc.activation("hard_swish"), 1.3, 1.3)
+    assert worst(k, dks_targets(1.3, 1.3)) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("name", "slope"), [("celu", 1.05), ("gelu", 1.05), ("logcosh", 1.4), ("softplus", 1.002)]
+)
+def test_the_least_q_slope_is_less_than_on_both_sides(name: str, slope: float) -> None:
+    """Q'(1) at 50 digits, of the same slope C'(1) at neighbouring shifts."""
+    phi = kc.activation(name)
+    k = constants_for(phi, slope, "minimize")
+    least = truth(k)["Q'(1)"]
+    for step in (-0.03, 0.03):
+        near = solve_scale(phi, slope - 1, (k.beta + step * k.alpha,))
+        assert abs(near.alpha / k.alpha - 1) < 0.2
+        assert truth(near)["Q'(1)"] > least
+
+
+def test_no_least_q_slope() -> None:
+    """That of elu falls on and on, towards that of relu, as the input scale grows."""
+    with refused("the least Q'\\(1\\) of elu at the slope C'\\(1\\) = 1.4 is not attained"):
+        constants_for(kc.activation("elu"), 1.4, "minimize")
 
 
 def test_all_solutions_are_solutions_and_mirrors_are_marked() -> None:
