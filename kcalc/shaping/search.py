@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -141,7 +142,8 @@ def _ways(systems: Sequence[System], every: bool = False) -> Iterator[Way]:
         folds = number < MOST_BRANCHES
         yield system, None if begun is None else _reached(system, *begun, folds=folds)
     for anchored, point in _anchors(tuple(system.at(REFERENCE) for system in systems)):
-        system = anchored.at(systems[0].target)
+        # the scan is kept for equal functions, which may have other names
+        system = replace(anchored.at(systems[0].target), phi=systems[0].phi)
         yield system, _reached(system, REFERENCE, point)
 
 

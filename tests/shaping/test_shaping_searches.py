@@ -270,3 +270,10 @@ def test_parameters_that_do_not_fit() -> None:
 def test_cosines_of_tokens_belong_to_tokens() -> None:
     with refused("tokens="):
         kc.shape(A.vanilla(20, "relu"), method="tat").token_cosines()
+
+
+def test_equal_functions_keep_their_names() -> None:
+    """The scan of CELU at alpha = 1 serves ELU, whose formula it has."""
+    for name in ("celu", "elu", "celu"):
+        s = kc.shape(kc.chain(L.Affine(), L.Nonlinear(name), L.Affine()), zeta=1.1)
+        assert [k.activation.name for k in s.constants.by_node.values()] == [name]
