@@ -35,6 +35,10 @@ MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} the
 RESCALES = "it rescales a feature map that is left alone"
 HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
 EXTREME = "the larger or smaller of two feature maps, whose two sides are not independent"
+TWICE = (
+    ". Read and shape the part that is used twice by itself, kc.shape(kc.read(model.part, x)), and "
+    "put it back, model.part = s.apply_to(model.part)"
+)
 WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
 MIXES = "weights over tokens are left as they are"
@@ -425,7 +429,10 @@ def _nothing(left: Mapping[Node, str], refusals: list[str]) -> KcalcError:
     """The error where no region was shaped."""
     told = [text for text in refusals if not text.endswith(NOTHING)][:LISTED]
     if told:
-        return KcalcError(f"no region of the model can be shaped; {'; '.join(told)}")
+        shared = any("shared weights" in reason for reason in left.values())
+        return KcalcError(
+            f"no region of the model can be shaped; {'; '.join(told)}{TWICE if shared else ''}"
+        )
     first = ", ".join(f"{node!r} ({reason})" for node, reason in [*left.items()][:LISTED])
     return KcalcError(
         f"no region of the model has activations, so there is nothing to shape; not read: {first}; "

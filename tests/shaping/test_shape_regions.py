@@ -507,3 +507,21 @@ def test_a_u_net_with_group_norms_behind_concatenations_is_shaped_without_option
 
     s = kc.shape(kc.read(Net(), (2, 3, 8, 8)), assume_independent=True)
     assert "C_f'(1)" in str(s) and s.assumptions
+
+
+def test_a_part_that_is_used_twice_is_shaped_by_itself() -> None:
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+
+        def forward(self, x: Any, y: Any) -> Any:
+            return F.cosine_similarity(self.part(x), self.part(y))
+
+    model = Twins()
+    with refused("Read and shape the part that is used twice by itself"):
+        kc.shape(kc.read(model, (4, 8), (4, 8)))
+    s = kc.shape(kc.read(model.part, (4, 8)), "tanh")
+    model.part = s.apply_to(model.part)
+    x = torch.randn(5, 8)
+    assert torch.allclose(model(x, x), torch.ones(5))
