@@ -231,7 +231,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "offset",
-        "shaping.search:constants",
+        "shaping.solver:_polished",
         lambda k: replace(k, delta=-k.delta),
         ("DKS-184a", "DKS-tab-tanh"),
     ),

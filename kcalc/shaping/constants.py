@@ -134,13 +134,6 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
 
     by_node: dict[Node, Constants]
 
-    @classmethod
-    def of(cls, network: Network, rule: Callable[[Activation], Constants]) -> ConstantsTable:
-        """The constants of all activations of a network, by a rule that is asked once for each."""
-        phis = {node: network.layer(node).activation for node in network.nodes_of(Nonlinear)}
-        solved = {phi: rule(phi) for phi in dict.fromkeys(phis.values())}
-        return cls({node: solved[phi] for node, phi in phis.items()})
-
     @cached_property
     def distinct(self) -> tuple[Constants, ...]:
         """Every set of constants once, in the order of the nodes."""
@@ -223,3 +216,10 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
 
     def _repr_html_(self) -> str:
         return html_table(self.rows)
+
+
+def constants_of(network: Network, rule: Callable[[Activation], Constants]) -> ConstantsTable:
+    """The constants of all activations of a network, by a rule that is asked once for each."""
+    phis = {node: network.layer(node).activation for node in network.nodes_of(Nonlinear)}
+    solved = {phi: rule(phi) for phi in dict.fromkeys(phis.values())}
+    return ConstantsTable({node: solved[phi] for node, phi in phis.items()})

@@ -24,7 +24,7 @@ from ..network.network import Network
 from .advice import Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
-from .constants import Constants, ConstantsTable
+from .constants import Constants, ConstantsTable, constants_of
 from .fresh import check_fresh
 from .gates import gates_of, with_slopes
 from .measure import local_values
@@ -126,7 +126,7 @@ def dks(
     if not alone.nodes_of(Nonlinear):
         raise KcalcError("all activations are gates, so there is nothing to shape")
     try:
-        table = ConstantsTable.of(alone, lambda phi: constants_for(phi, slope, wanted, free_slope))
+        table = constants_of(alone, lambda phi: constants_for(phi, slope, wanted, free_slope))
     except OutOfReach as error:
         raise _beyond_reach(error, reading, float(zeta)) from None
     kept_gates = ConstantsTable(gated)

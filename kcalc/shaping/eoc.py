@@ -26,7 +26,7 @@ from ..network import layers as L
 from ..network.network import Network, concat_channels, sum_weights
 from .advice import Record, advised, either, shaping_method
 from .base import Shaping, farthest, prepared
-from .constants import Constants, ConstantsTable
+from .constants import Constants, constants_of
 from .fresh import check_fresh
 from .moments import converged_moments
 from .search import check_shapeable
@@ -315,7 +315,7 @@ def eoc(
     check_fresh(plain)
     shaped = plain.map_layers(lambda node, layer: layers[node], L.Affine)
     others = _check_level(shaped, points, level)
-    table = ConstantsTable.of(
+    table = constants_of(
         plain, lambda phi: Constants(phi, sigma_w=points[phi].sigma_w, sigma_b=points[phi].sigma_b)
     )
     notes = (

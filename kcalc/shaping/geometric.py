@@ -25,7 +25,7 @@ from ..network.layers import Affine, Input, Nonlinear, Scale
 from ..network.network import Network, Step, require_numbers
 from .advice import Record, shaping_method
 from .base import Shaping, prepared
-from .constants import Constants, ConstantsTable
+from .constants import Constants, constants_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -207,7 +207,7 @@ def geometric(
         options,
         network,
         shaped,
-        ConstantsTable.of(plain, Constants),
+        constants_of(plain, Constants),
         {},
         targets,
         (*changes, *edits),

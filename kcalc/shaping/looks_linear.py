@@ -25,7 +25,7 @@ from ..network.layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
 from ..network.network import Network, Step
 from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
-from .constants import Constants, ConstantsTable
+from .constants import Constants, constants_of
 from .fresh import check_fresh
 from .search import check_shapeable
 
@@ -190,7 +190,7 @@ def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
     """
     plain, changes = prepared(network, activation)
     _check_readers(plain)
-    table = ConstantsTable.of(plain, mirrored_constants)
+    table = constants_of(plain, mirrored_constants)
     shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
     linear = all(_is_identity(k.transformed) for k in table.distinct)

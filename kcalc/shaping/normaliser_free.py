@@ -28,7 +28,7 @@ from ..network import layers as L
 from ..network.network import Network, Step, channel_widths
 from .advice import Record, advised, either, independent, shaping_method
 from .base import Shaping, farthest, prepared, replace_activations
-from .constants import Constants, ConstantsTable
+from .constants import Constants, constants_of
 from .fresh import check_fresh, check_sums
 from .measure import local_values
 from .moments import converged_moments
@@ -134,7 +134,7 @@ def normaliser_free(
         along, through = ({node: pair[k] for node, pair in weights.items()} for k in (0, 1))
         bare = with_residual_weights(bare, along, through)
     plain, changes = prepared(bare, activation)
-    table = ConstantsTable.of(
+    table = constants_of(
         plain, lambda phi: Constants(phi, output_scale=exact_gamma(phi, standardise))
     )
     shaped = replace_activations(plain, table.activations)

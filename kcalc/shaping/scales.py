@@ -19,7 +19,7 @@ from ..network.layers import Affine
 from ..network.network import Network
 from .advice import Record, advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
-from .constants import Constants, ConstantsTable
+from .constants import Constants, constants_of
 from .fresh import centred, check_fresh, check_sums
 
 Node = Any
@@ -37,7 +37,7 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     and networks that cannot be shaped.
     """
     plain, changes = prepared(network, activation, products=True)
-    table = ConstantsTable.of(
+    table = constants_of(
         plain, lambda phi: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
     )
     shaped = replace_activations(plain, table.activations)
@@ -145,7 +145,7 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
         {},
         network,
         shaped,
-        ConstantsTable.of(plain, Constants),
+        constants_of(plain, Constants),
         {},
         {},
         (*changes, *edits),

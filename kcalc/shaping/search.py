@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -141,9 +140,10 @@ def _ways(systems: Sequence[System], every: bool = False) -> Iterator[Way]:
         begun = begin(system, branch)
         folds = number < MOST_BRANCHES
         yield system, None if begun is None else _reached(system, *begun, folds=folds)
-    for anchored, point in _anchors(tuple(system.at(REFERENCE) for system in systems)):
-        # the scan is kept for equal functions, which may have other names
-        system = replace(anchored.at(systems[0].target), phi=systems[0].phi)
+    # the scan is kept for equal functions, which may have other names
+    scanned = {system.at(REFERENCE): system for system in systems}
+    for anchored, point in _anchors(tuple(scanned)):
+        system = scanned[anchored]
         yield system, _reached(system, REFERENCE, point)
 
 

@@ -28,7 +28,7 @@ from ..maps.maps import Assumption
 from ..network.network import Network
 from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
-from .constants import Constants, ConstantsTable
+from .constants import Constants, constants_of
 from .fresh import check_fresh
 from .measure import local_values
 from .moments import FINEST, converged_moments, panels
@@ -238,7 +238,7 @@ def self_normalising(
         raise KcalcError(f"input_scale must be a number between 1e-6 and 1e6, got {input_scale}")
     plain, changes = prepared(network, activation)
     rule = shifted if parameters == "shift" else halved
-    table = ConstantsTable.of(plain, lambda phi: rule(phi, float(scale)))
+    table = constants_of(plain, lambda phi: rule(phi, float(scale)))
     shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
     notes = [Assumption("network", text) for text in _consequences(table.distinct)]

@@ -19,7 +19,7 @@ from ..network.network import Network
 from .advice import Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import CurvatureSystem, OutOfReach, inwards
-from .constants import Constants, ConstantsTable
+from .constants import Constants, ConstantsTable, constants_of
 from .fresh import centred, check_fresh, check_sums
 from .limits import flow_speed
 from .norms import refuse_means
@@ -130,7 +130,7 @@ def _tailored(
             )
     slope = negative_slope(unmixed(plain), eta)
     scale = math.sqrt(2 / (1 + slope**2))
-    table = ConstantsTable.of(
+    table = constants_of(
         plain, lambda phi: Constants(phi, output_scale=scale, negative_slope=slope)
     )
     shaped, edited = _applied(plain, table, f"eta = {eta:g}", tokens, rows)
@@ -210,7 +210,7 @@ def _smooth(
         check_curvature(phi)
     curvature = float(maximal_curvature(unmixed(plain)).inverse(tau))
     try:
-        table = ConstantsTable.of(plain, lambda phi: solve(curvature_systems(phi, curvature)))
+        table = constants_of(plain, lambda phi: solve(curvature_systems(phi, curvature)))
     except OutOfReach as error:
         near = inwards(float(maximal_curvature(unmixed(plain))(error.nearest)), error.above)
         exactly = advised(f"tau = {near}", "tat", tau=float(near)) or f"about tau = {near}"

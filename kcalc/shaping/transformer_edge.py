@@ -26,7 +26,7 @@ from ..network.layers import Affine, Attend, Nonlinear
 from ..network.network import Network
 from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
-from .constants import Constants, ConstantsTable
+from .constants import Constants, ConstantsTable, constants_of
 from .dks import constants_for, dks
 from .tat import tat
 from .transformer_parts import (
@@ -373,14 +373,14 @@ def _activated(
         phi = resolve(activation)
         network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), phi))
     if mlp == "keep":
-        return network, ConstantsTable.of(network, Constants), []
+        return network, constants_of(network, Constants), []
     slope = as_number(zeta, "zeta")
     if mlp != "dks" or getattr(slope, "free_symbols", None) or not slope > 1:
         raise KcalcError(
             f"with shortcuts, activations are kept or shaped by mlp='dks' to C'(1) = zeta > 1, "
             f"got mlp={mlp!r}, zeta={zeta}"
         )
-    table = ConstantsTable.of(network, lambda phi: constants_for(phi, float(slope)))
+    table = constants_of(network, lambda phi: constants_for(phi, float(slope)))
     plain = {n: 1.0 for node in table.by_node for n in network.parents(node)}
     network = replace_activations(with_sigmas(network, plain), table.activations)
     level = Stream.of(network, request.start).level()

@@ -5,6 +5,7 @@ that nothing is changed.
 from __future__ import annotations
 
 import math
+import os
 import random
 import subprocess
 import sys
@@ -202,7 +203,9 @@ def test_branches_within_the_graph() -> None:
     """In a process of its own: PyTorch's compiler refuses branches after some other uses of it in
     one process.
     """
-    subprocess.run([sys.executable, "-c", BRANCHES], check=True, cwd=Path(__file__).parent)
+    here = Path(__file__).parent
+    found = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path])}
+    subprocess.run([sys.executable, "-c", BRANCHES], check=True, cwd=here, env=found)
 
 
 UNREAD: dict[str, tuple[Any, str]] = {
