@@ -70,8 +70,12 @@ class Program(Fold[int]):
         ``known`` keeps those of the steps without sin and cos, for further runs at the same x.
         """
         values = [x]
+        if known is None:
+            for step in self.steps:
+                values.append(step(values, numbers))
+            return [values[place] for place in self.outputs]
         for place, step in enumerate(self.steps, start=1):
-            if known is None or place in self.waving:
+            if place in self.waving:
                 values.append(step(values, numbers))
             else:
                 if place not in known:
