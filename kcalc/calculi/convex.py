@@ -161,18 +161,20 @@ class ConvexCalculus(ABC, Generic[State]):
         whole = _rounded(sp.Float(sum(op.slopes)))
         return self.normalise(whole, self.mix(convex_shares(op.slopes), inputs))
 
+    @cached_property
+    def _rule(self) -> Any:
+        return self.rule  # a dispatching method is made anew at every look
+
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
         """The state of a node from those that it reads, in slot order."""
         steps = self.network.operations_of(node)
         if not inputs:
             return self.start()
         if len(steps) == 1:
-            return (
-                inputs[0]
-                if steps[0].primitive is None
-                else self.rule(steps[0].primitive, node, inputs)
-            )
-        return emitted(steps, self.rule, dict(zip(self.network.parents(node), inputs, strict=True)))
+            (_, primitive, _) = steps[0]
+            return inputs[0] if primitive is None else self._rule(primitive, node, inputs)
+        read = dict(zip(self.network.parents(node), inputs, strict=True))
+        return emitted(steps, self._rule, read)
 
     def read(self) -> dict[Node, State]:
         """The state of every node."""

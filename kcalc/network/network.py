@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .frozen_graph import frozen_graph, notes_of
 from .notes import CARRIED, Note
 from .preactivation import preactivated_steps
-from .primitives import Fresh, Inner, Join, Norm, Operation, Post, operations, owner
+from .primitives import Fresh, Inner, Join, Norm, Operation, Post, lowered, owner
 from .validation import (
     Step,
     check_outputs,
@@ -110,11 +111,16 @@ class Network:
 
         See :mod:`kcalc.network.primitives`.
         """
-        return tuple(operations(self.steps(), self._features))
+        return tuple(chain.from_iterable(self._lowered.values()))
+
+    @cached_property
+    def _lowered(self) -> dict[Node, tuple[Operation, ...]]:
+        return dict(zip(self._layers, lowered(self.steps(), self._features), strict=True))
 
     def operations_of(self, node: Node) -> tuple[Operation, ...]:
         """The operations of one node."""
-        return tuple(operations([(node, self.layer(node), self._parents[node])], self._features))
+        self.layer(node)
+        return self._lowered[node]
 
     def layer(self, node: Node) -> Any:
         """The layer of a node, whose kind the caller knows.

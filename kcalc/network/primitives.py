@@ -355,14 +355,14 @@ class Operation(NamedTuple):
 Program = Sequence[tuple[Primitive, tuple[int, ...]]]
 
 
-def operations(
+def lowered(
     steps: Iterable[tuple[Node, Any, tuple[Node, ...]]], features: Mapping[Node, Any]
-) -> Iterator[Operation]:
-    """The steps of a network as operations.
+) -> Iterator[tuple[Operation, ...]]:
+    """The operations of every step of a network.
 
-    ``lowered`` gives one primitive, None, or a program [(primitive, what it reads)], where 0, 1 ...
-    are the layer's inputs in slot order and the numbers after them are the primitives of the
-    program itself.
+    A layer's ``lowered`` gives one primitive, None, or a program [(primitive, what it reads)],
+    where 0, 1 ... are the layer's inputs in slot order and the numbers after them are the
+    primitives of the program itself.
     """
     known: dict[tuple[int, tuple[Any, ...]], Any] = {}
     for node, layer, parents in steps:
@@ -372,15 +372,17 @@ def operations(
             known[key] = layer.lowered(Reads(node, parents, channels))
         found = known[key]
         if found is None or isinstance(found, Primitive):
-            yield Operation(node, found, parents)
+            yield (Operation(node, found, parents),)
         else:
-            yield from _program(node, found, parents)
+            yield _program(node, found, parents)
 
 
-def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> Iterator[Operation]:
+def _program(node: Node, program: Program, parents: tuple[Node, ...]) -> tuple[Operation, ...]:
     places: list[Node] = [*parents, *(Inner(node, k) for k in range(len(program) - 1)), node]
-    for k, (primitive, slots) in enumerate(program):
-        yield Operation(places[len(parents) + k], primitive, tuple(places[slot] for slot in slots))
+    return tuple(
+        Operation(place, primitive, tuple(places[slot] for slot in slots))
+        for place, (primitive, slots) in zip(places[len(parents) :], program, strict=True)
+    )
 
 
 def reader_counts(steps: Sequence[Operation], outputs: Iterable[Node] = ()) -> Counter[Node]:

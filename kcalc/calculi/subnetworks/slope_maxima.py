@@ -9,7 +9,6 @@ inputs, so that a maximum over subnetworks does not count the depth across them:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -45,7 +44,7 @@ class Polynomials:
         self._locals = self._local(list(network.steps()), parents)
         first: dict[Monomial, tuple[Node, Node]] = {}
         for path in regions.paths:
-            polynomial = _gather([self._locals[node] for node in path[1:]])
+            polynomial = Factors.product(*[self._locals[node] for node in path[1:]])
             first.setdefault(polynomial, (nodes[path[0]], nodes[path[-1]]))
         self.monomials: list[Monomial] = not_included(first) or [ONE]
         self.owners = [
@@ -61,7 +60,7 @@ class Polynomials:
         while at < len(self._nodes):
             parts.append(self._locals[at])
             at = self._idom[at]
-        return _gather(parts)
+        return Factors.product(*parts)
 
     def _local(self, steps: Sequence[Step], parents: Sequence[Sequence[int]]) -> list[Monomial]:
         """The polynomial of every node relative to its immediate dominator.
@@ -70,7 +69,7 @@ class Polynomials:
         path from p up to s, kept at p. Equal layers that read equal polynomials are computed once;
         with q values, every mix has weights of its own.
         """
-        calculus, idom = self.calculus, self._idom
+        calculus, idom, centring = self.calculus, self._idom, self.calculus.centring
         features = calculus.network.features
         done: dict[Any, Monomial] = {}
         local: list[Monomial] = []
@@ -88,33 +87,22 @@ class Polynomials:
                 if local[at]:
                     parts.append(local[at])
                 at = idom[at]
-            known[node] = top, _gather(parts)
+            known[node] = top, Factors.product(*parts)
             return known[node][1]
 
         for k, (node, layer, reads) in enumerate(steps):
-            mixes = len(reads) > 1
-            inputs = (
-                tuple(relative(p, idom[k]) for p in parents[k]) if mixes else (ONE,) * len(reads)
-            )
-            if node in calculus.centring or (mixes and calculus.q is not None):
-                local.append(calculus.of_node(node, inputs))
-                continue
-            key = (id(layer), inputs, tuple(features[p] for p in reads) if mixes else ())
+            key: Any = id(layer)
+            inputs: tuple[Monomial, ...] = (ONE,) * len(reads)
+            if len(reads) > 1:
+                inputs = tuple([relative(p, idom[k]) for p in parents[k]])
+                alike = calculus.q is None
+                key = (key, inputs, *[features[p] for p in reads]) if alike else (node,)
+            if node in centring:
+                key = (node,)
             if key not in done:
                 done[key] = calculus.of_node(node, inputs)
             local.append(done[key])
         return local
-
-
-def _gather(parts: Sequence[Monomial]) -> Monomial:
-    """The product of many polynomials."""
-    if len(parts) < 2:
-        return parts[0] if parts else ONE
-    exponents: Counter[int] = Counter()
-    for part in parts:
-        for factor, exponent in part:
-            exponents[factor] += exponent
-    return tuple(sorted(exponents.items()))
 
 
 class MaximalSlope(Approximable):
