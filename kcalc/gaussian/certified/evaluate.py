@@ -65,7 +65,7 @@ def compile_smooth(expr: sp.Expr) -> Smooth:
     symbols = expr.free_symbols
     symbol: Any = symbols.pop() if symbols else sp.Dummy()
     real, complex_ = Program([expr], symbol), _Uncut([expr], symbol)
-    return Smooth(lambda x: real.run(x, REAL)[0], lambda x: complex_.run(x, COMPLEX)[0], expr == 0)
+    return Smooth(real.function_of(REAL), complex_.function_of(COMPLEX), expr == 0)
 
 
 class _Uncut(Program):

@@ -83,6 +83,13 @@ class Program(Fold[int]):
                 values.append(known[place])
         return [values[place] for place in self.outputs]
 
+    def function_of(self, numbers: Any) -> Callable[[Any], Any]:
+        """x -> the value of the first expression, of the kind that ``numbers`` computes with."""
+        if self.outputs == [1] == [len(self.steps)]:
+            (step,) = self.steps
+            return lambda x: step([x], numbers)
+        return lambda x: self.run(x, numbers)[0]
+
     def visit(self, expr: Any) -> int:
         place = super().visit(expr)
         if expr.has(sp.sin, sp.cos):
