@@ -21,7 +21,7 @@ import numpy as np
 from kcalc.activations.base import Activation
 from kcalc.activations.pieces import X
 from kcalc.activations.traced_rules import TracedMaps, line_distance
-from kcalc.gaussian.expectations.quadrature import gauss_legendre
+from kcalc.gaussian.expectations.quadrature import panel_nodes
 
 NAMES = ("input_scale", "input_shift", "output_scale", "output_shift")
 MOST = 4
@@ -362,12 +362,8 @@ def _integrals(h: Any, low: Any, gap: Any) -> tuple[Any, Any]:
 @lru_cache(maxsize=1)
 def _rules() -> tuple[np.ndarray, ...]:
     """Nodes and weights on [-36, 0] and on [0, 1]."""
-    t, weight = gauss_legendre(NODES)
-    half, part = DEPTH / PANELS / 2, 0.5 / PANELS
-    places = 2 * np.arange(PANELS)[:, None] + 1 + t
-    return (
-        half * places.ravel() - DEPTH,
-        np.tile(half * weight, PANELS),
-        part * places.ravel(),
-        np.tile(part * weight, PANELS),
+    rules = (
+        panel_nodes(np.linspace(low, low + length, PANELS + 1), NODES)
+        for low, length in ((-DEPTH, DEPTH), (0.0, 1.0))
     )
+    return tuple(part.ravel() for rule in rules for part in rule)

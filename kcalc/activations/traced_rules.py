@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kcalc.gaussian.expectations.quadrature import gauss_legendre
+from kcalc.gaussian.expectations.quadrature import panel_nodes
 
 TERMS = 256
 REACH = 13.0
@@ -399,10 +399,7 @@ def _gauss(edges: Any, count: int) -> tuple[Any, Any]:
     """Gauss-Legendre nodes and Gaussian weights on the panels between the edges (last axis)."""
     import jax.numpy as jnp
 
-    t, w = (jnp.asarray(v, edges.dtype) for v in gauss_legendre(count))
-    half, middle = (edges[..., 1:] - edges[..., :-1]) / 2, (edges[..., 1:] + edges[..., :-1]) / 2
-    z = (middle[..., None] + half[..., None] * t).reshape(*edges.shape[:-1], -1)
-    weight = (half[..., None] * w).reshape(z.shape)
+    z, weight = (part.reshape(*edges.shape[:-1], -1) for part in panel_nodes(edges, count))
     return z, weight * jnp.exp(-z * z / 2) / np.sqrt(2 * np.pi)
 
 

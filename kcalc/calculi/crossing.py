@@ -12,11 +12,11 @@ import numpy as np
 from ..activations import Activation
 from ..fields.deferred import Deferred, deferrable
 from ..fields.jets import Jet
-from ..gaussian.expectations.quadrature import gauss_legendre
+from ..gaussian.expectations.quadrature import panel_nodes
 
 Number = Any
 SHORT = 0.05  # over shorter steps in c, decreases of cross moments are integrals of the slope
-NODES, WEIGHTS = gauss_legendre(8)
+NODES, WEIGHTS = (part[0] for part in panel_nodes(np.array([0.0, 1.0]), 8))
 END = 8  # cosines within so many epsilons of +-1 become +-1, as arccos magnifies their error
 
 
@@ -57,9 +57,9 @@ def _drop(
     cosine = top - by
     inside = cosine.compose(phi.cross(psi, q1, q2, cosine.value, cosine.order))
     small = np.abs(by.value) < SHORT
-    steps = np.where(small, by.value, 0.0)[..., None] * (1 + NODES) / 2
+    steps = np.where(small, by.value, 0.0)[..., None] * NODES
     slopes = phi.cross(psi, q1[..., None], q2[..., None], np.asarray(top)[..., None] - steps, 1)[1]
-    drop = np.where(small, by.value * (slopes @ WEIGHTS) / 2, joint - inside.value)[()]
+    drop = np.where(small, by.value * (slopes @ WEIGHTS), joint - inside.value)[()]
     return Jet((drop, *(-a for a in inside.coefficients[1:])))
 
 

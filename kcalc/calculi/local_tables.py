@@ -27,7 +27,7 @@ from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..gaussian.expectations.quadrature import gauss_legendre, normal_rule, split
+from ..gaussian.expectations.quadrature import normal_rule, panel_nodes, split
 from ..gaussian.expectations.single import hermites, joint_edges
 from ..matrices.gram.series import LowRank, needed, nodes, series, waves
 from .field_maps import FieldMaps
@@ -166,9 +166,8 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 def _integrals(angles: int) -> Array:
     """Coefficients of D -> those of G = int_0^theta D sin / sin^2(theta/2), (angles, angles)."""
     theta = (1 + nodes(angles)) * (math.pi / 2)
-    t, w = gauss_legendre(_INTEGRAL)
-    inner = theta[:, None] * (1 + t) / 2
-    bent = np.sin(inner) * w * (theta / 2 / np.sin(theta / 2) ** 2)[:, None]
+    inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
+    bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2
     values = waves((inner * (2 / math.pi) - 1).ravel(), angles).reshape(*inner.shape, angles)
     return series(np.einsum("jt,jtk->jk", bent, values), 0)
 
@@ -230,9 +229,8 @@ def _graded(length: float, steep: float) -> Array:
 
 def _panels(edges: list[float], points: int) -> tuple[Array, Array]:
     """Nodes and weights of Gauss-Legendre rules between the edges."""
-    x, w = gauss_legendre(points)
-    low, high = np.array(edges[:-1])[:, None], np.array(edges[1:])[:, None]
-    return ((low + high) / 2 + (high - low) / 2 * x).ravel(), ((high - low) / 2 * w).ravel()
+    x, w = panel_nodes(np.array(edges), points)
+    return x.ravel(), w.ravel()
 
 
 def _error(table: LocalTable) -> float:

@@ -29,7 +29,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.polynomial.chebyshev import chebvander
 
 from ..foundation.process_state import cached_property
-from .expectations.quadrature import gauss_hermite, gauss_legendre
+from .expectations.quadrature import gauss_hermite, panel_nodes
 
 Array = np.ndarray
 Functions = tuple[Array, ...]
@@ -168,11 +168,9 @@ def overlap_gap(tokens: int, variance: float, below: float) -> float:
             self_overlap(tokens, variance)
             - Overlap(tokens, variance, variance, variance - below).value
         )
-    x, weights = gauss_legendre(nodes)
-    slopes = [
-        Overlap(tokens, variance, variance, variance - below * (1 + t) / 2).by_covariance for t in x
-    ]
-    return below / 2 * float(np.dot(weights, slopes))
+    ((falls,), (weights,)) = panel_nodes(np.array([0.0, below]), nodes)
+    slopes = [Overlap(tokens, variance, variance, variance - fall).by_covariance for fall in falls]
+    return float(np.dot(weights, slopes))
 
 
 def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance: float) -> Array:

@@ -26,7 +26,7 @@ import numpy as np
 from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
-from ...gaussian.expectations.quadrature import gauss_hermite, gauss_legendre
+from ...gaussian.expectations.quadrature import gauss_hermite, panel_nodes
 from ...gaussian.softmax import Overlap
 from ...network import primitives as P
 from ..atoms import Atom, Pair
@@ -421,8 +421,7 @@ def chi(freedom: int, count: int) -> tuple[Array, Array]:
 
     middle = math.sqrt(freedom)
     low, high = max(middle - SPAN, 0.0), middle + SPAN
-    grid, fine = gauss_legendre(FINE)
-    grid = (low + high + (high - low) * grid) / 2
+    ((grid,), (fine,)) = panel_nodes(np.array([low, high]), FINE)
     logs = (freedom - 1) * np.log(grid) - grid**2 / 2
     density = fine * np.exp(logs - logs.max())
     density /= density.sum()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import sympy as sp
 from ...activations import Activation, X
 from ...fields import SYMPY
 from ...fields.jets import Jet
-from ...gaussian.expectations.quadrature import gauss_legendre
+from ...gaussian.expectations.quadrature import panel_nodes
 from ..spatial.local import LocationMaps
 from .levels import Level
 
@@ -146,13 +145,9 @@ def maximum(
             *(k / root for k in kinks if abs(k) < REACH * root),
         }
     )
-    nodes, weights = gauss_legendre(24)
-    total = 0.0
-    for low, high in pairwise(edges):
-        y = (low + high) / 2 + (high - low) / 2 * nodes
-        value = y * root if phi is None else np.asarray(phi.numeric(derivative)(y * root))
-        total += (high - low) / 2 * float(np.sum(weights * value**power * _density(y, rho, count)))
-    return total
+    y, weights = (part.ravel() for part in panel_nodes(np.array(edges), 24))
+    value = y * root if phi is None else np.asarray(phi.numeric(derivative)(y * root))
+    return float(np.sum(weights * value**power * _density(y, rho, count)))
 
 
 def _density(y: Array, rho: float, count: int) -> Array:

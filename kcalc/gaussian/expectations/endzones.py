@@ -9,7 +9,6 @@ keeps relative accuracy.
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -21,8 +20,8 @@ from kcalc.gaussian.expectations.quadrature import (
     Array,
     Profile,
     Rule,
-    gauss_legendre,
     normal_rule,
+    panel_nodes,
     split,
 )
 from kcalc.gaussian.expectations.single import hermite, joint_edges, pair_moment, second_moment
@@ -143,12 +142,10 @@ class EndZone:
         Positive and regular, so relatively accurate.
         """
         slopes, power = self._slope_table, self._power(1)
-        x, w = gauss_legendre(32)
 
         def integral(start: Array, theta: Array) -> Array:
-            half = (theta - start) / 2
-            t = start[:, None] + half[:, None] * (1 + x)
-            return half * ((slopes(t) * np.sin(t) ** (1 - power)) @ w)
+            t, w = (part[:, 0] for part in panel_nodes(np.stack([start, theta], axis=1), 32))
+            return np.sum(slopes(t) * np.sin(t) ** (1 - power) * w, axis=1)
 
         edges = slopes.edges
         below = np.append(0.0, np.cumsum(integral(edges[:-1], edges[1:])))
@@ -198,16 +195,9 @@ class EndZone:
             kinks, [0.2, 0.6, 2.0, 10.0]
         ).ravel()  # where the corners of both levels come into sight
         edges = np.unique([0.0, *turns[(turns > 0) & (turns < theta)], theta])
-        x, w = gauss_legendre(12)
-        total = 0.0
-        for left, right in itertools.pairwise(edges):
-            t = left + (right - left) / 2 * (1 + x)
-            total += (
-                (right - left)
-                / 2
-                * float(w @ [self._derivative_at(1, float(v)) * math.sin(v) for v in t])
-            )
-        return total
+        points, weights = (part.ravel() for part in panel_nodes(edges, 12))
+        slopes = [self._derivative_at(1, t) * math.sin(t) for t in points.tolist()]
+        return float(weights @ slopes)
 
     def derivative(self, order: int, theta: Array) -> Array:
         """Gamma^(order) at c = sign cos(theta), order 1 or 2.

@@ -84,14 +84,15 @@ def _last_legendre_rows() -> Array:
     return ((2 * degrees + 1) / 2)[:, None] * (vander * weights[:, None]).T
 
 
-def panel_nodes(edges: Array, n: int = NODES) -> tuple[Array, Array]:
-    """Nodes and weights of the composite n-point Gauss-Legendre rule, shape (panels, n).
+def panel_nodes(edges: Any, n: int = NODES) -> tuple[Any, Any]:
+    """Nodes and weights of the composite n-point Gauss-Legendre rule, shape (..., panels, n).
 
-    The panels lie between sorted ``edges``.
+    The panels lie between ``edges``, of NumPy or JAX, sorted along their last axis.
     """
-    nodes, weights = gauss_legendre(n)
-    middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
-    return middle[:, None] + half[:, None] * nodes, half[:, None] * weights
+    nodes, weights = (part.astype(edges.dtype) for part in gauss_legendre(n))
+    low, high = edges[..., :-1, None], edges[..., 1:, None]
+    half = (high - low) / 2
+    return (low + high) / 2 + half * nodes, half * weights
 
 
 def _envelope(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ...gaussian.expectations.quadrature import gauss_legendre
+from ...gaussian.expectations.quadrature import panel_nodes
 from .lowering import Target
 
 COMPARE = {"<": "Less", "<=": "LessOrEqual", ">": "Greater", ">=": "GreaterOrEqual"}
@@ -234,11 +234,9 @@ class OnnxTarget(Target[str]):
 
     def _near(self, u: str) -> str:
         """2/sqrt(pi) u times the mean of exp(-u^2 t^2) over 0 < t < 1."""
-        points, weights = gauss_legendre(NODES)
-        heights = self.node(
-            "Exp", self.node("Mul", self._spread(u), self.constant(-(((points + 1) / 2) ** 2)))
-        )
-        return self.node("Mul", u, self._total(heights, weights / math.sqrt(math.pi)))
+        ((points,), (weights,)) = panel_nodes(np.array([0.0, 1.0]), NODES)
+        heights = self.node("Exp", self.node("Mul", self._spread(u), self.constant(-(points**2))))
+        return self.node("Mul", u, self._total(heights, 2 / math.sqrt(math.pi) * weights))
 
     def _far(self, u: str) -> str:
         """1 - erfc(u), the trapezoid rule of step h with its correction  [Chiarella, Reichel 1968].
