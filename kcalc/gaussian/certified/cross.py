@@ -175,8 +175,12 @@ def _by_plane(
     phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, order: int, scale: float, field: BallField
 ) -> list[Ball]:
     """The rotated plane; c < 0 by reflecting v."""
-    negative = gap > 1
-    near = 2 - gap if negative else gap
+    from flint import arb
+
+    negative, near = gap > 1, gap
+    if negative:  # exactly 2 - gap, whose digits may be more than the field's
+        digits, exponent = gap.man_exp()
+        near = arb((2 * 2 ** -int(exponent) - digits, exponent))
     octave = math.frexp(float(near))[1]
     same = phi == psi and q1 is q2
     given = (phi, psi, _key(q1), _key(q2), same, negative, octave, order, scale, field)
