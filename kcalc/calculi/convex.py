@@ -165,6 +165,10 @@ class ConvexCalculus(ABC, Generic[State]):
     def _rule(self) -> Any:
         return self.rule  # a dispatching method is made anew at every look
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but that method, which cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name != "_rule"}
+
     def of_node(self, node: Node, inputs: Sequence[State]) -> State:
         """The state of a node from those that it reads, in slot order."""
         steps = self.network.operations_of(node)

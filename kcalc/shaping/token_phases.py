@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -224,18 +226,14 @@ def token_gain(
 def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> float:
     from scipy.optimize import brentq
 
-    grid = np.log(np.geomspace(*RANGE, POINTS))
-    values = np.array([off(float(x)) for x in grid])
-    brackets = [
-        (a, b)
-        for a, b, f, g in zip(grid, grid[1:], values, values[1:], strict=False)
-        if f * g <= 0 and not f == g == 0
-    ]
-    if not brackets:
-        reached = values[np.isfinite(values)] + goal
-        span = f"{reached.min():.6g} to {reached.max():.6g}" if reached.size else "no values"
-        raise UnreachableTarget(
-            f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: there are {span}"
-        )
-    low, high = min(brackets, key=lambda pair: abs(pair[0] + pair[1]))
-    return math.exp(float(brentq(off, low, high, xtol=1e-10)))  # pyright: ignore[reportArgumentType]
+    known = lru_cache(maxsize=None)(off)
+    grid = np.log(np.geomspace(*RANGE, POINTS)).tolist()
+    for low, high in sorted(pairwise(grid), key=lambda ends: abs(sum(ends))):
+        one, other = known(low), known(high)
+        if one * other <= 0 and not one == other == 0:
+            return math.exp(float(brentq(known, low, high, xtol=1e-10)))  # pyright: ignore[reportArgumentType]
+    reached = [goal + value for value in map(known, grid) if math.isfinite(value)]
+    span = f"{min(reached):.6g} to {max(reached):.6g}" if reached else "no values"
+    raise UnreachableTarget(
+        f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: there are {span}"
+    )
