@@ -12,7 +12,7 @@ import mpmath
 import numpy as np
 import sympy as sp
 
-from kcalc.activations.pieces import X
+from kcalc.activations.pieces import MOST_KINKS, X
 from kcalc.fields import SYMPY
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import decimal_digits, lambdify
@@ -24,7 +24,6 @@ DIGIT_PROBES = np.concatenate([np.arange(0.37, 16), -np.arange(0.37, 16)])
 # relative error of values that have lost their digits, underflow left out
 LOST = 1e-5
 TINY = 1e-200
-MOST_KINKS = 500
 _APART = 1e-9
 
 

@@ -21,9 +21,9 @@ from kcalc.activations.pieces import (
     compile_pieces,
     exact_jumps,
     landmark,
-    resolve,
     rounded_jumps,
     sampled_jumps,
+    smooth_pieces,
 )
 from kcalc.activations.transformation import Transformation
 from kcalc.fields import NUMPY, SYMPY, Field, Number
@@ -147,9 +147,7 @@ class Activation(LocalMaps):
         """The smooth expressions between kinks, from the left."""
         if self.numeric_only:
             return (self.expr,) * (len(self.kinks) + 1)
-        if not self.kinks:
-            return (self.expr,)
-        return tuple(resolve(self.expr, self.kinks, index) for index in range(len(self.kinks) + 1))
+        return tuple(smooth_pieces(self.expr, self.kinks))
 
     @cached_property
     def kink_points(self) -> tuple[float, ...]:
@@ -239,14 +237,16 @@ class Activation(LocalMaps):
     def _compile(self, n: int) -> Callable[[Array], Array]:
         if not self.stable:
             return compile_pieces(self._piece_derivatives(n), self.kink_points)
-        last = min(n, len(self.stable) - 1)
-        expr = sp.diff(self.stable[last], X, n - last) if n > last else self.stable[last]
         return compile_pieces(
-            [resolve(expr, self.kinks, index) for index in range(len(self.kinks) + 1)]
-            if self.kinks
-            else [expr],
-            self.kink_points,
+            smooth_pieces(self.stable_derivative(n), self.kinks), self.kink_points
         )
+
+    def stable_derivative(self, n: int) -> sp.Expr:
+        """phi^(n), from the expressions that do not overflow where they are given."""
+        if not self.stable:
+            return self.derivative_expr(n)
+        last = min(n, len(self.stable) - 1)
+        return sp.diff(self.stable[last], X, n - last)  # pyright: ignore[reportReturnType]
 
     def __call__(self, x: object) -> Any:
         """phi(x) elementwise: float64, or JAX for a JAX array."""

@@ -13,7 +13,7 @@ from typing import Any
 import sympy as sp
 
 from kcalc.activations.cancellation import NearZero, kept
-from kcalc.activations.pieces import X, resolve, series_near_zero, switch_points
+from kcalc.activations.pieces import X, series_near_zero, smooth_pieces, switch_points
 from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import lambdify
@@ -74,15 +74,7 @@ def differentiated(function: JaxFunction, n: int) -> JaxFunction:
 
 def piecewise(phi: Any, n: int) -> JaxFunction:
     """phi^(n) from the activation's expression."""
-    return _pieces(_expression(phi, n), phi)
-
-
-def _expression(phi: Any, n: int) -> sp.Expr:
-    """phi^(n), from the expressions that do not overflow where they are given."""
-    if not phi.stable:
-        return phi.derivative_expr(n)
-    last = min(n, len(phi.stable) - 1)
-    return sp.diff(phi.stable[last], X, n - last) if n > last else phi.stable[last]  # pyright: ignore[reportReturnType]
+    return _pieces(phi.stable_derivative(n), phi)
 
 
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
@@ -95,9 +87,7 @@ def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
     points = tuple(sorted({*phi.kinks, *switch_points(expr)}, key=float))
     if not points:
         return _compiled(expr, phi.name)
-    functions = [
-        _compiled(resolve(expr, points, index), phi.name) for index in range(len(points) + 1)
-    ]
+    functions = [_compiled(piece, phi.name) for piece in smooth_pieces(expr, points)]
     edges = [float(p) for p in points]
     inside = [edges[0] - 1, *((a + b) / 2 for a, b in pairwise(edges)), edges[-1] + 1]
 

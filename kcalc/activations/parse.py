@@ -17,7 +17,14 @@ from sympy.core.function import AppliedUndef
 from kcalc.activations.acceptance import FAR_PROBES, PROBES, check_moments, check_values, read_kinks
 from kcalc.activations.base import Activation, X
 from kcalc.activations.callables import from_callable
-from kcalc.activations.pieces import CORNERED, KINK_REACH, compile_pieces, resolve, switch_points
+from kcalc.activations.pieces import (
+    CORNERED,
+    KINK_REACH,
+    compile_pieces,
+    resolve,
+    smooth_pieces,
+    switch_points,
+)
 from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, entered, same_function
@@ -248,7 +255,7 @@ def _candidate(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | Non
 
 def _confirmed(expr: sp.Expr, points: tuple[sp.Expr, ...]) -> tuple[sp.Expr, ...]:
     """The candidate points where the expression really changes."""
-    pieces = [resolve(expr, points, index) for index in range(len(points) + 1)]
+    pieces = smooth_pieces(expr, points)
     return tuple(
         k for k, left, right in zip(points, pieces, pieces[1:], strict=False) if left != right
     )

@@ -18,9 +18,10 @@ from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.activations.wide import compile_wide
 from kcalc.fields import SYMPY
 from kcalc.fields.balls import working
-from kcalc.fields.expressions import CORNERED, Rewriting, switches
+from kcalc.fields.expressions import CORNERED, Rewriting, rational, switches
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
+from kcalc.foundation.rootfinding import zero_between
 from kcalc.gaussian.certified.evaluate import compile_smooth
 from kcalc.gaussian.expectations.quadrature import Array
 
@@ -92,9 +93,7 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
     None where its coefficients are beyond SymPy's algebra and its degree beyond 2.
     """
-    poly = sp.Poly(
-        expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)}), X
-    )
+    poly = sp.Poly(rational(expr), X)
     if poly.domain.is_QQ or poly.domain.is_ZZ:
         roots = sp.real_roots(poly)
     elif poly.degree() <= 2:
@@ -138,8 +137,6 @@ def crossings(f: Callable[[Array], Array]) -> list[float]:
     The grid has a step of 1/64 for |x| <= 128 (the reach of inputs with q <= 100), finer near 0;
     beyond, up to 1e3, it only finds isolated zeros. Raises KcalcError for more than 500 zeros.
     """
-    from scipy.optimize import brentq
-
     side = np.concatenate(
         [np.geomspace(1e-6, 1 / 64, 300, endpoint=False), np.arange(1, 64 * _SOUGHT + 1) / 64]
     )
@@ -156,16 +153,8 @@ def crossings(f: Callable[[Array], Array]) -> list[float]:
         raise _too_many(found.size + changes.size)
 
     def root(low: float, high: float) -> float:
-        point: Any = brentq(
-            lambda t: float(f(np.array([t]))[0]),
-            low,
-            high,
-            xtol=1e-25,
-            rtol=np.float64(1e-15),
-            maxiter=300,
-            disp=False,
-        )
-        return float(point)
+        height = lambda t: float(f(np.array([t]))[0])  # noqa: E731
+        return zero_between(height, low, high, 1e-25, rtol=1e-15, maxiter=300, disp=False)
 
     return [*found.tolist(), *(root(float(x[i]), float(x[i + 1])) for i in changes)]
 
@@ -223,6 +212,13 @@ def resolve(expr: sp.Expr, points: Sequence[sp.Expr], index: int) -> sp.Expr:
     Raises KcalcError where no condition of a Piecewise holds, or a condition has no truth value.
     """
     return _Resolved(_between(points, index))(expr)
+
+
+def smooth_pieces(expr: sp.Expr, points: Sequence[sp.Expr]) -> list[sp.Expr]:
+    """The pieces between the points, from the left; the expression itself without points."""
+    if not points:
+        return [expr]
+    return [resolve(expr, points, index) for index in range(len(points) + 1)]
 
 
 class _Resolved(Rewriting):

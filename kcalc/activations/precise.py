@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import mpmath
-from mpmath.libmp import from_man_exp
 
 from kcalc.fields import Field, Number
-from kcalc.fields.balls import Ball, BallField, ball_field
+from kcalc.fields.balls import Ball, BallField, ball_field, exact_mpf
 from kcalc.foundation.errors import KcalcError
 
 _SPARE = (3, 15, 45, 105, 225, 465)  # digits beyond the field's, tried in turn
@@ -47,18 +46,12 @@ def midpoints(
 
 
 def _narrow(ball: Ball, digits: int, positive: bool) -> bool:
-    radius = _exact(ball.rad())
+    radius = exact_mpf(ball.rad())
     if not positive and bool(ball.contains(0)) and radius <= mpmath.mpf(10) ** -(digits + _ZERO):
         return True
-    return radius <= mpmath.mpf(10) ** -digits * abs(_exact(ball.mid()))
+    return radius <= mpmath.mpf(10) ** -digits * abs(exact_mpf(ball.mid()))
 
 
 def _number(ball: Ball) -> Any:
     """The midpoint of a ball; 0 where the ball is around 0."""
-    return mpmath.mpf(0) if ball.contains(0) else _exact(ball.mid())
-
-
-def _exact(number: Ball) -> Any:
-    """An exact ball as an mpmath number of as many bits as it has."""
-    man, exp = (int(part) for part in number.man_exp())
-    return mpmath.mp.make_mpf(from_man_exp(man, exp))
+    return mpmath.mpf(0) if ball.contains(0) else exact_mpf(ball.mid())

@@ -11,6 +11,7 @@ import sympy as sp
 from kcalc.activations.base import Activation, Transformed, X
 from kcalc.activations.periodic import gabor
 from kcalc.activations.transformation import Transformation
+from kcalc.fields.expressions import rational
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,7 +66,7 @@ def _monomial(expr: Any) -> tuple[Any, Any]:
     factor, power = expr.as_coeff_exponent(X)
     if not factor.is_number or not factor.is_real:
         return sp.nan, power
-    return factor.xreplace({f: sp.Rational(f) for f in factor.atoms(sp.Float)}), power
+    return rational(factor), power
 
 
 def _input_scales(expr: sp.Expr, known: sp.Expr) -> Iterator[sp.Expr]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +45,10 @@ def _differentiation(n: int) -> Array:
 
     The derivative is taken in the window's own coordinate.
     """
-    rows = [np.polynomial.chebyshev.chebder(unit, n) if n else unit for unit in np.eye(_TERMS)]
-    return np.array([np.pad(row, (0, _TERMS - row.size)) for row in rows], dtype=np.float64).T
+    return np.pad(np.polynomial.chebyshev.chebder(np.eye(_TERMS), n), ((0, n), (0, 0)))
 
 
-class _Batch:
+class _Batch(NamedTuple):
     """Panels [left, right], each with a margin, inside smooth pieces (low, high).
 
     The window of a panel reaches ``margin`` beyond the panel, inside the piece that contains the
@@ -57,25 +57,15 @@ class _Batch:
     ``tail`` is the size of the last coefficients on the panel that each is a half of.
     """
 
-    def __init__(
-        self, left: Array, right: Array, margin: Array, low: Array, high: Array, tail: Array
-    ) -> None:
-        self.left, self.right, self.margin, self.low, self.high, self.tail = (
-            left,
-            right,
-            margin,
-            low,
-            high,
-            tail,
-        )
+    left: Array
+    right: Array
+    margin: Array
+    low: Array
+    high: Array
+    tail: Array
 
     def take(self, which: NDArray[np.bool_]) -> _Batch:
-        return _Batch(
-            *(
-                part[which]
-                for part in (self.left, self.right, self.margin, self.low, self.high, self.tail)
-            )
-        )
+        return _Batch(*(part[which] for part in self))
 
     def halved(self, tail: Array) -> _Batch:
         middle = (self.left + self.right) / 2

@@ -26,6 +26,7 @@ from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 
 from kcalc.activations.pieces import X
 from kcalc.fields import SYMPY, Field, Number, mpmath_field
+from kcalc.fields.expressions import rational
 
 Terms = dict[tuple[int, sp.Expr], sp.Expr]
 """{(n, rate): coefficient} of a sum of coefficient x^n e^(rate x)."""
@@ -59,7 +60,10 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
     parts = pieces(phi, field is not SYMPY)
     if parts is None:
         return None
-    jumps = tuple(_jumps(phi) if field is SYMPY else _exact_jumps(phi, parts))
+    if field is SYMPY:
+        jumps = tuple((kink, jump) for kink, jump in phi.jumps(0) if jump != 0)
+    else:
+        jumps = tuple(_exact_jumps(phi, parts))
     return _evaluate(phi, tuple(_derivative(part) for part in parts), jumps, q, field)
 
 
@@ -85,15 +89,11 @@ def _exact_pieces(phi: Any) -> tuple[sp.Expr, ...]:
     """
     constants = phi.transformation
     if constants is None:
-        return tuple(map(_exactly, phi.pieces))
-    a, b = _exactly(constants.input_scale), _exactly(constants.input_shift)
-    scale, shift = _exactly(constants.output_scale), _exactly(constants.output_shift)
+        return tuple(map(rational, phi.pieces))
+    a, b = rational(constants.input_scale), rational(constants.input_shift)
+    scale, shift = rational(constants.output_scale), rational(constants.output_shift)
     parts = phi.base.pieces[::-1] if a.is_negative else phi.base.pieces
-    return tuple(scale * (_exactly(part).xreplace({X: a * X + b}) + shift) for part in parts)
-
-
-def _exactly(piece: sp.Expr) -> sp.Expr:
-    return piece.xreplace({number: sp.Rational(number) for number in piece.atoms(sp.Float)})  # type: ignore[return-value]
+    return tuple(scale * (rational(part).xreplace({X: a * X + b}) + shift) for part in parts)
 
 
 def _terms(piece: sp.Expr) -> Terms | None:
@@ -161,11 +161,6 @@ def _derivative(part: Terms) -> Terms:
     return out
 
 
-def _jumps(phi: Any) -> list[tuple[sp.Expr, sp.Expr]]:
-    """(kink, jump) where phi jumps, simplified."""
-    return [(kink, jump) for kink, jump in phi.jumps(0) if jump != 0]
-
-
 def _exact_jumps(phi: Any, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.Expr]]:
     """(kink, jump) with kinks that are floats read as fractions.
 
@@ -173,7 +168,7 @@ def _exact_jumps(phi: Any, parts: tuple[Terms, ...]) -> list[tuple[sp.Expr, sp.E
     """
     values = []
     for kink, left, right in zip(phi.kinks, parts, parts[1:], strict=False):
-        at = _exactly(kink)
+        at = rational(kink)
         change = sp.Add(
             *(
                 sign * x * at**n * sp.exp(rate * at)

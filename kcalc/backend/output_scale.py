@@ -14,8 +14,7 @@ import numpy as np
 from ..fields.arguments import positive_number
 from ..foundation.errors import KcalcError
 from ..foundation.printing import Shown, plain, shown
-from ..network.layers import Scale
-from ..network.network import Network
+from ..network.combinators import output_scaled
 from .model import Model, as_model
 from .network_plan import Params
 
@@ -83,16 +82,5 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
                 f"examples, or weights that are not zero"
             )
     factors = {node: std / value for node, value in before.items()}
-    scaled = replace(model, network=_extended(model.network, factors), _plans={}, _compiled={})
+    scaled = replace(model, network=output_scaled(model.network, factors), _plans={}, _compiled={})
     return OutputScale(scaled, scaled.stack(model.unstack(params, x), x), factors, before)
-
-
-def _extended(network: Network, factors: dict[Node, float]) -> Network:
-    steps, outputs = list(network.steps()), []
-    for node in network.outputs:
-        name = f"{node}: output scale"
-        while name in network:
-            name += "'"
-        steps.append((name, Scale(factors[node]), (node,)))
-        outputs.append(name)
-    return Network.from_steps(steps, outputs).with_notes(network.notes)

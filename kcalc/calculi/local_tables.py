@@ -25,11 +25,12 @@ import numpy as np
 
 from ..activations import Activation
 from ..fields import NUMPY
+from ..fields.chebyshev import points
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..gaussian.expectations.quadrature import normal_rule, panel_nodes, split
 from ..gaussian.expectations.single import hermites, joint_edges
-from ..matrices.gram.series import LowRank, needed, nodes, series, waves
+from ..matrices.gram.series import LowRank, needed, series, waves
 from .field_maps import FieldMaps
 
 Array = np.ndarray
@@ -117,7 +118,7 @@ def _angle_count(phi: Activation, high: float) -> int | None:
     """The number of angles that the largest q needs, or None for too many."""
     angles, q = 32, np.array([math.exp(high)])
     while angles <= _MOST_ANGLES:
-        slope = _products(phi, 1, q, (1 + nodes(angles)) * (math.pi / 2), _RULES[0])
+        slope = _products(phi, 1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
         if slope is None or not np.isfinite(slope).all():
             return None
         wanted = needed(series(slope, 2), 2)
@@ -131,9 +132,9 @@ def _made(
     phi: Activation, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
     """(table, the number of norms whose coefficients matter)."""
-    q = np.exp((low + high) / 2 + (high - low) / 2 * nodes(norms))
+    q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
     shape = _shape(phi, q)
-    slope = _products(phi, 1, q, (1 + nodes(angles)) * (math.pi / 2), _RULES[0])
+    slope = _products(phi, 1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
     if shape is None or slope is None or not np.isfinite(slope).all():
         return None
     moments, apart, size = shape
@@ -165,7 +166,7 @@ def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
 
 def _integrals(angles: int) -> Array:
     """Coefficients of D -> those of G = int_0^theta D sin / sin^2(theta/2), (angles, angles)."""
-    theta = (1 + nodes(angles)) * (math.pi / 2)
+    theta = (1 + points(angles)) * (math.pi / 2)
     inner, w = (part[:, 0] for part in panel_nodes(np.stack([0 * theta, theta], axis=1), _INTEGRAL))
     bent = np.sin(inner) * w / np.sin(theta / 2)[:, None] ** 2
     values = waves((inner * (2 / math.pi) - 1).ravel(), angles).reshape(*inner.shape, angles)
@@ -178,27 +179,24 @@ def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
     return hermites(phi, np.array(q))
 
 
-def _products(phi: Any, n: int, q: Array, theta: Array, points: int) -> Array | None:
+def _products(phi: Any, n: int, q: Array, theta: Array, count: int) -> Array | None:
     """E phi^(n)(u) phi^(n)(v), n = 0 or 1, of all pairs of q values at angles: (q, q, theta)."""
     if phi.kinks:
-        found = (_polar(phi.numeric(n), np.sqrt(q), float(angle), points) for angle in theta)
+        found = (_polar(phi.numeric(n), np.sqrt(q), float(angle), count) for angle in theta)
         return np.stack(list(found), axis=2)
     coefficients = _hermites(phi, tuple(q))
     if coefficients is None:
         return None
     a = coefficients[0]
     orders = np.arange(len(a))
-    weights = np.ones((theta.size, len(a)))
-    weights[:, 1:] = np.multiply.accumulate(
-        np.broadcast_to(np.cos(theta)[:, None], (theta.size, len(a) - 1)), axis=1
-    )
+    weights = np.vander(np.cos(theta), len(a), increasing=True)
     if n:
         a, weights = a[1:] * np.sqrt(orders[1:, None]), weights[:, :-1]
     found = np.stack([(a.T * weight) @ a for weight in weights], axis=2)
     return found / np.sqrt(np.outer(q, q))[..., None] if n else found
 
 
-def _polar(f: Any, scale: Array, theta: float, points: int) -> Array:
+def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
     """E f(s u) f(s' v) for standard normal u, v of cosine cos theta and all s, s' in ``scale``.
 
     ``u = r sin t, v = r sin(t + theta)`` while both have one sign, ``v = r sin(t - theta)`` else.
@@ -206,13 +204,13 @@ def _polar(f: Any, scale: Array, theta: float, points: int) -> Array:
     """
     steep = float(scale.max())
     edges = _graded(_REACH, 4 * steep)
-    r, weight = _panels([*edges[edges <= _REACH / 2], 0.75 * _REACH, _REACH], points)
+    r, weight = _panels([*edges[edges <= _REACH / 2], 0.75 * _REACH, _REACH], count)
     weight = weight * r * np.exp(-(r**2) / 2) / (2 * math.pi)
     total = np.zeros((scale.size, scale.size))
     for length, shift, sign in ((math.pi - theta, theta, 1), (theta, -theta, -1)):
         near = _graded(length, steep * _REACH)
         near = near[near <= length / 2]
-        t, w = _panels([*near, *(length - near[-2::-1])], points)
+        t, w = _panels([*near, *(length - near[-2::-1])], count)
         area = np.outer(w, weight).ravel()
         one = scale[:, None] * np.outer(np.sin(t), r).ravel()
         two = scale[:, None] * np.outer(np.abs(np.sin(t + shift)), r).ravel()
@@ -227,9 +225,9 @@ def _graded(length: float, steep: float) -> Array:
     return np.array([0.0, *(length / 2.0**k for k in range(count, -1, -1))])
 
 
-def _panels(edges: list[float], points: int) -> tuple[Array, Array]:
+def _panels(edges: list[float], count: int) -> tuple[Array, Array]:
     """Nodes and weights of Gauss-Legendre rules between the edges."""
-    x, w = panel_nodes(np.array(edges), points)
+    x, w = panel_nodes(np.array(edges), count)
     return x.ravel(), w.ravel()
 
 

@@ -99,6 +99,17 @@ def as_number(value: Any, what: str) -> Any:
     return number
 
 
+def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal: str) -> float:
+    """A number without symbols that is ``allowed``.
+
+    Raises: KcalcError(refusal) for others.
+    """
+    number = as_number(value, what)
+    if getattr(number, "free_symbols", None) or not allowed(number):
+        raise KcalcError(f"{refusal}, got {value}")
+    return float(number)
+
+
 def cosine_array(c: Any) -> Array:
     """c values clipped to [-1, 1] after a check.
 

@@ -19,7 +19,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import sympy as sp
-from mpmath.libmp import from_man_exp
+from mpmath.libmp import from_man_exp, to_rational
 
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.plain_arguments import whole
@@ -370,16 +370,15 @@ def _ball_field(digits: int) -> BallField:
 # --- balls -> results -----------------------------------------------------------------------------
 
 
-def _mpf(ball: Ball) -> Any:
+def exact_mpf(ball: Ball) -> Any:
+    """An exact ball as an mpmath number of as many bits as it has."""
     man, exp = ball.man_exp()
     return mpmath.mp.make_mpf(from_man_exp(int(man), int(exp)))
 
 
 def _fraction(value: Any) -> Fraction:
     """An mpf as the fraction it is."""
-    sign, man, exp, _ = value._mpf_
-    whole = -int(man) if sign else int(man)
-    return Fraction(whole * 2 ** int(exp)) if exp >= 0 else Fraction(whole, 2 ** -int(exp))
+    return Fraction(*map(int, to_rational(value._mpf_)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -402,7 +401,7 @@ class Enclosure:
             raise KcalcError(
                 "the ball is not finite: the quantity is infinite, or more digits are needed"
             )
-        return cls(_mpf(ball.mid()), _mpf(ball.rad()))
+        return cls(exact_mpf(ball.mid()), exact_mpf(ball.rad()))
 
     def checked(self, what: str) -> Enclosure:
         """Itself.

@@ -55,6 +55,30 @@ def transform(terms: int = NODES) -> Array:
     return matrix
 
 
+@lru_cache(maxsize=64)
+def power_rows(terms: int, parts: int, degree: int) -> Array:
+    """T_0 ... T_(terms - 1) on [-1, 1] cut into parts, as polynomials in t of each part.
+
+    shape (terms, parts, degree + 1); x = middle + 2 t/parts.
+
+    Expanded in t to twice the degree by the recurrence, for the rounding; the highest powers, tiny,
+    are then interpolated by the lower.
+    """
+    order = 2 * degree + 2
+    middle = (2 * np.arange(parts) + 1) / parts - 1
+    waves = np.zeros((terms, parts, order))
+    waves[0, :, 0] = 1
+    waves[1, :, 0], waves[1, :, 1] = middle, 2 / parts
+    for n in range(2, terms):
+        waves[n] = 2 * middle[:, None] * waves[n - 1] - waves[n - 2]
+        waves[n, :, 1:] += 4 / parts * waves[n - 1, :, :-1]
+    t = points(degree + 1) / 2
+    folded = np.linalg.solve(
+        np.vander(t, increasing=True), t[:, None] ** np.arange(degree + 1, order)
+    )
+    return waves[..., : degree + 1] + waves[..., degree + 1 :] @ folded.T
+
+
 def fitted(values: Array, axis: int = 0) -> Array:
     """Chebyshev coefficients of values at :func:`points` along an axis."""
     return np.moveaxis(np.tensordot(transform(values.shape[axis]), values, axes=(1, axis)), 0, axis)

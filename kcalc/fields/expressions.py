@@ -198,10 +198,4 @@ def switches(expr: Any) -> list[Any]:
 
 def rational(expr: Any) -> Any:
     """``expr`` with floats replaced by the fractions they are."""
-    return expr.replace(lambda e: isinstance(e, sp.Float), lambda e: sp.Rational(*_ratio(e)))
-
-
-def _ratio(number: sp.Float) -> tuple[int, int]:
-    sign, man, exp, _ = number._mpf_
-    whole = -int(man) if sign else int(man)
-    return (whole * 2 ** int(exp), 1) if exp >= 0 else (whole, 2 ** -int(exp))
+    return expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)})

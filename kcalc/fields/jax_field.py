@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
-from .systems import NUMPY, Field, Number
-
-_SERIES = tuple((-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1) for n in range(1, 9))
-"""sin t - t cos t = t^3 sum_n _SERIES[n] t^(2n)."""
+from .systems import NUMPY, Field, Number, sine_excess_at
 
 
 def is_jax(value: object) -> bool:
@@ -157,12 +154,7 @@ def _angles() -> dict[str, Callable[[Any], Any]]:
 
     @jax.custom_jvp
     def sine_excess(gap: Any) -> Any:
-        t = angle(gap)
-        square = t * t
-        series = jnp.zeros_like(square)
-        for weight in reversed(_SERIES):
-            series = series * square + weight
-        return jnp.where(t < 0.3, t * square * series, jnp.sin(t) - t * jnp.cos(t))
+        return sine_excess_at(angle(gap), jnp)
 
     def positive_sine(gap: Any) -> Any:
         return jnp.sqrt(jnp.maximum(gap * (2 - gap), 2 * jnp.finfo(gap.dtype).eps))

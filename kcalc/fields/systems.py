@@ -143,6 +143,15 @@ _SINE_EXCESS = tuple((-1) ** (n + 1) * 2 * n / math.factorial(2 * n + 1) for n i
 """Coefficients of (sin t - t cos t) / t^3 in t^2, highest first."""
 
 
+def sine_excess_at(t: Number, xp: Any) -> Number:
+    """sin t - t cos t of the arrays of ``xp``, numpy or jax.numpy."""
+    square = t * t
+    series = 0 * square
+    for coefficient in _SINE_EXCESS:
+        series = series * square + coefficient
+    return xp.where(t < 0.3, t * square * series, xp.sin(t) - t * xp.cos(t))
+
+
 class _Numpy(Field):
     """float64, elementwise over arrays."""
 
@@ -185,12 +194,7 @@ class _Numpy(Field):
 
         Relative error about 1e-15 for every t in [0, pi].
         """
-        t = self.angle(gap)
-        square = t * t
-        series = np.zeros_like(square)
-        for coefficient in _SINE_EXCESS:
-            series = series * square + coefficient
-        return np.where(t < 0.3, t * square * series, np.sin(t) - t * np.cos(t))[()]
+        return sine_excess_at(self.angle(gap), np)[()]
 
 
 class _Mpmath(Field):

@@ -10,6 +10,30 @@ import numpy as np
 from .errors import KcalcError
 
 
+def zero_between(
+    function: Callable[[float], float], low: float, high: float, xtol: float, **options: Any
+) -> float:
+    """The zero between two places of different signs, by Brent's method.
+
+    ``options``: those of :func:`scipy.optimize.brentq`. Raises: ValueError for equal signs.
+    """
+    from scipy.optimize import brentq
+
+    return float(brentq(function, low, high, xtol=xtol, **options))  # pyright: ignore
+
+
+def least_between(
+    function: Callable[[float], float], low: float, high: float, xatol: float = 1e-8
+) -> tuple[float, float]:
+    """(place, value) of a least value between two places."""
+    from scipy.optimize import minimize_scalar
+
+    found: Any = minimize_scalar(
+        function, bounds=(low, high), method="bounded", options={"xatol": xatol}
+    )
+    return float(found.x), float(found.fun)
+
+
 def sign_changes(
     function: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, tolerance: float
 ) -> list[float]:
@@ -21,8 +45,6 @@ def sign_changes(
     more grid points in a row it is taken to vanish on an interval, whose points are not isolated
     roots and are left out. Returns: roots in grid order, refined by Brent's method.
     """
-    from scipy.optimize import brentq
-
     values = np.asarray(function(grid), dtype=float)
     values = np.where(np.abs(values) <= tolerance, 0.0, values)
     zero = np.concatenate([[False, False], values == 0, [False, False]])
@@ -32,14 +54,10 @@ def sign_changes(
             if not any(zero[i + k : i + k + 3].all() for k in range(3)):
                 roots.append(float(grid[i]))
         elif i and np.sign(values[i - 1]) * np.sign(value) < 0:
-            root: Any = brentq(
-                lambda t: float(function(np.asarray(t))),
-                grid[i - 1],
-                grid[i],
-                xtol=1e-15,
-                rtol=np.float64(1e-14),
+            ends = grid[i - 1], grid[i]
+            roots.append(
+                zero_between(lambda t: float(function(np.asarray(t))), *ends, 1e-15, rtol=1e-14)
             )
-            roots.append(float(root))
     return roots
 
 

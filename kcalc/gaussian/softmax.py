@@ -51,6 +51,11 @@ ALMOST_ONE = 1 - 1e-16
 _NODES, _WEIGHTS = gauss_hermite(28)
 
 
+def _log_kept(missing: Array) -> Array:
+    """log(1 - missing), finite where all is missing."""
+    return np.log1p(-np.minimum(missing, ALMOST_ONE))
+
+
 @dataclass(frozen=True)
 class Overlap:
     """The overlap S of two rows over the same tokens, and its derivatives.
@@ -74,7 +79,7 @@ class Overlap:
         if self.tokens == 1 and not self.more:
             return 1.0
         grid = self._grid
-        alone = self.more * np.log1p(-np.minimum(grid.missing2, ALMOST_ONE))
+        alone = self.more * _log_kept(grid.missing2)
         return (
             self.tokens
             * grid.cell
@@ -91,18 +96,18 @@ class Overlap:
     @property
     def by_variance1(self) -> float:
         """``dS/dv1`` at a fixed covariance."""
-        return (
-            self.tokens > 1
-            and self._derivative(self._grid.bend(0), self._grid.slope1, self._grid.slope1) / 2
-        )
+        return self._by_variance(0)
 
     @property
     def by_variance2(self) -> float:
         """``dS/dv2`` at a fixed covariance."""
-        return (
-            self.tokens > 1
-            and self._derivative(self._grid.bend(1), self._grid.slope2, self._grid.slope2) / 2
-        )
+        return self._by_variance(1)
+
+    def _by_variance(self, row: int) -> float:
+        if self.tokens == 1:
+            return 0.0
+        slope = self._grid.slope2 if row else self._grid.slope1
+        return self._derivative(self._grid.bend(row), slope, slope) / 2
 
     def _derivative(self, second: Array, left: Array, right: Array) -> float:
         """``T (T-1) int int Phi_uw Phi^(T-3) [2 second Phi + (T-2) left right]``."""
@@ -131,11 +136,7 @@ def self_overlap(tokens: int, variance: float) -> float:
         return 1.0
     side = _Side.over(tokens, math.sqrt(variance), STEP)
     missing, _, squares = side.averaged(0.0, math.sqrt(variance), _squares)
-    return (
-        tokens
-        * side.step
-        * float(np.vdot(squares, np.exp((tokens - 1) * np.log1p(-np.minimum(missing, ALMOST_ONE)))))
-    )
+    return tokens * side.step * float(np.vdot(squares, np.exp((tokens - 1) * _log_kept(missing))))
 
 
 def row_entropy(tokens: int, variance: float) -> float:
@@ -181,10 +182,7 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
     """
     grid = _Grid(tokens, variance1, variance2, covariance, fewest=1)
     counts = np.arange(tokens)
-    alone = [
-        np.exp(np.outer(np.log1p(-np.minimum(m, ALMOST_ONE)), counts))
-        for m in (grid.missing1, grid.missing2)
-    ]
+    alone = [np.exp(np.outer(_log_kept(m), counts)) for m in (grid.missing1, grid.missing2)]
     out = np.empty((tokens, tokens))
     for i in counts:
         both = grid.crossed * np.exp(i * grid.log_phi)
@@ -204,7 +202,7 @@ def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance:
     seen = sees.sum(axis=1)
     common = sees.astype(int) @ sees.T.astype(int)
     grid = _Grid(int(seen.max()), variance1, variance2, covariance, fewest=1)
-    logs = [np.log1p(-np.minimum(m, ALMOST_ONE)) for m in (grid.missing1, grid.missing2)]
+    logs = [_log_kept(m) for m in (grid.missing1, grid.missing2)]
     out = np.zeros(common.shape)
     for m in np.unique(common[common > 0]):
         rows, columns = np.nonzero(common == m)
@@ -267,7 +265,7 @@ def sink_self_overlap(tokens: int, variance: float, common: float) -> tuple[floa
     side = _Side.over(tokens, math.sqrt(variance), STEP)
     missing, slope, squares = side.averaged(0.0, math.sqrt(variance), _squares)
     extra = 1 - side.averaged(0.0, math.sqrt(common))[0]
-    log = np.log1p(-np.minimum(missing, ALMOST_ONE))
+    log = _log_kept(missing)
     products = tokens * side.step * float(np.vdot(squares, np.exp((tokens - 1) * log) * extra))
     others = (
         side.step * float(np.vdot(slope * slope, np.exp((tokens - 2) * log) * extra))

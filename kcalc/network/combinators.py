@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -16,13 +16,32 @@ import sympy as sp
 from ..fields.arguments import as_number
 from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import whole
-from .layers import Input, Layer, Sum
+from .layers import Input, Layer, Scale, Sum
 from .network import Network, Step
 from .notes import Note
 
 Node = Hashable
 Piece = Layer | Network
 DEEPEST = 10**6  # layers or blocks that any builder repeats
+
+
+def unused_name(network: Network, name: str) -> str:
+    """A name that no node has: ``name``, primed as often as it takes."""
+    while name in network:
+        name += "'"
+    return name
+
+
+def output_scaled(network: Network, factors: Mapping[Node, float]) -> Network:
+    """The network with a Scale behind every output."""
+    scales = {
+        node: (unused_name(network, f"{node}: output scale"), Scale(factors[node]), (node,))
+        for node in network.outputs
+    }
+    steps = [*network.steps(), *scales.values()]
+    return Network.from_steps(steps, [name for name, _, _ in scales.values()]).with_notes(
+        network.notes
+    )
 
 
 def chain(*pieces: Piece) -> Network:

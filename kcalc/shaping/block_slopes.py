@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -16,6 +15,7 @@ from ..activations import Activation
 from ..calculi.convex import ConvexCalculus
 from ..calculi.subnetworks import subnetworks
 from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.rootfinding import least_between, zero_between
 from ..network.network import Network
 from ..network.primitives import Post, Primitive
 from .residual_blocks import ResidualBlock
@@ -88,8 +88,6 @@ def common_weights(
     weights serve (a shortcut steeper than its branch), the least residual weight. Raises:
     KcalcError for slopes < 1; UnreachableTarget naming the slopes that weights in (0, 1) reach.
     """
-    from scipy.optimize import brentq
-
     for phi, slope in slopes.items():
         if slope < 1 - CONTRACTS:
             raise KcalcError(
@@ -114,9 +112,7 @@ def common_weights(
     cell = next((k for k in range(len(grid) - 1) if values[k] * values[k + 1] < 0), None)
     if cell is None:
         raise _unreachable(target, [target * math.exp(value) for value in values])
-    y: Any = brentq(
-        miss, grid[cell], grid[cell + 1], xtol=1e-300, rtol=np.float64(ROUNDING), maxiter=300
-    )  # pyright: ignore[reportArgumentType]
+    y = zero_between(miss, grid[cell], grid[cell + 1], 1e-300, rtol=ROUNDING, maxiter=300)
     return math.sqrt(1 - y), math.sqrt(y)
 
 
@@ -127,21 +123,14 @@ def _insert_extremum(
 
     It is used for a target that the slope does not cross on the grid.
     """
-    from scipy.optimize import minimize_scalar
-
     sign = 1.0 if min(values) > 0 else -1.0
     k = int(np.argmin(sign * np.array(values)))
     if not 0 < k < len(grid) - 1:
         return
-    found: Any = minimize_scalar(
-        lambda y: sign * miss(y),
-        bounds=(grid[k - 1], grid[k + 1]),
-        method="bounded",
-        options={"xatol": 1e-12},
-    )
-    place = k + 1 if found.x > grid[k] else k
-    grid.insert(place, float(found.x))
-    values.insert(place, miss(float(found.x)))
+    y, _ = least_between(lambda y: sign * miss(y), grid[k - 1], grid[k + 1], 1e-12)
+    place = k + 1 if y > grid[k] else k
+    grid.insert(place, y)
+    values.insert(place, miss(y))
 
 
 def _unreachable(target: float, reached: Sequence[float]) -> UnreachableTarget:

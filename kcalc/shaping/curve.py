@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ..foundation.rootfinding import zero_between
 from .conditions import System
 from .solver import Point, equations_at, inside
 
@@ -138,13 +139,12 @@ def _zero(
 
     None where rounding moves the quantity as much as the curve does, far out on a tail.
     """
-    from scipy.optimize import brentq
 
     def value(t: float) -> float:
         place = _ahead(system, here, t) if t else here
         return math.nan if place is None else quantity(place)
 
     try:
-        return float(brentq(value, 0.0, length, xtol=1e-13))  # pyright: ignore[reportArgumentType]
+        return zero_between(value, 0.0, length, 1e-13)
     except ValueError:
         return None

@@ -33,6 +33,7 @@ from ..fields.arguments import cosine_array, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
+from ..foundation.rootfinding import zero_between
 from ..maps.maps import Approximable, Assumption
 from ..network.combinators import chain
 from ..network.compose import require_network
@@ -40,6 +41,7 @@ from ..network.layers import Affine, Attend, Input
 from ..network.network import Network
 from .profiles import trunk_sums
 from .q_limits import length_scale
+from .residual_blocks import needed
 
 Node = Hashable
 LARGE = 1e10  # q at which limits are read
@@ -221,11 +223,7 @@ class _Block:
 
     def upto(self, node: Node) -> Network:
         """The part of the block that makes a node."""
-        needed = {node}
-        for name, _, parents in reversed(tuple(self.network.steps())):
-            if name in needed:
-                needed |= set(parents)
-        return Network.from_steps([s for s in self.network.steps() if s[0] in needed], [node])
+        return needed(self.network.steps(), (node,))
 
     def attractor(self, q: float, x: float) -> float:
         """The cosine that many blocks lead to from x on, at a fixed q."""
@@ -356,8 +354,6 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
 
     ``excess``: ``1 - map(1 - u) - u``, negative where the map leads towards 1.
     """
-    from scipy.optimize import brentq
-
     first = 1 - start
     here = excess(first) if first > NEAREST else 0.0
     if abs(here) < SETTLED:
@@ -371,7 +367,7 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
         except KcalcError:  # as many tokens cannot have so small a cosine
             break
         if there * here <= 0:
-            return 1 - float(brentq(excess, before, u, xtol=1e-14))  # pyright: ignore[reportArgumentType]
+            return 1 - zero_between(excess, before, u, 1e-14)
         before = u
     if here < 0:
         return 1.0

@@ -15,7 +15,7 @@ from ..activations.registry import same_function
 from ..calculi.subnetworks import maximal_slope
 from ..calculi.subnetworks.forward import ForwardSlope
 from ..calculi.subnetworks.slope_maxima import MaximalSlope
-from ..fields.arguments import as_number
+from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ..foundation.plain_arguments import truth
 from ..maps.maps import Assumption
@@ -109,9 +109,8 @@ def dks(
     cannot meet the conditions, FreshnessError where the kernel calculus does not hold on the
     network.
     """
-    zeta = as_number(zeta, "zeta")
-    if getattr(zeta, "free_symbols", None) or not zeta > 1:
-        raise KcalcError(f"zeta bounds the slope of the C map and must be > 1, got {zeta}")
+    refusal = "zeta bounds the slope of the C map and must be > 1"
+    zeta = number_within(zeta, "zeta", lambda z: z > 1, refusal)
     if not isinstance(subnetworks, str) or subnetworks not in READINGS:
         raise unknown("reading of subnetworks", subnetworks, READINGS)
     wanted, free_slope = _q_slope(q_slope), truth(free_slope, "free_slope")
@@ -121,14 +120,14 @@ def dks(
     alone = with_slopes(unmixed(plain), gated)
     mu = maximal_slope(alone)
     reading = mu if subnetworks == "strict" else mu.forward
-    _check_reach(plain, reading, float(zeta), bool(gated))
-    slope = float(reading.inverse(float(zeta)))
+    _check_reach(plain, reading, zeta, bool(gated))
+    slope = float(reading.inverse(zeta))
     if not alone.nodes_of(Nonlinear):
         raise KcalcError("all activations are gates, so there is nothing to shape")
     try:
         table = constants_of(alone, lambda phi: constants_for(phi, slope, wanted, free_slope))
     except OutOfReach as error:
-        raise _beyond_reach(error, reading, float(zeta)) from None
+        raise _beyond_reach(error, reading, zeta) from None
     kept_gates = ConstantsTable(gated)
     shaped, rows = with_tokens(
         replace_activations(plain, table.activations | kept_gates.activations),
@@ -155,7 +154,7 @@ def dks(
     notes += [*_dropped(dropped, wanted), *jumps, *_missed(table.distinct, targets)]
     warnings = [Assumption("network", text) for text in notes] + _about_reading(mu, subnetworks)
     edits = [*table.edits, *(f"{text}, a gate" for text in kept_gates.edits)]
-    options = {"zeta": float(zeta), "subnetworks": subnetworks} | (
+    options = {"zeta": zeta, "subnetworks": subnetworks} | (
         {} if q_slope == 1 else {"q_slope": q_slope}
     )
     options |= token_options(known, token_rows) | ({} if gates == "shape" else {"gates": gates})
@@ -249,10 +248,8 @@ def _q_slope(value: Any) -> float | str | None:
         return value
     if isinstance(value, str):
         raise KcalcError(f"q_slope must be a number, 'minimize' or None, got {glimpse(value)}")
-    number = as_number(value, "q_slope")
-    if getattr(number, "free_symbols", None) or not number > 0:
-        raise KcalcError(f"q_slope is the Q'(1) asked for and must be a number > 0, got {value}")
-    return float(number)
+    refusal = "q_slope is the Q'(1) asked for and must be a number > 0"
+    return number_within(value, "q_slope", lambda s: s > 0, refusal)
 
 
 def constants_for(

@@ -20,6 +20,7 @@ from ..activations import activation as resolve
 from ..fields.arguments import as_number
 from ..foundation.errors import KcalcError, UnreachableTarget
 from ..foundation.process_state import cached_property
+from ..foundation.rootfinding import least_between, zero_between
 from ..gaussian.expectations.quadrature import Array
 from ..maps.maps import Assumption
 from ..network import layers as L
@@ -146,8 +147,6 @@ def _homogeneous(phi: Activation, name: str, value: float) -> Edge:
 
 def _parameter(phi: Activation, name: str, value: float) -> float:
     """The smallest q* at which the edge has the given sigma."""
-    from scipy.optimize import brentq
-
     which = 0 if name == "sigma_w" else 1
 
     def miss(log_q: float) -> float:
@@ -159,7 +158,7 @@ def _parameter(phi: Activation, name: str, value: float) -> float:
         grid, found = np.concatenate([grid, more]), np.concatenate([found, rows], axis=1)
         values = found[which] - value**2
         for i in np.nonzero(values[:-1] * values[1:] <= 0)[0]:
-            root = float(brentq(miss, grid[i], grid[i + 1], xtol=1e-15, rtol=1e-14))  # pyright: ignore[reportArgumentType]
+            root = zero_between(miss, grid[i], grid[i + 1], 1e-15, rtol=1e-14)
             if variances(phi, math.exp(root))[1] >= 0:
                 return math.exp(root)
     _refuse(phi, name, value, grid, found)
@@ -194,19 +193,14 @@ def _nearest(
 
     The second value is False where the point is the end of the curve.
     """
-    from scipy.optimize import minimize_scalar
-
     i = int(np.abs(np.sqrt(squares) - value).argmin())
     if not 0 < i < len(grid) - 1:
         return math.sqrt(float(squares[i])), False
     sign = 1.0 if squares[i] > value**2 else -1.0
-    found: Any = minimize_scalar(
-        lambda s: sign * variances(phi, math.exp(float(s)))[which],
-        bounds=(grid[i - 1], grid[i + 1]),
-        method="bounded",
-        options={"xatol": 1e-8},
+    _, least = least_between(
+        lambda s: sign * variances(phi, math.exp(float(s)))[which], grid[i - 1], grid[i + 1]
     )
-    return math.sqrt(abs(float(found.fun))), True
+    return math.sqrt(abs(least)), True
 
 
 def _reachable(phi: Activation, least: float, most: float) -> tuple[Array, Array]:

@@ -21,6 +21,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice, truth
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
+from ..network.combinators import output_scaled, unused_name
 from ..network.layers import Affine, Input, Nonlinear, Scale
 from ..network.network import Network, Step, require_numbers
 from .advice import Record, shaping_method
@@ -300,7 +301,7 @@ class _Plan:
             factor = self._factor(node, parents[0], weight, branch[node])
             edits.append(f"{node}: sigma_w 1 -> {sigma:.10g} (E W^2 = {variance:.6g})")
             if abs(factor - 1) > 1e-12:
-                name = _free(self.base, f"{node}: scale")
+                name = unused_name(self.base, f"{node}: scale")
                 steps.append((name, Scale(factor), parents))
                 edits.append(f"{node}: its input is multiplied by {factor:.10g}")
                 parents = (name,)
@@ -337,22 +338,11 @@ class _Plan:
         )
 
 
-def _free(network: Network, name: str) -> str:
-    while name in network:
-        name += "'"
-    return name
-
-
 def _with_output(
     network: Network, std: float, given: dict[str, Any]
 ) -> tuple[Network, tuple[str, ...]]:
     """A multiplier behind every output that gives it the root mean square ``std``."""
     found = scaling(network, **given).tensors
-    steps, outputs, edits = list(network.steps()), [], []
-    for node in network.outputs:
-        factor = std / math.sqrt(found[node].forward)
-        name = _free(network, f"{node}: output scale")
-        steps.append((name, Scale(factor), (node,)))
-        outputs.append(name)
-        edits.append(f"{node}: the output is multiplied by {factor:.10g}")
-    return Network.from_steps(steps, outputs).with_notes(network.notes), tuple(edits)
+    factors = {node: std / math.sqrt(found[node].forward) for node in network.outputs}
+    edits = (f"{node}: the output is multiplied by {f:.10g}" for node, f in factors.items())
+    return output_scaled(network, factors), tuple(edits)

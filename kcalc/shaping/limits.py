@@ -15,9 +15,10 @@ import numpy as np
 
 from ..calculi.global_maps import c_map, q_map
 from ..calculi.subnetworks import maximal_curvature
-from ..fields.arguments import as_number
+from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, without_option
 from ..foundation.printing import Shown
+from ..foundation.rootfinding import zero_between
 from ..maps.maps import Assumption, FixedPoint, QMap
 from ..network.network import Network
 from .q_limits import GROWS, SETTLED, SHRINKS, QTable, length_scale, q_limits
@@ -76,10 +77,8 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
             "depth_limit needs a block with one input and one output, since it feeds the one into "
             "the other"
         )
-    value = as_number(q, "q")
-    if getattr(value, "free_symbols", None) or not value > 0:
-        raise KcalcError(f"q is a mean square and must be > 0, got {q}")
-    level, q_rate = _q_limit(block, float(value))
+    value = number_within(q, "q", lambda q: q > 0, "q is a mean square and must be > 0")
+    level, q_rate = _q_limit(block, value)
     cosines = c_map(block)
     notes = (*cosines.assumptions, *_about_kept(level, q_rate))
     points = [p for p in cosines.fixed_points(level) if p.value >= -1e-12]
@@ -220,19 +219,14 @@ def flow_speed(theta: float) -> float:
 
 
 def _cosine(value: Any, name: str) -> float:
-    number = as_number(value, name)
-    if getattr(number, "free_symbols", None) or not -1 <= number <= 1:
-        raise KcalcError(f"{name} must be a c value in [-1, 1], got {value}")
-    return float(number)
+    refusal = f"{name} must be a c value in [-1, 1]"
+    return number_within(value, name, lambda c: -1 <= c <= 1, refusal)
 
 
 def flow(c: float, time: float) -> float:
     """psi(c, T): where the flow of tailored ReLUs takes ``c`` in ``time`` T >= 0."""
-    from scipy.optimize import brentq
-
-    start, span = _cosine(c, "c"), as_number(time, "time")
-    if getattr(span, "free_symbols", None) or not span >= 0:
-        raise KcalcError(f"time must be a number >= 0, got {time}")
+    start = _cosine(c, "c")
+    span = number_within(time, "time", lambda t: t >= 0, "time must be a number >= 0")
     if start == 1 or span == 0:
         return start
 
@@ -246,7 +240,7 @@ def flow(c: float, time: float) -> float:
         low -= 1.0
         if low < -15:  # closer to 1 than double precision tells
             return 1.0
-    root = float(brentq(late, low, math.log(far), xtol=1e-15, rtol=1e-14))  # pyright: ignore[reportArgumentType]
+    root = zero_between(late, low, math.log(far), 1e-15, rtol=1e-14)
     return math.cos(math.exp(root))
 
 

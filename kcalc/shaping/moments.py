@@ -13,6 +13,7 @@ subtracted.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -281,6 +282,21 @@ def _joint(phi: Activation, order: int) -> Any:
     return function
 
 
+def _kinks(
+    phi: Activation, alpha: float, beta: float, order: int
+) -> Iterator[tuple[float, float, float, float]]:
+    """(k, x, w, m) of every kink k in reach: x = (k - beta) / alpha.
+
+    w is alpha times the jump of phi^(order) times the density at x, m the mean of phi^(order) on
+    both sides.
+    """
+    for k, jump in zip(phi.kink_points, phi.jump_sizes(order), strict=True):
+        x = (k - beta) / alpha
+        if jump != 0 and abs(x) <= _reach(phi, alpha, beta):
+            right = float(phi.numeric(order)(np.array([k]))[0])
+            yield k, x, alpha * jump * float(normal_density(x)), right - jump / 2
+
+
 def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[float, ...]:
     """Contributions of jumps J of phi' to six moments that contain h.
 
@@ -288,13 +304,8 @@ def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[fl
     contains alpha J delta at kinks.
     """
     out = [0.0] * 6
-    for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True):
-        x = (k - beta) / alpha
-        if jump == 0 or abs(x) > _reach(phi, alpha, beta):
-            continue
-        right = float(phi.numeric(1)(np.array([k]))[0])
-        f, g = float(phi.numeric(0)(np.array([k]))[0]) - mean, alpha * (right - jump / 2)
-        weight = alpha * jump * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    for k, x, weight, slope in _kinks(phi, alpha, beta, 1):
+        f, g = float(phi.numeric(0)(np.array([k]))[0]) - mean, alpha * slope
         for i, factor in enumerate((g * x, f * x * x, g, f * x, x * x, x)):
             out[i] += weight * factor
     return tuple(out)
@@ -302,23 +313,8 @@ def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[fl
 
 def _bend_deltas(phi: Activation, alpha: float, beta: float) -> Pair:
     """Terms of jumps of phi'' (phi' being continuous) in E[h h' x] and E[h h']."""
-    out = [0.0, 0.0]
-    for k, jump in zip(phi.kink_points, phi.jump_sizes(2), strict=True):
-        x = (k - beta) / alpha
-        if jump == 0 or abs(x) > _reach(phi, alpha, beta):
-            continue
-        right = float(phi.numeric(2)(np.array([k]))[0])
-        weight = (
-            alpha**2
-            * jump
-            * math.exp(-x * x / 2)
-            / math.sqrt(2 * math.pi)
-            * alpha**2
-            * (right - jump / 2)
-        )
-        out[0] += weight * x
-        out[1] += weight
-    return out[0], out[1]
+    found = [(x, alpha**3 * weight * bend) for _, x, weight, bend in _kinks(phi, alpha, beta, 2)]
+    return sum(x * term for x, term in found), sum(term for _, term in found)
 
 
 def rounding(phi: Activation, log_alpha: float, beta: float) -> float:

@@ -19,12 +19,13 @@ from typing import Any
 
 from ..activations import Activation
 from ..calculi.global_maps import q_and_variances, q_map, q_values
-from ..fields.arguments import as_number
+from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network import layers as L
+from ..network.combinators import unused_name
 from ..network.network import Network, Step, channel_widths
 from .advice import Record, advised, either, independent, shaping_method
 from .base import Shaping, farthest, prepared, replace_activations
@@ -118,13 +119,9 @@ def normaliser_free(
     constant or jump, depthwise convolutions with ``standardise=True``, without it sums of addends
     whose channel means are not 0, and networks that cannot be shaped.
     """
-    strength: Any = as_number(alpha, "alpha")
-    if getattr(strength, "free_symbols", None) or not strength > 0:
-        raise KcalcError(
-            f"alpha is the strength of the residual branches and must be a number > 0, got {alpha}"
-        )
+    refusal = "alpha is the strength of the residual branches and must be a number > 0"
+    strength = number_within(alpha, "alpha", lambda a: a > 0, refusal)
     standardise = truth(standardise, "standardise")
-    strength = float(strength)
     norms = network.nodes_of(L.Normalisation)
     bare = network.without_normalization() if norms else network
     blocks = residual_blocks(bare)
@@ -251,10 +248,7 @@ def unnormalised(network: Network, blocks: tuple[ResidualBlock, ...], alpha: flo
         if variances[node] == 1:
             return node
         if node not in scaled:
-            name = f"{node}/beta"
-            while name in network:
-                name += "'"
-            scaled[node] = name
+            scaled[node] = name = unused_name(network, f"{node}/beta")
             steps.append((name, L.Scale(1 / math.sqrt(variances[node])), (node,)))
         return scaled[node]
 

@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..activations import Activation
 from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.rootfinding import least_between, zero_between
 from .conditions import LeastQSlope, OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants
 from .curve import End, walk
@@ -310,8 +311,6 @@ def _cells(phi: Activation, beta: float, target: float) -> Iterator[tuple[float,
 
 def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
     """The extreme at a given shift."""
-    from scipy.optimize import minimize_scalar
-
     values = np.array(_profile(phi, beta))
     with np.errstate(invalid="ignore", divide="ignore"):
         miss = np.abs(np.log(np.where(values > 1e-12, values, np.nan) / target))
@@ -325,14 +324,11 @@ def _extreme(phi: Activation, beta: float, target: float) -> Extreme:
     ):
         return Extreme(float(values[i]), False, float(GRID[i]))
     sign = 1.0 if values[i] > target else -1.0
-    found: Any = minimize_scalar(
-        lambda s: sign * slope_excess(phi, float(s), beta, 2),
-        bounds=(GRID[i - 1], GRID[i + 1]),
-        method="bounded",
-        options={"xatol": 1e-8},
+    place, least = least_between(
+        lambda s: sign * slope_excess(phi, float(s), beta, 2), GRID[i - 1], GRID[i + 1]
     )
-    inside = GRID[i - 1] + 1e-4 < found.x < GRID[i + 1] - 1e-4
-    return Extreme(float(sign * found.fun), bool(inside), float(found.x))
+    inside = GRID[i - 1] + 1e-4 < place < GRID[i + 1] - 1e-4
+    return Extreme(sign * least, bool(inside), place)
 
 
 def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
@@ -340,21 +336,16 @@ def _least_shifts(phi: Activation, target: float) -> Constants | Extreme:
 
     The shift has |beta| <= LEAST_SHIFT; the extreme is as in :func:`_extreme`.
     """
-    from scipy.optimize import brentq, minimize_scalar
 
     def miss(beta: float) -> float:
         return slope_excess(phi, 0.0, beta, 1) - target
 
-    span = {"bounds": (-LEAST_SHIFT, LEAST_SHIFT), "method": "bounded", "options": {"xatol": 1e-12}}
-    turns: list[Any] = [
-        minimize_scalar(lambda beta, sign=sign: sign * miss(beta), **span) for sign in (1.0, -1.0)
-    ]
-    places = sorted(
-        {LEAST_SHIFT, 0.0, -LEAST_SHIFT, *(float(turn.x) for turn in turns)}, reverse=True
-    )
+    ends = (-LEAST_SHIFT, LEAST_SHIFT)
+    turns = [least_between(f, *ends, 1e-12)[0] for f in (miss, lambda beta: -miss(beta))]
+    places = sorted({*ends, 0.0, *turns}, reverse=True)
     misses = dict(zip(places, map(miss, places), strict=True))
     crossed = [pair for pair in pairwise(places) if misses[pair[0]] * misses[pair[1]] < 0]
-    roots = [float(brentq(miss, *pair, xtol=1e-20)) for pair in crossed]  # pyright: ignore[reportArgumentType]
+    roots = [zero_between(miss, *pair, 1e-20) for pair in crossed]
     for beta in (0.0, *roots, *places):
         if abs(miss(beta)) <= (POLISHED if beta == 0 else ACCEPTED) * max(1.0, target):
             return _standardising(phi, 1.0, beta, converged_moments(phi, 0.0, beta))
@@ -387,8 +378,6 @@ def _scale(
     system: SlopeSystem, beta: float, ends: tuple[float, float], fineness: int
 ) -> float | None:
     """log alpha by Newton's method on log(C'(1) - 1), or Brent's where that leaves the ends."""
-    from scipy.optimize import brentq
-
     s = sum(ends) / 2
     for _ in range(8):
         found = equations_at(system, s, beta, fineness)
@@ -407,7 +396,7 @@ def _scale(
 
     if not miss(ends[0]) * miss(ends[1]) <= 0:
         return None
-    return float(brentq(miss, *ends, xtol=1e-16, rtol=np.float64(1e-15)))  # pyright: ignore[reportArgumentType]
+    return zero_between(miss, *ends, 1e-16, rtol=1e-15)
 
 
 # -- the least Q'(1) -------------------------------------------------------------------------------

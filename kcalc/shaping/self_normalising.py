@@ -18,9 +18,8 @@ import sympy as sp
 from ..activations import Activation, X
 from ..activations.jax_function import JaxFunction, jax_function
 from ..activations.transformation import short
-from ..calculi.global_maps import c_map
 from ..fields import SYMPY
-from ..fields.arguments import as_number
+from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, UnreachableTarget, unknown
 from ..foundation.process_state import cached_property
 from ..gaussian.expectations.quadrature import Array
@@ -178,11 +177,7 @@ class SelfNormalising(Shaping):
             condition: max(values[condition] for values in local)
             for condition in ("Q'(1)", "C'(1)")
         }
-        whole = (
-            {"C_f'(1)": float(c_map(self.network, self.independent).derivative(1)(1.0))}
-            if len(self.network.outputs) == 1
-            else {}
-        )
+        whole = {"C_f'(1)": self._ends[1]} if len(self.network.outputs) == 1 else {}
         return super()._measured | worst | whole
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,16 +228,15 @@ def self_normalising(
     """
     if not isinstance(parameters, str) or parameters not in PARAMETERS:
         raise unknown("choice of parameters", parameters, PARAMETERS)
-    scale = as_number(input_scale, "input_scale")
-    if getattr(scale, "free_symbols", None) or not 1e-6 <= scale <= 1e6:
-        raise KcalcError(f"input_scale must be a number between 1e-6 and 1e6, got {input_scale}")
+    refusal = "input_scale must be a number between 1e-6 and 1e6"
+    scale = number_within(input_scale, "input_scale", lambda s: 1e-6 <= s <= 1e6, refusal)
     plain, changes = prepared(network, activation)
     rule = shifted if parameters == "shift" else halved
-    table = constants_of(plain, lambda phi: rule(phi, float(scale)))
+    table = constants_of(plain, lambda phi: rule(phi, scale))
     shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
     notes = [Assumption("network", text) for text in _consequences(table.distinct)]
-    options = {"parameters": parameters} | ({} if scale == 1 else {"input_scale": float(scale)})
+    options = {"parameters": parameters} | ({} if scale == 1 else {"input_scale": scale})
     return SelfNormalising(
         "self_normalising",
         options,

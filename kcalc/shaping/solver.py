@@ -19,6 +19,7 @@ import numpy as np
 
 from ..activations import Activation
 from ..foundation.errors import KcalcError
+from ..foundation.rootfinding import zero_between
 from .conditions import Equations, System
 from .constants import Constants
 from .moments import is_steep, moments, width
@@ -157,8 +158,6 @@ def branches(system: System) -> tuple[Branch, ...]:
 
     The branch of the smallest |beta| comes first, positive before negative.
     """
-    from scipy.optimize import brentq
-
     phi = system.phi
     kinks = np.array(phi.kink_points)
     grid = np.unique(
@@ -180,10 +179,11 @@ def branches(system: System) -> tuple[Branch, ...]:
     for i in np.nonzero(crossing)[0]:
         if np.any((kinks > grid[i]) & (kinks < grid[i + 1])):
             continue
-        beta: Any = brentq(level, grid[i], grid[i + 1], xtol=1e-14 * (1 + abs(grid[i])), disp=False)
+        xtol = 1e-14 * (1 + abs(grid[i]))
+        beta = zero_between(level, grid[i], grid[i + 1], xtol, disp=False)
         slopes = [float(phi.numeric(n)(np.array([beta]))[0]) for n in (1, 2)]
         if slopes[0] and abs(slopes[1]) > 1e-7 * abs(slopes[0]):
-            found.append(Branch(float(beta), abs(slopes[0] / slopes[1])))
+            found.append(Branch(beta, abs(slopes[0] / slopes[1])))
     return tuple(sorted(found, key=by_shift))
 
 

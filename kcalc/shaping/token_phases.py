@@ -15,6 +15,7 @@ from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, UnreachableTarget
 from ..foundation.plain_arguments import choice
 from ..foundation.printing import Shown, plain, shown, spread
+from ..foundation.rootfinding import zero_between
 from ..maps.maps import Approximable, Assumption
 from ..network.compose import require_network
 from ..network.layers import Affine, Attend, Sum
@@ -224,14 +225,12 @@ def token_gain(
 
 
 def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> float:
-    from scipy.optimize import brentq
-
     known = lru_cache(maxsize=None)(off)
     grid = np.log(np.geomspace(*RANGE, POINTS)).tolist()
     for low, high in sorted(pairwise(grid), key=lambda ends: abs(sum(ends))):
         one, other = known(low), known(high)
         if one * other <= 0 and not one == other == 0:
-            return math.exp(float(brentq(known, low, high, xtol=1e-10)))  # pyright: ignore[reportArgumentType]
+            return math.exp(zero_between(known, low, high, 1e-10))
     reached = [goal + value for value in map(known, grid) if math.isfinite(value)]
     span = f"{min(reached):.6g} to {max(reached):.6g}" if reached else "no values"
     raise UnreachableTarget(

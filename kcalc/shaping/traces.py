@@ -78,7 +78,8 @@ def depth_trace(
         if isinstance(layer, Affine | Nonlinear)
     ]
     depth, longest = _depths(network)
-    trunk = _passed_by_all(network)
+    row = {node: i for i, node in enumerate(nodes)}
+    trunk = sorted({0, len(nodes) - 1, *(row[node] for node in network.cut_nodes())})
     return DepthTrace(
         starts,
         nodes,
@@ -186,22 +187,3 @@ def _depths(network: Network) -> tuple[Array, list[int]]:
         way.append(int(here))
         here = before[here]
     return depth, way[::-1]
-
-
-def _passed_by_all(network: Network) -> list[int]:
-    """Rows that no edge passes by: every way from the first row to the last goes through them."""
-    row = {node: i for i, (node, _, _) in enumerate(network.steps())}
-    farthest = list(range(len(row)))  # the last row that reads row i
-    for node, _, parents in network.steps():
-        for parent in parents:
-            farthest[row[parent]] = max(farthest[row[parent]], row[node])
-    for node in network.inputs:  # ways start at every input and end at every output
-        farthest[0] = max(farthest[0], row[node])
-    for node in network.outputs:
-        farthest[row[node]] = max(farthest[row[node]], len(row) - 1)
-    reach, out = 0, []
-    for i, far in enumerate(farthest):
-        if reach <= i:
-            out.append(i)
-        reach = max(reach, far)
-    return out

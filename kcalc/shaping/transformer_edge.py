@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..activations import activation as resolve
-from ..fields.arguments import as_number, one_number
+from ..fields.arguments import as_number, number_within, one_number
 from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import whole
 from ..foundation.process_state import cached_property
@@ -299,10 +299,7 @@ def edge(
 
 
 def _positive(value: Any, name: str) -> float:
-    number = as_number(value, name)
-    if getattr(number, "free_symbols", None) or not 0 < number < math.inf:
-        raise KcalcError(f"{name} must be a number > 0, got {value}")
-    return float(number)
+    return number_within(value, name, lambda x: 0 < x < math.inf, f"{name} must be a number > 0")
 
 
 # -- with shortcuts --------------------------------------------------------------------------------

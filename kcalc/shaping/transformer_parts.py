@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import networkx as nx
+
 from ..calculi.attention.exchangeable import unlike
 from ..foundation.errors import KcalcError
 from ..network.layers import (
@@ -82,10 +84,11 @@ def parts_of(network: Network) -> Parts:
         )
     attentions = tuple(_attention(network, node) for node in network.nodes_of(Attend))
     blocks = residual_blocks(network)
-    inside = {block.node: _branch(network, block) for block in blocks}
+    inside = {b.node: _above(network, b.branch) - _above(network, b.entry) for b in blocks}
     attending = tuple(b for b in blocks if any(a.node in inside[b.node] for a in attentions))
     held = [a for a in attentions if any(a.node in inside[b.node] for b in attending)]
-    below = _below(network, attentions[0].node)
+    first = attentions[0].node
+    below = {first, *nx.descendants(network.graph, first)}
     if not attending:
         sums = [node for node in network.nodes_of(Sum) if node in below]
         if sums:
@@ -137,26 +140,6 @@ def _way(network: Network, node: Node) -> list[Node]:
     while len(above := network.parents(way[-1])) == 1:
         way.append(above[0])
     return way
-
-
-def _branch(network: Network, block: ResidualBlock) -> set[Node]:
-    """The nodes of a block's branch, without its entry."""
-    inside, waiting = set(), [block.branch]
-    while waiting:
-        node = waiting.pop()
-        if node != block.entry and node not in inside:
-            inside.add(node)
-            waiting.extend(network.parents(node))
-    return inside
-
-
-def _below(network: Network, start: Node) -> set[Node]:
-    """The nodes that a node reaches, itself included."""
-    reached = {start}
-    for node, _, parents in network.steps():
-        if not reached.isdisjoint(parents):
-            reached.add(node)
-    return reached
 
 
 def _with_tokens(network: Network, node: Node) -> Node:
@@ -236,20 +219,15 @@ def two_by_two(network: Network) -> Network:
     return Network.from_steps(steps, network.outputs)
 
 
+def _above(network: Network, node: Node) -> set[Node]:
+    """The node and all nodes before it."""
+    return {node, *nx.ancestors(network.graph, node)}
+
+
 def _stream_of(network: Network, parents: Sequence[Node]) -> Node | None:
     """The addend that all others are made of; None where there is none."""
     ways = [_above(network, parent) for parent in parents]
     return next((p for p in parents if all(p in way for way in ways)), None)
-
-
-def _above(network: Network, node: Node) -> set[Node]:
-    """The node and all nodes before it."""
-    inside, waiting = set(), [node]
-    while waiting:
-        if (one := waiting.pop()) not in inside:
-            inside.add(one)
-            waiting.extend(network.parents(one))
-    return inside
 
 
 def tokens_alone(network: Network) -> Network:

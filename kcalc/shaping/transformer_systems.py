@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.rootfinding import zero_between
 from ..network.layers import Attend, Normalisation
 from ..network.network import Network, is_normalised
 from .advice import advised
@@ -209,7 +210,6 @@ class Ratios(System):
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
         """The second target where the first is met by one kind of branches alone."""
-        from scipy.optimize import brentq
 
         def unknowns(x: float) -> list[float]:
             return [x if k == group else -FARTHEST for k in range(2)]
@@ -219,8 +219,7 @@ class Ratios(System):
 
         if miss(-12.0) * miss(6.0) > 0:
             return None
-        x: Any = brentq(miss, -12.0, 6.0, xtol=1e-9)
-        return self.at(unknowns(float(x)))[names[1]]
+        return self.at(unknowns(zero_between(miss, -12.0, 6.0, 1e-9)))[names[1]]
 
 
 class Skipless(System):

@@ -14,6 +14,7 @@ from ..activations import activation
 from ..backend.initialisers import Fan, Initialiser
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError
+from ..network.combinators import unused_name
 from ..network.layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
 from ..network.network import Network, Step
 from ..network.primitives import Fresh
@@ -59,9 +60,7 @@ def _with_head(network: Network, last: Node, classes: int, images: bool) -> Netw
     head += [Pool("mean"), Flatten()] if images else []
     steps: list[Step] = list(network.steps())
     for layer in (*head, Affine(classes, sigma_w=sigmas[-1] if sigmas else 1)):
-        name = f"head_{type(layer).__name__.lower()}"
-        while name in network:
-            name += "'"
+        name = unused_name(network, f"head_{type(layer).__name__.lower()}")
         steps.append((name, layer, (last,)))
         last = name
     return Network.from_steps(steps).with_notes(network.notes)

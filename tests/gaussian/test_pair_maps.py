@@ -331,9 +331,6 @@ def test_how_many_terms_matter() -> None:
     assert pairs._needed(np.array([1.0, 0.0, 0.9e-18, 1e-30]), 1.0) == 1
     assert pairs._needed(np.array([0.0, -1.0, 0.0]), 1.0) == 2
     assert pairs._needed(np.array([1e-18]), 1.0) == 0
-    c = np.array([0.5, -0.25])
-    assert pairs._powers(c, 4) == pytest.approx(c[:, None] ** np.arange(4), rel=1e-15)
-    assert pairs._powers(c, 0).shape == (2, 0)
 
 
 def test_maps_are_kept() -> None:

@@ -156,9 +156,10 @@ def check_grid(name: str, weights, biases) -> int:
 
 
 @pytest.mark.slow
-def test_five_hundred_random_cells() -> None:
+def test_five_hundred_random_cells(every: int) -> None:
     rng, cells = np.random.default_rng(5), 0
-    for name in MOMENTS:
+    names = sorted(MOMENTS)[:: 1 if every == 1 else 3]
+    for name in names:
         for _ in range(2):
             biases = np.sort(rng.uniform(0, 0.8, 5)) * (rng.random() < 0.9)
             biases = np.unique(np.append(biases, rng.choice([0.0, 0.02])))
@@ -169,7 +170,7 @@ def test_five_hundred_random_cells() -> None:
                 else np.sort(math.sqrt(2) * (1 - 10 ** rng.uniform(-7, -0.5, 6)))
             )
             cells += check_grid(name, weights, biases)
-    assert cells >= 500
+    assert cells >= 500 * len(names) / len(MOMENTS)
 
 
 def test_relu_near_its_edge_has_the_fixed_point_of_the_formula() -> None:

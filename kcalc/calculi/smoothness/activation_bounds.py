@@ -12,7 +12,7 @@ import sympy as sp
 
 from ...activations import Activation
 from ...activations.base import X, checked
-from ...activations.pieces import resolve, switch_points
+from ...activations.pieces import smooth_pieces, switch_points
 from ...fields.arguments import one_number
 from ...fields.balls import working
 from ...foundation.errors import KcalcError, glimpse
@@ -134,7 +134,7 @@ def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:
     kinks = [point for point in points if -reach < float(point) < reach]
     exprs = phi.pieces
     if len(kinks) != len(phi.kinks):
-        exprs = [resolve(phi.expr, kinks, index) for index in range(len(kinks) + 1)]
+        exprs = smooth_pieces(phi.expr, kinks)
     places = [-reach, *map(float, kinks), reach]
     found = list(zip(exprs, pairwise([None, *kinks, None]), pairwise(places), strict=True))
     found += [(phi.expr, (None, None), side) for side in ((-math.inf, -reach), (reach, math.inf))]

@@ -12,6 +12,7 @@ import numpy as np
 from ...fields.arguments import one_number, real_array
 from ...foundation.errors import KcalcError, UnreachableTarget, glimpse
 from ...foundation.printing import plain
+from ...foundation.rootfinding import zero_between
 from ...maps.maps import Assumption
 from ...network.network import Network
 from ..convex import WHOLE
@@ -110,10 +111,7 @@ class MaximalCValue:
         return np.array(slopes).reshape(values.shape)[()]
 
     def _inverse(self, value: float) -> float:
-        from scipy.optimize import brentq
-
-        root: Any = brentq(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, xtol=1e-15)
-        return float(root)
+        return zero_between(lambda alpha: float(self(alpha)) - value, -1.0, 1.0, 1e-15)
 
     def to_dict(self) -> dict[str, Any]:
         """The kind of maximum, the largest value and the assumptions, as plain data."""

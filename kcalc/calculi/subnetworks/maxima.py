@@ -16,6 +16,7 @@ from ...fields.arguments import one_number, real_array
 from ...foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ...foundation.printing import plain
 from ...foundation.process_state import cached_property
+from ...foundation.rootfinding import zero_between
 from ...maps.maps import Approximable, Assumption
 from ...network.compose import require_network
 from ...network.network import Network
@@ -302,8 +303,6 @@ class Maximal(Approximable):
 
         Raises: UnreachableTarget where the target is not between the maxima at the two ends.
         """
-        from scipy.optimize import brentq
-
         value = one_number(target, "target")
         low = one_number(low, "low")
         high = one_number(high, "high")
@@ -311,7 +310,7 @@ class Maximal(Approximable):
         if not min(ends) <= value <= max(ends):
             goes = f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"
             raise UnreachableTarget(f"{goes}, and {value:.6g} is not between the two")
-        return float(brentq(lambda x: float(self(x)) - value, low, high, xtol=1e-15, rtol=1e-14))  # pyright: ignore
+        return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
         """The map, the number of subnetworks and the assumptions, as plain data."""

@@ -8,11 +8,9 @@ mantissa bits of w are the index of its interval, and the bits that follow its c
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
-from ..chebyshev import NODES, points
+from ..chebyshev import NODES, power_rows
 
 Array = np.ndarray
 
@@ -70,36 +68,13 @@ def slope(coefficients: Array, row: Array, t: Array, octave: Array, ends: Array)
 # --- from Chebyshev coefficients ------------------------------------------------------------------
 
 
-@lru_cache(maxsize=8)
-def _conversion(panels: int) -> Array:
-    """T_n on one of ``panels`` panels of an octave as its PARTS/panels polynomials in t.
-
-    shape (NODES, PARTS/panels, DEGREE + 1).
-
-    Expanded in t to twice the degree by the recurrence, for the rounding; the highest powers, tiny,
-    are then interpolated by the lower.
-    """
-    parts, order = PARTS // panels, 2 * DEGREE + 2
-    middle = (2 * np.arange(parts) + 1) / parts - 1  # x = middle + 2 t/parts on [-1, 1]
-    waves = np.zeros((NODES, parts, order))
-    waves[0, :, 0] = 1
-    waves[1, :, 0], waves[1, :, 1] = middle, 2 / parts
-    for n in range(2, NODES):
-        waves[n] = 2 * middle[:, None] * waves[n - 1] - waves[n - 2]
-        waves[n, :, 1:] += 4 / parts * waves[n - 1, :, :-1]
-    t = points(DEGREE + 1) / 2
-    folded = np.linalg.solve(
-        np.vander(t, increasing=True), t[:, None] ** np.arange(DEGREE + 1, order)
-    )
-    return waves[..., : DEGREE + 1] + waves[..., DEGREE + 1 :] @ folded.T
-
-
 def octave_rows(fitted: Array) -> Array:
     """Polynomials in t of the PARTS intervals of an octave.
 
     They are computed from the Chebyshev coefficients of the octave's panels (panels, NODES).
     """
-    return np.einsum("pn,nki->pki", fitted, _conversion(len(fitted))).reshape(PARTS, DEGREE + 1)
+    rows = power_rows(NODES, PARTS // len(fitted), DEGREE)
+    return np.einsum("pn,nki->pki", fitted, rows).reshape(PARTS, DEGREE + 1)
 
 
 def assemble(rows: Array, end: float) -> Array:

@@ -160,12 +160,10 @@ def _series_of(
     first: Hermite, second: Hermite, c: Ball, order: int, scale: float
 ) -> list[Ball] | None:
     values = cross_series(first, second, c, order)
-    goal = math.exp(scale + 2.3)
-    return (
-        values
-        if all(v.is_finite() and float(v.rad()) <= goal * max(1.0, abs(float(v))) for v in values)
-        else None
+    narrow = (
+        v.is_finite() and log_upper(v.rad()) <= scale + 2.3 + max(0.0, log_upper(v)) for v in values
     )
+    return values if all(narrow) else None
 
 
 # --- otherwise ------------------------------------------------------------------------------------
@@ -250,7 +248,7 @@ def _movement(phi: Any, psi: Any, gap: Ball, q1: Ball, q2: Ball, k: int, field: 
                     f"{f.name} jumps, so its C map at a q value known only as a ball ({q.str(6)}) "
                     f"has no certified bound"
                 )
-            radial = _radial_norm(f, q, field) / (2 * q)
+            radial = _norm(f"u {f.name}'(u)", f, q, 1, field, (0, 0, q)) / (2 * q)
             total += largest(size, k, 0) * radial * other * q.rad()
     if not total.is_finite():
         raise KcalcError(
@@ -273,7 +271,9 @@ def _rate(
     while m <= k and continuous(phi, m) and continuous(psi, m):
         m += 1
     if m:
-        norms = [_slope_norm(f, q, m, field) for f, q in ((phi, q1), (psi, q2))]
+        norms = [
+            _norm(f"derivative {m} of {f.name}", f, q, m, field) for f, q in ((phi, q1), (psi, q2))
+        ]
     j = k + 1 - m
     return (
         norms[0]
@@ -285,31 +285,10 @@ def _rate(
     )
 
 
-def _slope_norm(phi: Any, q: Ball, order: int, field: BallField) -> Ball:
+def _norm(
+    what: str, phi: Any, q: Ball, order: int, field: BallField, weight: tuple[Any, ...] = (1,)
+) -> Ball:
+    """A bound of the root of E w(z) phi^(order)(u)^2, ``weight`` being the coefficients of w."""
     factor = (seen(phi, q, field, order), q.sqrt())
-    return (
-        expect(
-            [factor, factor],
-            field.bits,
-            what=f"E (derivative {order} of {phi.name})^2 at q = {q.str(6, radius=False)}",
-        )
-        .abs_upper()
-        .sqrt()
-    )
-
-
-def _radial_norm(phi: Any, q: Ball, field: BallField) -> Ball:
-    """sqrt E[(u phi'(u))^2]."""
-    from flint import arb
-
-    factor = (seen(phi, q, field, 1), q.sqrt())
-    return (
-        expect(
-            [factor, factor],
-            field.bits,
-            (arb(0), arb(0), q),
-            what=f"E (u {phi.name}'(u))^2 at q = {q.str(6, radius=False)}",
-        )
-        .abs_upper()
-        .sqrt()
-    )
+    text = f"E ({what})^2 at q = {q.str(6, radius=False)}"
+    return expect([factor, factor], field.bits, weight, text).abs_upper().sqrt()

@@ -52,6 +52,11 @@ class Smooth:
         return Smooth(lambda x: real(-x), lambda x: complex_(-x), self.zero)
 
 
+def symbol_of(expr: sp.Expr) -> Any:
+    """The symbol of an expression in at most one."""
+    return next(iter(expr.free_symbols), sp.Dummy())
+
+
 @lru_cache(maxsize=1024)
 def compile_smooth(expr: sp.Expr) -> Smooth:
     """The smooth function that ``expr``, an expression in at most one symbol, is.
@@ -62,8 +67,7 @@ def compile_smooth(expr: sp.Expr) -> Smooth:
         raise KcalcError(
             f"{glimpse(expr)} has corners, and no certified enclosures as one smooth function"
         )
-    symbols = expr.free_symbols
-    symbol: Any = symbols.pop() if symbols else sp.Dummy()
+    symbol = symbol_of(expr)
     real, complex_ = Program([expr], symbol), _Uncut([expr], symbol)
     return Smooth(real.function_of(REAL), complex_.function_of(COMPLEX), expr == 0)
 

@@ -309,13 +309,12 @@ def _projected(weights: list[Ball], squares: list[Ball], terms: int, start: int)
     out = [sum(current, arb(0))]
     for n in range(start, terms - 1, 2):
         shift, factor = 2 * n + 1, n * (n - 1)
-        if factor:
-            following = [
+        previous, current = (
+            current,
+            [
                 (y - shift) * g - factor * h
                 for y, g, h in zip(squares, current, previous, strict=True)
-            ]
-        else:
-            following = [(y - shift) * g for y, g in zip(squares, current, strict=True)]
-        previous, current = current, following
+            ],
+        )
         out.append(sum(current, arb(0)))
     return out

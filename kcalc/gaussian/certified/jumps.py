@@ -13,7 +13,7 @@ import sympy as sp
 
 from kcalc.fields.balls import working
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.certified.evaluate import compile_smooth
+from kcalc.gaussian.certified.evaluate import compile_smooth, symbol_of
 from kcalc.gaussian.certified.kinks import certain_kinks
 
 _BITS = 400
@@ -26,19 +26,11 @@ def jumping(phi: Any, order: int) -> tuple[bool, ...]:
     Raises KcalcError where neither the algebra nor 400-bit balls can tell.
     """
     base = phi.base
-    pieces = [_derivative(piece, order) for piece in base.pieces]
+    pieces = [sp.diff(piece, symbol_of(piece), order) for piece in base.pieces]
     kinks = certain_kinks(base)
     return tuple(
         _jumps(base.name, left, right, kink, where, order)
         for (left, right), kink, where in zip(pairwise(pieces), base.kinks, kinks, strict=True)
-    )
-
-
-def _derivative(piece: Any, order: int) -> Any:
-    return (
-        sp.diff(piece, *([next(iter(piece.free_symbols))] * order))
-        if order and piece.free_symbols
-        else (0 * piece if order else piece)
     )
 
 

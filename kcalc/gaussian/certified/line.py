@@ -96,6 +96,8 @@ def expect(
 
     Raises KcalcError where the expectation is not proven to converge or the integral is not finite.
     """
+    from flint import arb
+
     bounds, degree = growths(factors), len(weight) - 1
     check_moment(bounds, what)
     with working(bits + EXTRA):
@@ -107,9 +109,7 @@ def expect(
             f.check_reach(reach * upper(r))
         total = uncertainty(size + tail(bounds, reach, degree)) + _slack(factors, size, degree)
         inside = [place for place in places if -reach < place.low and place.high < reach]
-        total += _integrated(
-            factors, inside, reach, bits, weight, math.exp(min(max(target, -700.0), 700.0))
-        )
+        total += _integrated(factors, inside, reach, bits, weight, arb(target).exp())
         for place in inside:
             total += _sliver(bounds, place, size, degree)
     if not total.is_finite():
@@ -165,7 +165,7 @@ def _integrated(
     reach: float,
     bits: int,
     weight: Sequence[Ball],
-    floor: float,
+    floor: Ball,
 ) -> Ball:
     """The sum of the integrals between the breaks."""
     from flint import acb, arb
@@ -185,9 +185,7 @@ def _integrated(
         if any(piece.zero for piece in pieces):
             continue
         function = _integrand(pieces, [r for _, r in factors], weight)
-        total += acb.integral(
-            function, left, right, rel_tol=arb(2) ** -bits, abs_tol=arb(floor)
-        ).real
+        total += acb.integral(function, left, right, rel_tol=arb(2) ** -bits, abs_tol=floor).real
     return total
 
 
@@ -240,15 +238,17 @@ def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
     "mean" E phi, "second_moment" E phi^2, "mean_slope" E[phi z]/sqrt q (E phi', jumps included),
     "q_slope" E[phi^2 (z^2 - 1)]/(2q) (dQ/dq).  Raises KcalcError for divergent ones and q <= 0.
     """
+    positive(q)
+    return _moment(phi, quantity, q.mid().man_exp(), q.rad().man_exp(), field)
+
+
+def positive(q: Ball) -> Ball:
+    """A q value that is certainly positive. Raises: KcalcError for others."""
     if not q > 0:
         raise KcalcError(
             f"q = {q.str(8)}: a q value is a mean square and must be certainly positive"
         )
-    return _moment(phi, quantity, *_parts(q), field)
-
-
-def _parts(q: Ball) -> tuple[Any, Any]:
-    return q.mid().man_exp(), q.rad().man_exp()
+    return q
 
 
 @lru_cache(maxsize=1024)

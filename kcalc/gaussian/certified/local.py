@@ -13,7 +13,7 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import whole
 from kcalc.gaussian.certified.cross import cross
 from kcalc.gaussian.certified.hermite import hermite
-from kcalc.gaussian.certified.line import moment, seen
+from kcalc.gaussian.certified.line import moment, positive, seen
 
 _DEEPER = (1, 2, 4)  # multiples of the digits at which a closed form is tried
 _MOST_DIGITS = 1000
@@ -28,7 +28,7 @@ def moment_ball(
     Raises KcalcError for q that is not certainly positive, for divergent expectations and for
     unproven growth.
     """
-    q = _positive(field.number(q))
+    q = positive(field.number(q))
     found = _closed(lambda deeper: _as_tuple(closed(q, deeper)), [q], field)
     return _better(found, lambda: (moment(phi, quantity, q, field),), field)[0]
 
@@ -41,8 +41,8 @@ def taylor_balls(
     Raises KcalcError for c outside [-1, 1] and for infinite derivatives.
     """
     same = q1 is q2
-    gap, q1 = _clipped(field.number(gap), field), _positive(field.number(q1))
-    q2 = q1 if same else _positive(field.number(q2))
+    gap, q1 = _clipped(field.number(gap), field), positive(field.number(q1))
+    q2 = q1 if same else positive(field.number(q2))
     found = _closed(
         lambda deeper: phi._closed_taylor(gap, q1, q2, order, deeper), [gap, q1, q2], field
     )
@@ -54,7 +54,7 @@ def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tupl
 
     h_n are the orthonormal Hermite polynomials.
     """
-    q = _positive(field.number(q))
+    q = positive(field.number(q))
     if not q.is_exact():
         raise KcalcError(
             "Hermite coefficients need an exact q: an integer, a fraction with denominator 2^k, "
@@ -67,14 +67,6 @@ def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tupl
 
 
 # --- arguments ------------------------------------------------------------------------------------
-
-
-def _positive(q: Ball) -> Ball:
-    if not q > 0:
-        raise KcalcError(
-            f"q = {q.str(8)}: a q value is a mean square and must be certainly positive"
-        )
-    return q
 
 
 def _clipped(gap: Ball, field: BallField) -> Ball:

@@ -21,7 +21,7 @@ from sympy.core.function import AppliedUndef
 from kcalc.fields.balls import Ball, enclose, working
 from kcalc.fields.expressions import Rewriting, inside, rational
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.certified.evaluate import Bound, Smooth, compile_smooth
+from kcalc.gaussian.certified.evaluate import Bound, Smooth, compile_smooth, symbol_of
 from kcalc.gaussian.certified.growth import Growth, derive
 from kcalc.gaussian.certified.kinks import certain_kinks
 from kcalc.gaussian.certified.ranges import above, constant, span
@@ -157,7 +157,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
             f"can be proven of it"
         )
     pieces: list[Any] = [
-        _Tidied()(sp.diff(piece, *([_symbol(piece)] * order))) if order else piece
+        _Tidied()(sp.diff(piece, *([symbol_of(piece)] * order))) if order else piece
         for piece in phi.pieces
     ]
     if order and any(piece.has(sp.DiracDelta, sp.Derivative, sp.Subs) for piece in pieces):
@@ -239,18 +239,13 @@ def _growth(phi: Any, pieces: list[sp.Expr], kinks: tuple[Bound, ...]) -> Growth
     for index, piece in enumerate(pieces):
         low, high = _ends(kinks, index)
         try:
-            total = total | derive(piece, _symbol(piece), low, high)
+            total = total | derive(piece, symbol_of(piece), low, high)
         except KcalcError as error:
             raise KcalcError(
                 f"{phi.name}: {error}; declare growth=(A, p, B), meaning |phi(x)| <= A (1+|x|)^p "
                 f"exp(B|x|), to certify its integrals"
             ) from None
     return total
-
-
-def _symbol(piece: Any) -> sp.Symbol:
-    symbols = piece.free_symbols
-    return symbols.pop() if symbols else sp.Dummy()
 
 
 def _ends(kinks: tuple[Bound, ...], index: int) -> tuple[float, float]:
@@ -275,7 +270,7 @@ def _saturated(
 
     The tanh is cut off where it is +-1 within |x| <= reach.
     """
-    symbol = _symbol(piece)
+    symbol = symbol_of(piece)
     atoms: Any = piece.atoms(sp.tanh)
     curved: list[Any] = [
         t

@@ -22,6 +22,7 @@ Slab = tuple[float, float, float]
 """left, right and height of a box over a piece of the upper half of an ellipse."""
 
 LADDER = (1.12, 1.35, 1.7, 2.3, 3.5)
+FEWEST = 8  # points of a rule
 """Ellipses that are tried, as multiples of the one that a function bounded by 1 would need."""
 
 
@@ -63,7 +64,6 @@ def best_rule(
     bound: Callable[[Iterable[Slab]], float],
     log_allowed: float,
     most: int,
-    few: int = 8,
     count: int = 8,
 ) -> tuple[int, float] | None:
     """The least n, and the log of its error bound, that reaches ``log_allowed``, or None.
@@ -80,8 +80,8 @@ def best_rule(
         if size == math.inf:
             break
         if size == -math.inf:
-            return few, -math.inf
-        for n in range(few, (found[0] if found else most + 4), 4):
+            return FEWEST, -math.inf
+        for n in range(FEWEST, (found[0] if found else most + 4), 4):
             error = log_error(size, rho, n)
             if error <= log_allowed:
                 found = (n, error)

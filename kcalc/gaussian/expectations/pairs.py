@@ -185,7 +185,9 @@ class PairMap:
         parts = (
             np.array_split(c, c.size * terms // 2_000_000) if c.size * terms > 4_000_000 else [c]
         )
-        values = np.concatenate([_powers(part, terms) @ columns for part in parts])
+        values = np.concatenate(
+            [np.vander(part, terms, increasing=True) @ columns for part in parts]
+        )
         drop = gap * values[:, 0] + self._missing
         return [
             drop,
@@ -222,7 +224,7 @@ class PairMap:
         binomial = np.exp(
             np.minimum(logs[:kept] - (n[:kept] - k) * math.log(max(largest, 1e-300)), 700.0)
         )
-        total = _powers(c, kept) @ (binomial * products[k - 1 :]) if kept else np.zeros_like(c)
+        total = np.vander(c, kept, increasing=True) @ (binomial * products[k - 1 :])
         error = math.exp(math.lgamma(k + 1)) * float(np.exp(np.minimum(logs, 700.0)) @ doubt) / size
         height = math.exp(math.lgamma(k + 1)) * float(np.abs(total).max()) / size
         if not error <= 1e-10 * max(1.0, height):
@@ -232,16 +234,6 @@ class PairMap:
                 "choose a lower order or a smaller |c|"
             )
         return total
-
-
-def _powers(c: Array, n: int) -> Array:
-    """c^0 ... c^(n-1), shape (c.size, n)."""
-    out = np.empty((c.size, n))
-    if n:
-        out[:, 0] = 1.0
-        out[:, 1:] = c[:, None]
-        np.multiply.accumulate(out, axis=1, out=out)
-    return out
 
 
 def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) -> list[Array] | None:

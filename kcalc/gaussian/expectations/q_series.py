@@ -8,11 +8,12 @@ jump J of f^(j) at x adds the derivative of order 2k - 1 - j of J delta(u - x).
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from itertools import accumulate
+from functools import lru_cache, reduce
+from operator import mul
 
 import numpy as np
 
+from kcalc.fields.jets import Jet
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.quadrature import Array, Profile, Rule, normal_rule, rule, split
 from kcalc.gaussian.expectations.single import joint_edges
@@ -133,16 +134,10 @@ def _by_derivatives(factors: Factors, u: Array, w: Array, q: float, n: int) -> t
 
 def _taylor(factors: Factors, u: Array, order: int) -> list[Array]:
     """f^(j)(u) / j! for j = 0 ... order, from those of the factors."""
-    rows = [
-        [factor.numeric(j)(u) / math.factorial(j) for j in range(order + 1)] for factor in factors
-    ]
-    return list(accumulate(rows, _multiplied))[-1]
-
-
-def _multiplied(a: list[Array], b: list[Array]) -> list[Array]:
-    return [
-        sum((a[i] * b[j - i] for i in range(j + 1)), np.zeros_like(a[0])) for j in range(len(a))
-    ]
+    jets = (
+        Jet(tuple(f.numeric(j)(u) / math.factorial(j) for j in range(order + 1))) for f in factors
+    )
+    return list(reduce(mul, jets).coefficients)
 
 
 def _delta_derivatives(x: float, q: float, count: int) -> list[float]:

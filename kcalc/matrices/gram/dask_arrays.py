@@ -43,11 +43,7 @@ def dask_matrices(
     right = left if Y is None or Y is X else _rows(Y, "Y")
     check_widths(kernels, left.shape[1], right.shape[1])
     single = left.dtype == np.float32 and right.dtype == np.float32
-    dtype = (
-        np.dtype(options.dtype)
-        if options.dtype is not None
-        else np.dtype(np.float32 if single else np.float64)
-    )
+    dtype = options.kind(single)
     squares = [(rows.astype(np.float64) ** 2).mean(axis=1) for rows in (left, right)]
     means = (
         [rows.astype(np.float64).mean(axis=1) for rows in (left, right)]

@@ -67,11 +67,7 @@ def _is_dask(value: Any) -> bool:
 def _filled(
     left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], options: Options, single: bool
 ) -> list[Array]:
-    dtype = (
-        np.dtype(options.dtype)
-        if options.dtype is not None
-        else np.dtype(np.float32 if single else np.float64)
-    )
+    dtype = options.kind(single)
     targets = None if options.out is None else places(options.out, parts)
     if (
         targets is not None

@@ -42,11 +42,7 @@ def jax_matrices(
         _check(value, what)
     check_widths(kernels, given[0].shape[1], given[-1].shape[1])
     single = all(value.dtype != jnp.float64 for value in given)
-    dtype = (
-        np.dtype(options.dtype)
-        if options.dtype is not None
-        else np.dtype(np.float32 if single else np.float64)
-    )
+    dtype = options.kind(single)
     traced = any(isinstance(value, Tracer) for value in given)
     shares = _traced(kernels, given, parts) if traced else _known(kernels, given, single, parts)
     with jax.enable_x64(True):

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from ...fields.chebyshev import points
 from ...fields.gaps import Gap
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
 from .plans import PairFunction
-from .series import LowRank, clenshaw, needed, nodes, series
+from .series import LowRank, clenshaw, needed, series
 from .tables import AngleTable
 
 Array = np.ndarray
@@ -181,7 +182,7 @@ def _coordinate(table: AngleTable, odd: bool) -> tuple[Coordinate, int]:
     for both in (True,) if odd else (False, True):
         for offset in _OFFSETS:
             coordinate = Coordinate(offset, both)
-            gap = coordinate.gaps(nodes(count))
+            gap = coordinate.gaps(points(count))
             flat, rest = np.asarray(gap), np.asarray(gap.rest)
             values = table.at(np.minimum(flat, rest), flat > rest)
             length = max(needed(series(v[None], 1), 1) for v in values)
@@ -195,7 +196,7 @@ def _norm_count(functions: NormFunctions, low: float, high: float) -> int:
     """The number of q values needed, from kernels with the largest q."""
     spread = high - low
     count = min(_MOST_NORMS, 16 + math.ceil(16 * spread))
-    q = np.exp((low + high) / 2 + spread / 2 * nodes(count))
+    q = np.exp((low + high) / 2 + spread / 2 * points(count))
     gap = np.array([1e-12, 0.01, 0.3, 1.0, 1.9])
     gaps = Gap.of(*(np.tile(side, count)[:, None] for side in (gap, 2 - gap)))
     found = functions.blocks(gaps, np.repeat(q, gap.size)[:, None], np.full((1, 1), math.exp(high)))
@@ -211,8 +212,8 @@ def _tabulated(
 ) -> tuple[NormTable | None, tuple[int, int]]:
     """(table, numbers of angles and of norms whose coefficients matter)."""
     (angles, norms), (low, high) = counts, ends
-    q = np.exp((low + high) / 2 + (high - low) / 2 * nodes(norms))
-    gap = coordinate.gaps(nodes(angles)[angles // 2 if functions.odd else 0 :])
+    q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
+    gap = coordinate.gaps(points(angles)[angles // 2 if functions.odd else 0 :])
     values = np.empty((2, norms, gap.size, norms))
     step = max(1, _PAIRS_AT_ONCE // (gap.size * norms))
     for start in range(0, norms, step):

@@ -75,6 +75,10 @@ class Options:
             if kind not in (np.float64, np.float32):
                 raise KcalcError(f"dtype must be float64 or float32, got {kind}")
 
+    def kind(self, single: bool) -> Any:
+        """The data type of matrices; ``single``: the rows are of single precision."""
+        return np.dtype(self.dtype or (np.float32 if single else np.float64))
+
     def refuse(self, *names: str, why: str) -> None:
         """Raises: KcalcError where an option was given that would do nothing."""
         given = next((name for name in names if getattr(self, name)), None)

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...fields.chebyshev import points, transform
 from ...fields.gaps import Gap
 from ...foundation.errors import KcalcError
 
@@ -38,14 +39,7 @@ They reach no value by more than their own size.
 """
 
 
-def chebyshev_nodes(count: int) -> Array:
-    """The Chebyshev points of [-1, 1], ascending."""
-    return -np.cos((np.arange(count) + 0.5) * np.pi / count)
-
-
-_POINTS = chebyshev_nodes(NODES)
-_FIT = np.cos(np.arange(NODES)[:, None] * np.arccos(_POINTS)) * (2 / NODES)
-_FIT[0] /= 2
+_POINTS, _FIT = points(NODES), transform(NODES)
 _AT_CHECKS = np.cos(np.arange(NODES)[:, None] * np.arccos(CHECKS))
 
 

@@ -19,11 +19,6 @@ CUT = 1e-14
 """Coefficients below this part of the largest one are left out."""
 
 
-def nodes(count: int) -> Array:
-    """The Chebyshev points cos((k + 1/2) pi / count), k = 0, 1, ..."""
-    return np.cos((np.arange(count) + 0.5) * np.pi / count)
-
-
 def series(values: Array, axis: int) -> Array:
     """Chebyshev coefficients of functions of which the values at the nodes are given."""
     found = dct(values, type=2, axis=axis) / values.shape[axis]

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from ...fields.chebyshev import points, power_rows, transform
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import ALONE, cached_property
-from .panels import CHECKS, Fitted, GapFunctions, chebyshev_nodes, fit, sizes
+from .panels import CHECKS, Fitted, GapFunctions, fit, sizes
 
 Array = np.ndarray
 
@@ -258,7 +259,7 @@ def _missed(rows: Rows, fitted: Fitted) -> float:
 
 def _side_columns(side: Callable[[Array], Array], octaves: int, degree: int) -> Array:
     """Coefficients (functions, degree + 1, rows) of one side."""
-    nodes = (3 + chebyshev_nodes(_SAMPLES)) / 2  # of [1, 2)
+    nodes = (3 + points(_SAMPLES)) / 2  # of [1, 2)
     s = np.arange(octaves, 0, -1.0)[:, None] - np.log2(nodes)
     values = side(np.concatenate([s.ravel(), [np.inf, 0.0]]))
     inside = values[:, :-2].reshape(-1, _SAMPLES)
@@ -277,19 +278,5 @@ def _conversion(degree: int) -> Array:
 
     shape (degree + 1, SAMPLES, PARTS).
     """
-    n = np.arange(_SAMPLES)
-    fit_matrix = np.cos(n[:, None] * np.arccos(chebyshev_nodes(_SAMPLES))) * (2 / _SAMPLES)
-    fit_matrix[0] /= 2
-    middle = (2 * np.arange(PARTS) + 1) / PARTS - 1
-    waves = np.zeros((_SAMPLES, PARTS, 2 * degree + 2))  # T_n(middle + 2 t / PARTS) in powers of t
-    waves[0, :, 0] = 1
-    waves[1, :, 0], waves[1, :, 1] = middle, 2 / PARTS
-    for k in range(2, _SAMPLES):
-        waves[k] = 2 * middle[:, None] * waves[k - 1] - waves[k - 2]
-        waves[k, :, 1:] += 4 / PARTS * waves[k - 1, :, :-1]
-    t = chebyshev_nodes(degree + 1) / 2
-    # the highest powers, tiny, are interpolated by the lower
-    high = t[:, None] ** np.arange(degree + 1, 2 * degree + 2)
-    folded = np.linalg.solve(np.vander(t, increasing=True), high)
-    coefficients = waves[..., : degree + 1] + waves[..., degree + 1 :] @ folded.T
-    return np.ascontiguousarray(np.einsum("nm,npk->kmp", fit_matrix, coefficients))
+    rows = power_rows(_SAMPLES, PARTS, degree)
+    return np.ascontiguousarray(np.einsum("nm,npk->kmp", transform(_SAMPLES), rows))
