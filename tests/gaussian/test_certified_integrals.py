@@ -14,6 +14,7 @@ import sympy as sp
 from flint import acb, arb
 
 from kcalc.activations import activation, names
+from kcalc.fields import mpmath_field
 from kcalc.fields.balls import working
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.certified.evaluate import compile_smooth
@@ -164,3 +165,20 @@ def test_slabs_cover_the_ellipse():
         for angle in np.linspace(0, math.pi, 101):
             x, y = (rho + 1 / rho) / 2 * math.cos(angle), (rho - 1 / rho) / 2 * math.sin(angle)
             assert any(left <= x <= right and y <= height for left, right, height in boxes)
+
+
+def test_more_digits_than_exponents_of_doubles() -> None:
+    """Q of tanh at 350 digits beside the trapezoidal rule, of error exp(-2 pi d / h) with poles at
+    distance d = pi/2 / sqrt(q).
+    """
+    q, digits = 1.375, 350
+    with mpmath.workdps(digits + 15):
+        root, step = mpmath.sqrt(q), mpmath.mpf(1) / 110
+        nodes = (step * k for k in range(1, 4500))
+        half = mpmath.fsum(mpmath.tanh(root * z) ** 2 * mpmath.exp(-z * z / 2) for z in nodes)
+        truth = 2 * step * half / mpmath.sqrt(2 * mpmath.pi)
+        ball = activation("tanh").q_map.ball(q, digits=digits)
+        assert ball.radius < mpmath.mpf(10) ** -digits
+        assert abs(ball.mid - truth) < mpmath.mpf(10) ** (1 - digits)
+        number = activation("tanh").second_moment(q, mpmath_field(digits))
+        assert abs(number - truth) < mpmath.mpf(10) ** (1 - digits)
