@@ -39,7 +39,7 @@ def floor_of(x: np.ndarray) -> Callable[[], Any]:
 
 def load() -> None:
     """Load what kcalc loads when kernels are first used, as the peer's import does."""
-    kc.ntk(network("abs", 1)).matrices(data(2))
+    kc.ntk(kc.architectures.vanilla(1, "abs")).matrices(data(2))
 
 
 def ours(activation: str, depth: int, rows: int, repeats: int) -> dict[str, Any]:
