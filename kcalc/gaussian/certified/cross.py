@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from kcalc.fields.balls import Ball, BallField, working
@@ -143,7 +144,9 @@ def _by_series(
 
 
 def _ladder(most: int) -> list[int]:
-    return [*(n for n in (_FIRST_TABLE, 192, 384) if n < most), most]
+    """Lengths of tables, doubled up to the longest."""
+    steps = (_FIRST_TABLE << k for k in range(most.bit_length()))
+    return [*takewhile(lambda n: n < most, steps), most]
 
 
 def _pair(
