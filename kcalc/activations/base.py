@@ -13,7 +13,7 @@ import numpy as np
 import sympy as sp
 from sympy.core.function import AppliedUndef
 
-from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise
+from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise, stable_derivative
 from kcalc.activations.local import LocalMaps
 from kcalc.activations.parameters import real_expression
 from kcalc.activations.pieces import (
@@ -238,15 +238,8 @@ class Activation(LocalMaps):
         if not self.stable:
             return compile_pieces(self._piece_derivatives(n), self.kink_points)
         return compile_pieces(
-            smooth_pieces(self.stable_derivative(n), self.kinks), self.kink_points
+            smooth_pieces(stable_derivative(self, n), self.kinks), self.kink_points
         )
-
-    def stable_derivative(self, n: int) -> sp.Expr:
-        """phi^(n), from the expressions that do not overflow where they are given."""
-        if not self.stable:
-            return self.derivative_expr(n)
-        last = min(n, len(self.stable) - 1)
-        return sp.diff(self.stable[last], X, n - last)  # pyright: ignore[reportReturnType]
 
     def __call__(self, x: object) -> Any:
         """phi(x) elementwise: float64, or JAX for a JAX array."""

@@ -74,7 +74,15 @@ def differentiated(function: JaxFunction, n: int) -> JaxFunction:
 
 def piecewise(phi: Any, n: int) -> JaxFunction:
     """phi^(n) from the activation's expression."""
-    return _pieces(phi.stable_derivative(n), phi)
+    return _pieces(stable_derivative(phi, n), phi)
+
+
+def stable_derivative(phi: Any, n: int) -> Any:
+    """phi^(n), from the expressions that do not overflow where they are given."""
+    if not phi.stable:
+        return phi.derivative_expr(n)
+    last = min(n, len(phi.stable) - 1)
+    return sp.diff(phi.stable[last], X, n - last)
 
 
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:

@@ -233,7 +233,7 @@ def test_inputs_that_cannot_hold_the_tokens_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_deviations_are_small_and_fall_with_the_heads(kind: Kind, every: int):
-    draws = 20 if every == 1 else 8
+    draws = 20 if every == 1 else 12
     checks = [kind.check(heads, draws=draws, pairs=2) for heads in (2, 8)]
     assert BLOCKS == 2 and not outliers(checks[-1])
     power = fall(checks, "token_cosine")
