@@ -45,7 +45,8 @@ def _differentiation(n: int) -> Array:
 
     The derivative is taken in the window's own coordinate.
     """
-    return np.pad(np.polynomial.chebyshev.chebder(np.eye(_TERMS), n), ((0, n), (0, 0)))
+    rows = np.polynomial.chebyshev.chebder(np.eye(_TERMS), n)
+    return np.pad(np.asarray(rows, dtype=np.float64), ((0, n), (0, 0)))
 
 
 class _Batch(NamedTuple):

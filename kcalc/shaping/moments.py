@@ -294,7 +294,7 @@ def _kinks(
         x = (k - beta) / alpha
         if jump != 0 and abs(x) <= _reach(phi, alpha, beta):
             right = float(phi.numeric(order)(np.array([k]))[0])
-            yield k, x, alpha * jump * float(normal_density(x)), right - jump / 2
+            yield k, x, alpha * jump * float(normal_density(np.array(x))), right - jump / 2
 
 
 def _deltas(phi: Activation, alpha: float, beta: float, mean: float) -> tuple[float, ...]:

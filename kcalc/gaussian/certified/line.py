@@ -206,7 +206,7 @@ def _integrand(
                 polynomial = polynomial * z + coefficient
             value = value * polynomial
         if twins:
-            ((f, r), _) = factors
+            f, r = factors[0]
             once = f(r * z)
             return value * once * once
         for f, r in factors:
