@@ -1,15 +1,22 @@
-"""Shared test options: ``--run-slow`` runs the genuinely long checks, ``--every N`` every N-th case
-of those with many.
+"""Shared test options.
+
+``--run-slow`` runs the checks marked slow too, in the code or by their measured times in
+``slow.json``. ``--every N`` takes every N-th case of those with many, and ``--budget S`` as many as
+take S seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import importlib.util
+import json
 import mmap
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Tests run in a process per core; linear algebra on as many threads again would only wait for each
@@ -55,6 +62,9 @@ _compile_quickly()
 import matplotlib  # noqa: E402
 import pytest  # noqa: E402
 
+sys.path.append(str(Path(__file__).with_name("tools")))
+import durations  # noqa: E402
+
 matplotlib.use("Agg")
 
 
@@ -67,6 +77,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of the cases of a long check, run every N-th",
     )
+    parser.addoption(
+        "--budget",
+        type=float,
+        metavar="S",
+        help="of the slow cases, run the cheapest of every check that fit in S CPU seconds",
+    )
+    parser.addoption("--durations-to", metavar="FOLDER", help="write CPU seconds of each case")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if folder := config.getoption("--durations-to"):
+        config.pluginmanager.register(Stopwatch(Path(folder)))
+
+
+class Stopwatch:
+    """Writes down the CPU seconds of each case, those of its child processes included."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"{os.getpid()}.jsonl"
+        for name in ("kcalc.shaping", "kcalc.interchange", "kcalc.report", "torch", "jax", "keras"):
+            with contextlib.suppress(ImportError):  # its import is no part of the first test's time
+                importlib.import_module(name)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        started = sum(os.times()[:4])
+        result = yield
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([item.nodeid, sum(os.times()[:4]) - started]) + "\n")
+        return result
 
 
 # rooms whose tests are all short come last: no process then waits long for the other
@@ -75,8 +115,18 @@ SHORT = ("fields", "network", "plotting")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name in SHORT)
+    seconds = durations.marked()
+    for item in items:
+        if item.nodeid in seconds:
+            item.add_marker(pytest.mark.slow)
     if config.getoption("--run-slow"):
         _thin_out(config, items, config.getoption("--every"))
+        if (budget := config.getoption("--budget")) is not None:
+            slow = (item.nodeid for item in items if "slow" in item.keywords)
+            chosen = durations.within(slow, seconds, budget)
+            _keep_only(
+                config, items, lambda item: "slow" not in item.keywords or item.nodeid in chosen
+            )
         return
     skip = pytest.mark.skip(reason="long; run with --run-slow")
     for item in items:
@@ -107,12 +157,22 @@ def _keep() -> None:
 def _thin_out(config: pytest.Config, items: list[pytest.Item], step: int) -> None:
     # cases of the same check that always run
     seen = Counter(item.nodeid.split("[")[0] for item in items if "slow" not in item.keywords)
+
+    def chosen(item: pytest.Item) -> bool:
+        name = item.nodeid.split("[")[0]
+        kept = "slow" not in item.keywords or seen[name] % step == 0
+        seen[name] += "slow" in item.keywords
+        return kept
+
+    _keep_only(config, items, chosen)
+
+
+def _keep_only(
+    config: pytest.Config, items: list[pytest.Item], chosen: Callable[[pytest.Item], bool]
+) -> None:
     kept, left = [], []
     for item in items:
-        name = item.nodeid.split("[")[0]
-        chosen = "slow" not in item.keywords or seen[name] % step == 0
-        seen[name] += "slow" in item.keywords
-        (kept if chosen else left).append(item)
+        (kept if chosen(item) else left).append(item)
     items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)
