@@ -1,4 +1,4 @@
-"""The faults that ``python tests/mutation`` puts into source text."""
+"""The faults that ``python tests/tools/mutation`` puts into source text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).with_name("mutation")
+TOOL = Path(__file__).parent / "tools" / "mutation"
 SOURCE = '''"""Words."""
 
 LIMIT = 0.5
@@ -68,7 +68,7 @@ def test_every_fault_changes_one_place_and_compiles(tool, tmp_path: Path) -> Non
 
 def test_a_sample_is_the_same_for_the_same_seed(tool, tmp_path: Path) -> None:
     sample = __import__("sample")
-    root = TOOL.parents[1]
+    root = TOOL.parents[2]
     first, again, other = (
         sample.sampled(root, 30, seed, ["slopes", "subnetworks"]) for seed in (0, 0, 1)
     )
@@ -77,7 +77,7 @@ def test_a_sample_is_the_same_for_the_same_seed(tool, tmp_path: Path) -> None:
 
 
 def test_rooms_are_known_by_packages_and_names_and_functions_weigh_by_their_places(tool) -> None:
-    sample, root = __import__("sample"), TOOL.parents[1]
+    sample, root = __import__("sample"), TOOL.parents[2]
     rooms = sample.places(root)
     assert all(rooms.values()) and set(rooms) == set(sample.ROOMS)
     every = [mutant for mutants in rooms.values() for mutant in mutants]
@@ -101,7 +101,7 @@ def test_what_is_listed_as_equal_is_there_with_a_reason(tool) -> None:
     equal = __import__("equal")
     entries = equal.listed()
     assert len(set(entries)) == len(entries) > 100 and all(len(entry.why) > 10 for entry in entries)
-    found = equal.explained(entries, __import__("sample").places(TOOL.parents[1]))
+    found = equal.explained(entries, __import__("sample").places(TOOL.parents[2]))
     assert [entry for entry, faults in found.items() if not faults] == []
 
 

@@ -1,6 +1,6 @@
 """Random networks through the whole pipeline: every number against one made otherwise.
 
-``tests/pipeline_fuzz.py`` is the long form.
+``tests/fuzzing.py`` is the long form.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-import pipeline_fuzz
-import pipeline_runs
 import pytest
+from fuzz import networks as fuzzing
+from fuzz import runs
 
 import kcalc as kc
 
@@ -32,8 +33,8 @@ ALWAYS = (
 )
 
 
-def checked(seeds: range, thin: int) -> pipeline_fuzz.Tally:
-    tally = pipeline_fuzz.fuzz(seeds, thin)
+def checked(seeds: range, thin: int) -> fuzzing.Tally:
+    tally = fuzzing.fuzz(seeds, thin)
     assert not tally.faults, "\n".join(
         f"seed {seed}, {stage}: {text}" for seed, stage, text in tally.faults[:3]
     )
@@ -54,12 +55,12 @@ def test_two_thousand_networks(every: int) -> None:
 
 
 def faults_of(seeds: range) -> set[str]:
-    return {stage for _, stage, _ in pipeline_fuzz.fuzz(seeds).faults}
+    return {stage for _, stage, _ in fuzzing.fuzz(seeds).faults}
 
 
 def test_a_wrong_map_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight that is off by 1e-11 in the graph, but not in the truth."""
-    right = pipeline_fuzz.truth
+    right = fuzzing.truth
 
     def truth(net: kc.Network, *given: Any) -> Any:
         return right(net.map_layers(off), *given)
@@ -74,7 +75,7 @@ def test_a_wrong_map_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             sigma_b=layer.sigma_b,
         )
 
-    monkeypatch.setattr(pipeline_fuzz, "truth", truth)
+    monkeypatch.setattr(fuzzing, "truth", truth)
     assert faults_of(range(4)) >= {"numbers"}
 
 
@@ -82,14 +83,14 @@ def test_a_wrong_export_and_a_crash_are_found(monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: Any) -> None:
         raise IndexError("of a library")
 
-    right = pipeline_runs.load
+    right = runs.load
     monkeypatch.setattr(
-        pipeline_runs,
+        runs,
         "load",
         lambda source: {**right(source), "ACTIVATIONS": spoilt(right(source)["ACTIVATIONS"])},
     )
     assert faults_of(range(1, 3)) == {"shaping"}
-    monkeypatch.setattr(pipeline_fuzz, "network_to_dict", broken)
+    monkeypatch.setattr(fuzzing, "network_to_dict", broken)
     assert "document" in faults_of(range(1))
 
 
@@ -100,7 +101,8 @@ def spoilt(functions: dict[Any, Any]) -> dict[Any, Any]:
 def test_the_command_prints_one_line_and_goes_on_where_it_was_left() -> None:
     command = [
         sys.executable,
-        pipeline_fuzz.__file__,
+        str(Path(fuzzing.__file__).parent),
+        "networks",
         "--count",
         "4",
         "--seed",

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
-from pipeline_networks import case
+from fuzz.cases import case
 from refusals import refused
 from wiring import wired
 

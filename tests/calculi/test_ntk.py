@@ -2,7 +2,7 @@
 
 Chains, residual networks, shared trunks, LayerNorm, two parameterisations, unequal norms.
 
-tests/oracles/ntk.py froze the values; they agree to rounding wherever neural-tangents is right.
+tests/tools/oracles/ntk.py froze the values. They agree to rounding where neural-tangents is right.
 Near duplicates it is not: it forms the angle from a rounded cosine. There the truth is mpmath's.
 """
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 import pytest
-from pipeline_networks import case
+from fuzz.cases import case
 from refusals import refused
 from wiring import wired
 

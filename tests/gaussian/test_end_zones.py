@@ -1,4 +1,4 @@
-"""Expectations of pairs near |c| = 1 and their derivatives against tests/oracles/end_zones.py.
+"""Pairs near |c| = 1 and their derivatives against tests/tools/oracles/end_zones.py.
 
 Kinks, jumps, unequal q, both ends.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gaussian_pieces import BENT, ELU, MIXED, STEP, STEPS, Pieces, digits, smooth
+from oracles import end_zones as oracle
 from refusals import refused
 from thinning import mostly_slow
 
@@ -25,9 +25,6 @@ from kcalc.gaussian.expectations import endzones, smoothing
 from kcalc.gaussian.expectations.corners import Corners, Jumps, meet
 from kcalc.gaussian.expectations.endzones import CLOSE, ZONE, EndZone
 from kcalc.gaussian.expectations.smoothing import smoothed
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "oracles"))
-import end_zones as oracle
 
 RECORDS = json.loads((Path(__file__).parents[1] / "oracles" / "end_zones.json").read_text())[
     "records"

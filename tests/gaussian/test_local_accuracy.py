@@ -6,8 +6,8 @@ The truth is that of the very doubles passed: c was drawn so that c and 1 - c bo
 = +-(1 - 10^-k) too, so the rounding of the input is no part of the problem and C, C', C'' get no
 allowance for it. A moment is allowed 1e-14 of its natural size on top of its relative tolerance, |E
 phi| <= sqrt Q, |E phi'| <= sqrt(Q/q) and dQ/dq ~ Q/q: those of odd, even, Hermite and periodic
-activations cancel to nothing (dQ/dq = exp(-2q) for sin). tests/oracles/local_maps.py made the truth
-from closed forms and 80-bit quadrature.
+activations cancel to nothing (dQ/dq = exp(-2q) for sin). tests/tools/oracles/local_maps.py made
+the truth from closed forms and 80-bit quadrature.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_c_map(name: str, which: slice) -> None:
 
 def test_every_entry_has_frozen_truth():
     assert set(RECORDS) == set(names()), (
-        "register an activation together with its rows: tests/oracles/local_maps.py"
+        "register an activation together with its rows: tests/tools/oracles/local_maps.py"
     )
     for record in RECORDS.values():
         assert len(record["points"]) == len(record["values"]) == 200

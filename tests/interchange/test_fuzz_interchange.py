@@ -9,8 +9,8 @@ import os
 import subprocess
 import sys
 
-import interchange_fuzz as fuzzing
 import pytest
+from fuzz import files as fuzzing
 
 
 def check(kind: str, count: int, first: int) -> None:
@@ -48,7 +48,8 @@ def test_the_audit_hook_sees_what_it_should() -> None:
         "lambda c: eval('1+1')"
     )
     code = f"""
-import interchange_fuzz as f, sys, os
+import sys, os
+from fuzz import files as f
 sys.addaudithook(f.watch)
 print(f.judged(lambda c: None, 0), [f.judged(run, 0)[0] for run in ({runs})])
 """

@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from random_networks import any_network
+from fuzz.documents import any_network
 from thinning import mostly_slow
 
 from kcalc.interchange import network_from_dict, network_to_dict

@@ -143,8 +143,8 @@ def _shape(layer: Any) -> tuple[int, ...]:
 
 
 def spoilt() -> Iterator[Model]:
-    """ONNX files with random changes, those of tests/interchange_fuzz.py."""
-    from spoilt_files import onnx_models, spoilt_onnx, vocabulary
+    """ONNX files with random changes, those of ``tests/tools/fuzz``."""
+    from fuzz.spoilt import onnx_models, spoilt_onnx, vocabulary
 
     models = onnx_models()
     words = vocabulary(models)

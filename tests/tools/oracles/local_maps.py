@@ -14,7 +14,7 @@ local_maps.json.gz: records[name] = {q, moments: rows of (E phi, Q, E phi', dQ/d
 points: rows of (c, index of q1, index of q2), values: rows of (C, C', C''), gap_q, gaps: rows of 1
 - C(cos angle) for each gap_q}.
 
-Run ``python tests/oracles/local_maps.py [name ...]`` (minutes).
+Run ``python tests/tools/oracles/local_maps.py [name ...]`` (minutes).
 """
 
 from __future__ import annotations
@@ -32,12 +32,24 @@ from typing import Any
 import flint
 import mpmath as mp
 import numpy as np
-from closed_forms import CLOSED
-from pair_functions import FUNCTIONS, line_piece
-from pair_quadrature import Function, Pair, Real, gammas, legendre, one_dimensional, small_gaps
 
-FILE = Path(__file__).with_suffix(".json.gz")
-ROWS = json.loads(Path(__file__).with_name("activations.json").read_text())["records"]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from oracles.closed_forms import CLOSED
+from oracles.pair_functions import FUNCTIONS, line_piece
+from oracles.pair_quadrature import (
+    Function,
+    Pair,
+    Real,
+    gammas,
+    legendre,
+    one_dimensional,
+    small_gaps,
+)
+
+FROZEN = Path(__file__).parents[2] / "oracles"
+FILE = FROZEN / "local_maps.json.gz"
+ROWS = json.loads((FROZEN / "activations.json").read_text())["records"]
 ANGLES = [float(f"1e-{k}") for k in range(1, 9)]
 GAP_Q = [0.03, 1.0, 12.0, 100.0]
 POINTS, NEAR, POOL = 200, 60, 80

@@ -2,7 +2,7 @@
 
 In an environment with ``pip install mup torch``:
 
-    python tests/oracles/transfer_mup.py > tests/oracles/transfer_mup.json
+    python tests/tools/oracles/transfer_mup.py > tests/oracles/transfer_mup.json
 
 For every model, width and parameter: the standard deviation of initial weights, the multiplier, and
 learning rate and weight decay of MuSGD and MuAdam for rate 1 and decay 1, all relative to width 64.

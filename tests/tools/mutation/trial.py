@@ -68,7 +68,7 @@ class Pool:
         self._folder = tempfile.TemporaryDirectory()
         self.notes = Path(self._folder.name)
         os.chdir(root)
-        sys.path[:0] = [str(root), str(root / "tests")]
+        sys.path[:0] = [str(root), str(root / "tests"), str(root / "tests" / "tools")]
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         for name in LIBRARIES:
             with contextlib.suppress(ImportError):

@@ -1,8 +1,7 @@
 """E[phi(u) psi(v)] near |c| = 1, its drop from c = +-1 and two derivatives, for functions that jump
 and bend.
 
-From tests/gaussian_pieces.py; ``python tests/oracles/end_zones.py`` writes end_zones.json beside
-it.
+From tests/gaussian_pieces.py; ``python tests/tools/oracles/end_zones.py`` writes it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gaussian_pieces import BENT, ELU, MIRROR, MIXED, STEP, STEPS, Pieces, at_end, digits, plane
 
@@ -68,7 +67,9 @@ def main() -> None:
     """Write the file."""
     rows = [record(*pair, sign, theta) for pair in PAIRS for sign in (1, -1) for theta in ANGLES]
     lines = ",\n".join(json.dumps(row) for row in rows)
-    Path(__file__).with_suffix(".json").write_text(f'{{"records": [\n{lines}\n]}}\n')
+    (Path(__file__).parents[2] / "oracles" / "end_zones.json").write_text(
+        f'{{"records": [\n{lines}\n]}}\n'
+    )
 
 
 if __name__ == "__main__":

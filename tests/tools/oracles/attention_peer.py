@@ -1,7 +1,7 @@
 """Kernels of attention by neural-tangents, frozen in ``attention_peer.json``.
 
 Run in an environment with neural-tangents 0.6.5, jax and jaxlib 0.4.30, numpy 1.26.4 and scipy
-1.13.1: ``python tests/oracles/attention_peer.py``. ``test_attention_peer.py`` has the same
+1.13.1: ``python tests/tools/oracles/attention_peer.py``. ``test_attention_peer.py`` has the same
 networks.
 """
 
@@ -18,7 +18,7 @@ jax.config.update("jax_enable_x64", True)
 warnings.simplefilter("ignore")
 from neural_tangents import stax  # pyright: ignore[reportMissingImports]  # noqa: E402
 
-PLACE = Path(__file__).with_suffix(".json")
+PLACE = Path(__file__).parents[2] / "oracles" / "attention_peer.json"
 
 
 def attention(**stds):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from pair_quadrature import ONE, PI, ZERO, Array, Function, Real
+from oracles.pair_quadrature import ONE, PI, ZERO, Array, Function, Real
 
 Triple = tuple[Array, ...]
 

@@ -1,6 +1,6 @@
 """Spoilt files in great numbers, judged in a process of their own.
 
-``python tests/interchange_fuzz.py --kind json --count 1000``.
+``python tests/tools/fuzz json --count 1000``, or ``onnx``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from random_networks import any_network
-from spoilt_files import onnx_models, spoilt_onnx, spoilt_text, vocabulary
+from fuzz.documents import any_network
+from fuzz.spoilt import onnx_models, spoilt_onnx, spoilt_text, vocabulary
 
 import kcalc as kc
 
+KINDS = ("json", "onnx")
 SECONDS, MEGABYTES = 1.0, 500
 FORBIDDEN = (
     "os.system",
@@ -204,8 +205,7 @@ def in_child(kind: str, count: int, first: int = 0) -> dict[str, Any]:
     """:func:`fuzz` in a process of its own, which a crash ends."""
     command = [
         sys.executable,
-        __file__,
-        "--kind",
+        str(Path(__file__).parent),
         kind,
         "--count",
         str(count),
@@ -213,7 +213,7 @@ def in_child(kind: str, count: int, first: int = 0) -> dict[str, Any]:
         str(first),
     ]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode:
+    if not found.stdout:
         return {
             "kind": kind,
             "counts": {},
@@ -224,16 +224,13 @@ def in_child(kind: str, count: int, first: int = 0) -> dict[str, Any]:
     return json.loads(found.stdout)
 
 
-def main() -> None:
+def main(kind: str, arguments: list[str]) -> int:
     """The command line of the full run."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kind", choices=("json", "onnx"), required=True)
+    parser = argparse.ArgumentParser(prog=f"fuzz {kind}", description=__doc__)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     sys.addaudithook(watch)
-    print(json.dumps(fuzz(options.kind, options.count, options.first)))
-
-
-if __name__ == "__main__":
-    main()
+    found = fuzz(kind, options.count, options.first)
+    print(json.dumps(found))
+    return int(bool(found["faults"]))

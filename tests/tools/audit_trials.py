@@ -1,7 +1,7 @@
 """Audits of correct models of transformers, timm and torchvision: none may have an error.
 
-    python tests/audit_trials.py [NAME ...]        # a table, and every finding
-    python tests/audit_trials.py --predicted       # predicted sizes beside means of 4 draws
+    python tests/tools/audit_trials.py [NAME ...]        # a table, and every finding
+    python tests/tools/audit_trials.py --predicted       # predicted sizes beside means of 4 draws
 
 The exit status is 1 where a model has an error.
 """

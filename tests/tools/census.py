@@ -1,4 +1,4 @@
-"""How many places know layers, and how far a first map reaches: ``python tests/census.py``.
+"""How many places know layers, and how far a first map reaches: ``python tests/tools/census.py``.
 
 Prints the rules over layers or primitives by file (registrations at dispatching methods), the
 tests of a layer's class outside of the rooms that need layers themselves, the files of kcalc that

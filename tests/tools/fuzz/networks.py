@@ -1,9 +1,9 @@
 """Random networks through the whole pipeline.
 
-``python tests/pipeline_fuzz.py --count 2000 --seed 0 [--start 0] [--processes 2]``.
+``python tests/tools/fuzz networks --count 2000 --seed 0 [--start 0] [--processes 2]``.
 
 Graph -> JSON -> network -> maps in NumPy, mpmath, Arb balls, SymPy and JAX -> shape -> export ->
-run. Every number is compared with one that was made otherwise: maps with :mod:`pipeline_truth`,
+run. Every number is compared with one that was made otherwise: maps with :mod:`fuzz.truth`,
 residuals with a quadrature of their own, exported code with a forward pass in plain NumPy. Prints
 one line; exit status 1 where anything disagrees or fails otherwise than by a KcalcError.
 """
@@ -31,9 +31,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import mpmath
 import numpy as np
-import pipeline_runs as runs
-from pipeline_networks import Case, case
-from pipeline_truth import DIGITS, NoTruth, accuracy, conditions, truth
+from fuzz import runs
+from fuzz.cases import Case, case
+from fuzz.truth import DIGITS, NoTruth, accuracy, conditions, truth
 
 import kcalc as kc
 from kcalc.calculi.kernel import kernel_over
@@ -410,9 +410,9 @@ def _shares(seeds: range, size: int) -> Iterator[range]:
         yield range(start, min(start + size, seeds.stop))
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="fuzz networks", description=__doc__)
     parser.add_argument("--count", type=int, default=200, help="networks")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument(
@@ -422,7 +422,7 @@ def main() -> int:
     parser.add_argument(
         "--thin", type=int, default=1, help="shape, export and run every so many networks alone"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     seeds, begin = range(options.seed + options.start, options.seed + options.count), time.time()
     tally = Tally()
     with get_context("spawn").Pool(options.processes) as pool:
@@ -437,7 +437,3 @@ def main() -> int:
             )
     print(tally.line(), f"({time.time() - begin:.0f} s)")
     return 1 if tally.faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

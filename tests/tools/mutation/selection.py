@@ -40,7 +40,7 @@ class Selection:
         if path not in self.data.measured_files():
             raise SystemExit(
                 f"{path} is not in the record of the tests: run them again as `python "
-                f"tests/mutation --help` says"
+                f"tests/tools/mutation --help` says"
             )
         if path not in self._lines:
             self._lines[path] = self.data.contexts_by_lineno(path)

@@ -17,7 +17,7 @@ integers, multiples of 2^-150. What is left out or left to the trapezoidal rule 
 ``--check`` repeats some points with half the steps. The numbers of a point are taken as the doubles
 nearest to them.
 
-Run ``python tests/oracles/softmax.py`` to write softmax.json (10 minutes); ``--resume`` keeps the
+Run ``python tests/tools/oracles/softmax.py`` to write softmax.json (10 minutes); ``--resume`` keeps the
 points that it has.
 """
 
@@ -35,7 +35,7 @@ from flint import arb, ctx, fmpz_mat, fmpz_poly
 ctx.prec = 160
 BITS = 150
 UNIT = arb(2) ** BITS
-FILE = Path(__file__).with_suffix(".json")
+FILE = Path(__file__).parents[2] / "oracles" / "softmax.json"
 SCALE = 1.0  # of all steps
 ORDERS = range(4)
 Row = list[Any]

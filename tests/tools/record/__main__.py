@@ -1,12 +1,15 @@
 """Record what kcalc answers on many networks, and compare two records.
 
-``python tests/record write FILE --count 1000`` asks every calculus about every network of the
-corpus, with the kcalc that is imported; ``python tests/record compare OLD NEW`` lists every
-difference; ``python tests/record count FILE`` counts answers and refusals. A record of an older
-version is made with that version on ``PYTHONPATH``. Records are files of JSON lines and are not
-kept with the code. ``python tests/record readers FILE`` records what the readers answer on the
-models of the tests, on generated ones and on real architectures; two of them are compared model by
-model with ``compare --by model``.
+With ``python tests/tools/record`` in front:
+
+- ``write FILE --count 1000`` asks every calculus about every network of the corpus, with the kcalc
+  that is imported; to record an older version, put it on ``PYTHONPATH``;
+- ``compare OLD NEW`` lists every difference, ``--by model`` those of readers;
+- ``count FILE`` counts answers and refusals;
+- ``readers FILE`` records what the readers answer on the models of the tests, on generated ones and
+  on real architectures.
+
+Records are files of JSON lines and are not kept with the code.
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "interchange"))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.append(str(Path(__file__).parents[2]))  # benchmarks; an older kcalc comes before it
+TOOLS, TESTS, ROOT = Path(__file__).resolve().parents[1:4]
+sys.path[:0] = [str(TESTS), str(TOOLS), str(TESTS / "interchange")]
+sys.path.append(str(ROOT))  # benchmarks; an older kcalc comes before it
 
-from record import readers
-from record.corpus import Case, numbered
-from record.questions import QUESTIONS, asked, differences, outcome, without_wording
+from record import readers  # noqa: E402
+from record.corpus import Case, numbered  # noqa: E402
+from record.questions import QUESTIONS, asked, differences, outcome, without_wording  # noqa: E402
 
 TOLERANCE = 1e-13
 

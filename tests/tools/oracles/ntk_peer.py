@@ -4,7 +4,7 @@ The networks are plain data, so that this file runs without kcalc.
 
 Run it in an environment of its own, ``pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30
 numpy==1.26.4 scipy==1.13.1`` (it does not import on newer JAX): ``python
-tests/oracles/ntk_peer.py`` prints JSON; tests/oracles/ntk.py calls it and freezes what it says.
+tests/tools/oracles/ntk_peer.py`` prints JSON; tests/tools/oracles/ntk.py calls it and freezes what it says.
 
 A network is a list of steps [node, kind, options, parents]; the fold below passes neural-tangents'
 Kernel objects from layer to layer, as its ``serial`` and ``parallel`` do. Left out: its

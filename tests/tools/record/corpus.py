@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import sympy as sp
-from pipeline_networks import case
+from fuzz.cases import case
 
 import kcalc as kc
 

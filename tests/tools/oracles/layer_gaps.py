@@ -1,6 +1,6 @@
 """Gaps 1 - C behind layers of plain networks at unequal and nearly equal norms, in 50 digits.
 
-    python tests/oracles/layer_gaps.py > tests/oracles/layer_gaps.json
+    python tests/tools/oracles/layer_gaps.py > tests/oracles/layer_gaps.json
 
 sigma_w = 1 and no biases. erf has a closed form; tanh and GELU are summed by the trapezoid rule on
 a square grid; ELU and SELU are integrated over the angle of polar coordinates, in which the radial

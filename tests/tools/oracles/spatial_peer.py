@@ -178,7 +178,11 @@ def main() -> None:
         print(
             name, np.asarray(found.ntk).shape, float(np.asarray(found.ntk).ravel()[0]), flush=True
         )
-    path = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent / "spatial_peer.json")
+    path = Path(
+        sys.argv[1]
+        if len(sys.argv) > 1
+        else Path(__file__).parents[2] / "oracles" / "spatial_peer.json"
+    )
     path.write_text(json.dumps(out) + "\n")
 
 

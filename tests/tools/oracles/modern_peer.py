@@ -3,7 +3,7 @@
 FanInProd beside LayerNorm, Conv and GlobalAvgPool.
 
 Run it in an environment of its own, ``pip install neural-tangents==0.6.5 jax==0.4.30 jaxlib==0.4.30
-numpy==1.26.4 scipy==1.13.1``: ``python tests/oracles/modern_peer.py`` writes modern_peer.json
+numpy==1.26.4 scipy==1.13.1``: ``python tests/tools/oracles/modern_peer.py`` writes modern_peer.json
 beside it. A network is a list of layers, plain data: ["dense", sigma_w, sigma_b], ["conv", size,
 sigma_w, sigma_b], ["product", branch, branch, ...], ["residual", branch], or a name.
 """
@@ -117,7 +117,7 @@ def main() -> None:
         "python": platform.python_version(),
     }
     inputs = {"vectors": [v.tolist() for v in vectors], "pictures": [v.tolist() for v in pictures]}
-    path = Path(__file__).with_suffix(".json")
+    path = Path(__file__).parents[2] / "oracles" / "modern_peer.json"
     path.write_text(json.dumps({"versions": versions, "inputs": inputs, "networks": found}) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""How many small faults the tests notice: ``python tests/mutation --count 500 --seed 0``.
+"""How many small faults the tests notice: ``python tests/tools/mutation --count 500 --seed 0``.
 
 Needs the record of which test runs which line, and how long each takes::
 
@@ -25,7 +25,7 @@ from sample import ROOMS, places, sampled
 from selection import Selection
 from trial import Pool, Verdict
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def main() -> int:

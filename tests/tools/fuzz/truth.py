@@ -10,10 +10,8 @@ pieces written out below.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -24,11 +22,10 @@ from scipy import special
 
 import kcalc as kc
 
-sys.path.insert(0, str(Path(__file__).with_name("oracles")))
 before = mpmath.mp.dps
-from closed_forms import CLOSED, Closed, two_slopes  # noqa: E402
-from pair_functions import FUNCTIONS, line_piece  # noqa: E402
-from pair_quadrature import PI, Function, gammas, graded, line, one_dimensional  # noqa: E402
+from oracles.closed_forms import CLOSED, Closed, two_slopes  # noqa: E402
+from oracles.pair_functions import FUNCTIONS, line_piece  # noqa: E402
+from oracles.pair_quadrature import PI, Function, gammas, graded, line, one_dimensional  # noqa: E402
 
 mpmath.mp.dps = before
 

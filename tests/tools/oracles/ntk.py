@@ -13,7 +13,7 @@ chains[name] = {activation, sigma_w, sigma_b, depth, gap: 1 - C, nngp, ntk: [per
 {number of the Affine: [per angle]}, condition: {gap, ntk: [per angle] |d log / d log angle| + |d
 log / d log scale|}}, numbers as text of 25 digits.
 
-Run ``python tests/oracles/ntk.py --peer PYTHON`` (minutes; gmpy2 helps), PYTHON being that of
+Run ``python tests/tools/oracles/ntk.py --peer PYTHON`` (minutes; gmpy2 helps), PYTHON being that of
 ntk_peer.py.
 """
 
@@ -35,7 +35,7 @@ import mpmath
 import numpy as np
 from mpmath import mp
 
-FILE = Path(__file__).with_suffix(".json.gz")
+FILE = Path(__file__).parents[2] / "oracles" / "ntk.json.gz"
 ANGLES = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 2.0, 3.0]
 DEPTHS = (1, 3, 10, 100, 1000)
 DIGITS, STEP = 60, 1e-30

@@ -6,7 +6,7 @@ their images; Gamma' and Gamma'' integrate phi phi against the density's own der
 d/dc N2 = d^2/dx dw N2), so no derivative of phi and no corner term enters. 1 - C is E(phi(u) -
 phi(v))^2/(2 Q).
 
-Run ``python tests/oracles/activations.py [name ...]`` to write activations.json (minutes).
+Run ``python tests/tools/oracles/activations.py [name ...]`` to write activations.json (minutes).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import flint
 from flint import arb, ctx
 
 ctx.prec = 128
-FILE = Path(__file__).with_suffix(".json")
+FILE = Path(__file__).parents[2] / "oracles" / "activations.json"
 REACH = 10.0
 STEEP = ("relu3", "relu4", "relu5", "hermite3", "hermite4", "hard_shrink")
 
