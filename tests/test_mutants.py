@@ -47,7 +47,7 @@ CHANGES = {
 def tool(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(TOOL))
     yield __import__("mutants")
-    for name in ("mutants", "equal", "sample", "selection", "trial"):
+    for name in ("mutants", "equal", "importing", "sample", "selection", "trial"):
         sys.modules.pop(name, None)
 
 
@@ -136,3 +136,70 @@ def test_an_entry_is_found_again_when_its_file_moves_and_lines_shift(tool, tmp_p
         )
         == 2
     )
+
+
+CONSTANT = """from .other import rule
+
+LIMIT = 3
+TABLE = {"a": LIMIT}
+
+
+@rule(LIMIT)
+def f(a: int, b: int = 3) -> int:
+    return a + b
+
+
+class Box:
+    size = 4
+
+    def double(self) -> int:
+        return 2 * self.size
+"""
+READER = """from .constant import LIMIT, TABLE, Box
+
+
+def g(a: int) -> int:
+    return a + LIMIT
+
+
+def h(a: str) -> int:
+    return TABLE[a]
+
+
+def made() -> dict:
+    return {"b": 1}
+
+
+OTHERS = made()
+
+
+def k(a: str) -> int:
+    return OTHERS[a]
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "expected"),
+    [
+        ("constant.py", 3, {("reader.py", 5), ("constant.py", 7)}),  # LIMIT
+        ("constant.py", 4, {("reader.py", 9)}),  # TABLE
+        ("constant.py", 7, {("constant.py", 9)}),  # a decorator
+        ("constant.py", 13, {("constant.py", 16)}),  # a default of a class
+        ("reader.py", 13, {("reader.py", 20)}),  # a function that runs at import only
+    ],
+)
+def test_a_line_that_runs_at_import_has_the_tests_of_its_readers(
+    tool, tmp_path: Path, path: str, line: int, expected: set[tuple[str, int]]
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    for name, text in (("constant.py", CONSTANT), ("reader.py", READER)):
+        (package / name).write_text(text, encoding="utf-8")
+    at_import = {("constant.py", 4)} | {("reader.py", n) for n in (1, 13, 16)}
+
+    def ran(place: tuple[str, int]) -> bool:
+        return (Path(place[0]).name, place[1]) not in at_import
+
+    readers = __import__("importing").Readers(tmp_path, "package")
+    found = readers.lines(f"package/{path}", line, ran)
+    assert {(Path(file).name, number) for file, number in found} == expected

@@ -21,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 from equal import explained, listed
+from importing import Readers
 from sample import ROOMS, places, sampled
 from selection import Selection
 from trial import Pool, Verdict
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def main() -> int:
     """Try the sample; the exit status."""
     options = _options()
-    selection = Selection(ROOT / options.coverage, ROOT / options.junit)
+    selection = Selection(ROOT / options.coverage, ROOT / options.junit, Readers(ROOT))
     sample = sampled(ROOT, options.count, options.seed, options.room)
     harmless = {
         mutant for faults in explained(listed(), places(ROOT)).values() for mutant in faults

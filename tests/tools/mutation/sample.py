@@ -34,6 +34,14 @@ ROOMS = {
     "gradients": ("Gradients",),
     "arrays": ("Arrays", "convolve"),
     "primitives": ("Primitive", "*.lowered"),
+    "torch": ("kcalc.interchange.torch_model",),
+    "jax": ("kcalc.interchange.jax_model",),
+    "onnx": ("kcalc.interchange.onnx_model",),
+    "shaping": ("kcalc.shaping",),
+    "network": ("kcalc.network",),
+    "audit": ("kcalc.audit",),
+    "transfer": ("kcalc.transfer",),
+    "cli": ("kcalc.cli",),
 }
 
 

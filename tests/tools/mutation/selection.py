@@ -3,7 +3,8 @@
 Each test's fastest case first.
 
 What is kept in a cache is computed in the first test that asks: others that rest on a line are not
-recorded at it. So those that run any line of its file come after those that run the line.
+recorded at it. So those that run any line of its file come after those that run the line. A line
+that runs at import has no tests of its own; `importing.py` says whose tests stand for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from coverage import CoverageData
+from importing import Place, Readers
 
 UNKNOWN = 1.0  # seconds, of a test whose time was not recorded
 
@@ -21,7 +23,7 @@ UNKNOWN = 1.0  # seconds, of a test whose time was not recorded
 class Selection:
     """The record of a run of the tests."""
 
-    def __init__(self, coverage: Path, junit: Path) -> None:
+    def __init__(self, coverage: Path, junit: Path, readers: Readers) -> None:
         for path in (coverage, junit):
             if not path.exists():
                 raise SystemExit(
@@ -31,6 +33,7 @@ class Selection:
         self.data = CoverageData(str(coverage))
         self.data.read()
         self.seconds = _seconds(junit)
+        self.readers = readers
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, path: str, line: int, limit: float) -> list[str]:
@@ -42,25 +45,28 @@ class Selection:
                 f"{path} is not in the record of the tests: run them again as `python "
                 f"tests/tools/mutation --help` says"
             )
-        if path not in self._lines:
-            self._lines[path] = self.data.contexts_by_lineno(path)
-        own = self._tests_of(path, {line})
+        own = self._tests_at([(path, line)]) or self._tests_at(
+            self.readers.lines(path, line, lambda place: bool(self._tests_at([place])))
+        )
+        others = self._tests_at((path, other) for other in self._contexts(path))
         chosen, spent = [], 0.0
-        for name in [
-            *self._ordered(own),
-            *self._ordered(self._tests_of(path, self._lines[path].keys()) - own),
-        ]:
+        for name in [*self._ordered(own), *self._ordered(others - own)]:
             spent += self.seconds.get(name, UNKNOWN)
             if chosen and spent > limit:
                 break
             chosen.append(name)
         return chosen
 
-    def _tests_of(self, path: str, lines: Iterable[int]) -> set[str]:
+    def _contexts(self, path: str) -> dict[int, list[str]]:
+        if path not in self._lines:
+            self._lines[path] = self.data.contexts_by_lineno(path)
+        return self._lines[path]
+
+    def _tests_at(self, places: Iterable[Place]) -> set[str]:
         return {
             name.rsplit("|", 1)[0]
-            for line in lines
-            for name in self._lines[path].get(line, [])
+            for path, line in places
+            for name in self._contexts(path).get(line, [])
             if name
         }
 
