@@ -14,15 +14,13 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise, stable_derivative
+from kcalc.activations.jumps import exact_jumps, rounded_jumps, sampled_jumps
 from kcalc.activations.local import LocalMaps
 from kcalc.activations.parameters import real_expression
 from kcalc.activations.pieces import (
     X,
     compile_pieces,
-    exact_jumps,
     landmark,
-    rounded_jumps,
-    sampled_jumps,
     smooth_pieces,
 )
 from kcalc.activations.transformation import Transformation
@@ -185,13 +183,11 @@ class Activation(LocalMaps):
         """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
         if self.numeric_only:
             return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
-        return tuple(
-            zip(
-                self.kinks,
-                exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks),
-                strict=True,
-            )
-        )
+        found = exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks)
+        if not self.free_symbols:  # a residue of rounding is no jump
+            sizes = self.jump_sizes(n)
+            found = tuple(j if size else sp.S.Zero for j, size in zip(found, sizes, strict=True))
+        return tuple(zip(self.kinks, found, strict=True))
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
         """The jumps of phi^(n) as floats, rounding residues set to zero."""
