@@ -95,13 +95,10 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
     return Erf(title, sp.erf(steepness * X), steepness=steepness)
 
 
-
-
 def sigmoid(argument: sp.Expr) -> sp.Expr:
     """1/(1 + exp(-argument)) with all its digits on both sides; the argument has the sign of X."""
     w, v = sp.exp(argument), sp.exp(-argument)
     return sp.Piecewise((w / (1 + w), X < 0), (1 / (1 + v), True))
-
 
 
 register(scaled_erf(1), source="Williams 1998")

@@ -60,6 +60,10 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
             )
 
 
+class Exploded(KcalcError):
+    """A q value is beyond double precision."""
+
+
 def check_q(field: Any, q: Number, node: Node) -> None:
     """Refuse a q value that is not positive and finite, naming the node.
 
@@ -80,7 +84,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
     good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():
         bad = plain_values[~good].ravel()[0]
-        raise KcalcError(
+        raise Exploded(
             f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or "
             "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q)"
         )
