@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -80,8 +81,12 @@ def check_q(field: Any, q: Number, node: Node) -> None:
         return
     if isinstance(value, float) and TINY <= value < np.inf:  # most numbers of deep networks are
         return
-    plain_values = np.asarray(value, dtype=float)
-    good = np.isfinite(plain_values) & (plain_values >= TINY)
+    if field is not NUMPY and np.ndim(value) == 0:  # a number whose exponent has no bounds
+        finite = value.is_finite() if hasattr(value, "is_finite") else abs(value) < math.inf
+        good, plain_values = np.array(finite and not value <= 0), np.array(value, dtype=object)
+    else:
+        plain_values = np.asarray(value, dtype=float)
+        good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():
         bad = plain_values[~good].ravel()[0]
         raise Exploded(
