@@ -32,6 +32,10 @@ _SHORT = 30  # bits: shorter floats, such as 0.5, are meant exactly
 _GROWTH = 1.5  # of a diverging limit from a small distance to a much smaller one
 _ULPS = 16.0
 _ROUNDED = 1e-13  # relative, of a limit that only SymPy finds
+_ENTIRE = (
+    *(sp.exp, sp.sin, sp.cos, sp.sinh, sp.cosh, sp.tanh, sp.sech, sp.atan, sp.asinh),
+    *(sp.erf, sp.erfc, sp.erfi),
+)
 _DIFFERENTIATED = 1e-9  # relative error of derivatives from values
 _SHARE = 0.05  # of the greatest value for |x| <= 4: errors of functions of values are beside it
 _EPS = float(np.finfo(float).eps)
@@ -105,7 +109,7 @@ def _long_floats(expr: sp.Expr) -> list[Any]:
 
 def _limit(piece: sp.Expr, kink: sp.Expr, bits: int, side: int) -> tuple[Any, dict[Any, Any]]:
     """(One-sided limit, {what is rounded: the change by a unit in its last place})."""
-    point = mpmath.mpf(sp.Float(sp.N(kink, _DIGITS), _DIGITS)._mpf_)
+    point = _point(kink)
     try:
         function, floats = _with_constants(piece)
         numbers = [mpmath.mpf(number._mpf_) for number in floats]
@@ -131,12 +135,26 @@ def _with_constants(piece: sp.Expr) -> tuple[Callable[..., Any], tuple[sp.Float,
 
 def _diverges(values: Callable[[Any], Any], point: Any, side: int, bits: int) -> bool:
     """Whether values grow without end towards the kink, which is known to so many bits."""
-    exponents = (-8, -12) if bits <= _DOUBLE else (-20, -40)
+    far, near = _towards(values, point, side, bits)
+    return bool(near > _GROWTH * far)
+
+
+def _distances(bits: int) -> tuple[int, int]:
+    """Powers of 10: small distances from a kink, beside which its own error does not count."""
+    return (-8, -12) if bits <= _DOUBLE else (-20, -40)
+
+
+def _towards(values: Callable[[Any], Any], point: Any, side: int, bits: int) -> tuple[Any, Any]:
+    """The sizes of values near a kink and nearer to it."""
     far, near = (
         abs(values(point + side * (1 + abs(point)) * mpmath.mpf(10) ** power))
-        for power in exponents
+        for power in _distances(bits)
     )
-    return bool(near > _GROWTH * far)
+    return far, near
+
+
+def _point(kink: sp.Expr) -> Any:
+    return mpmath.mpf(sp.Float(sp.N(kink, _DIGITS), _DIGITS)._mpf_)
 
 
 def _changes(
@@ -165,6 +183,51 @@ def _finite(value: Any, kink: sp.Expr) -> float:
             f"{sp.N(kink, 6)}"
         )
     return number
+
+
+# --- infinite derivatives -------------------------------------------------------------------------
+
+
+def may_be_rough(piece: sp.Expr) -> bool:
+    """Whether a piece has a function that may be infinitely steep somewhere, such as a root."""
+    powers = (p for p in piece.atoms(sp.Pow) if p.base.has(X) and not p.exp.is_integer)
+    others: Any = piece.atoms(sp.Function)
+    return any(powers) or any(f.has(X) and not isinstance(f, _ENTIRE) for f in others)
+
+
+def steepness(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
+    """p where one of the two pieces at a kink k grows as |x - k|^-p, 0 where none does."""
+    with decimal_digits(_DIGITS):
+        return tuple(
+            max(_growth(left, k, -1), _growth(right, k, 1))
+            for k, left, right in zip(kinks, parts, parts[1:], strict=False)
+        )
+
+
+def _growth(piece: sp.Expr, kink: sp.Expr, side: int) -> float:
+    point, bits = _point(kink), _bits(kink, (piece,))
+    try:
+        function, floats = _with_constants(piece)
+        numbers = [mpmath.mpf(number._mpf_) for number in floats]
+        far, near = _towards(lambda x: function(x, *numbers), point, side, bits)
+        if not near > _GROWTH * far:
+            return 0.0
+        first, second = _distances(bits)
+        return float(mpmath.log10(near / far)) / (first - second)
+    except (NameError, TypeError, ValueError, ArithmeticError, NotImplementedError):
+        return 0.0
+
+
+def beside(piece: sp.Expr, kink: sp.Expr, side: int, distances: Any) -> Array:
+    """The values of a piece at kink + side * distances, to rounding however small these are."""
+    function, floats = _with_constants(piece)
+    out = []
+    for distance in np.asarray(distances, dtype=float).tolist():
+        with decimal_digits(_DIGITS - min(0, math.floor(math.log10(distance)))):
+            numbers = [mpmath.mpf(number._mpf_) for number in floats]
+            x = mpmath.mpf(sp.Float(kink.evalf(mpmath.mp.dps), mpmath.mp.dps)._mpf_)
+            out.append(float(mpmath.re(function(x + side * mpmath.mpf(distance), *numbers))))
+    return np.array(out)
 
 
 # --- functions known by their values --------------------------------------------------------------

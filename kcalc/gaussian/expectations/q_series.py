@@ -92,7 +92,7 @@ def _more_accurate(
     The formulas are that of the given (value, error), and the one by derivatives of f.
     """
     found, error = given
-    if n and n <= MOST:
+    if n and n <= MOST and not any(getattr(f, "rough", False) for f in factors):
         try:
             other, its_error = _by_derivatives(factors, u, w, q, n)
         except KcalcError:  # a callable, whose derivatives are not known

@@ -95,7 +95,6 @@ class LowRank:
         )
         return scanned(x, *sides)
 
-
     def paired(self, x: Array, one: Array, two: Array) -> Array:
         """The series at x (n,) from the waves of both sides of single pairs."""
         out = np.empty(x.size)
