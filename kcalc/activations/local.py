@@ -291,6 +291,7 @@ class LocalMaps:
         if field.name == "jax":
             from kcalc.activations import jax_maps
 
+            self.refuse_rough("maps in JAX")
             return jax_maps.moment(self, integrate.__name__, closed, q, field)
         if isinstance(field, BallField):
             self.refuse_symbols("a certified enclosure")
@@ -320,6 +321,14 @@ class LocalMaps:
         found = expectations.sampled(self, q)  # type: ignore[arg-type]
         return None if found is None else found[1] ** power @ found[0].nodes.w
 
+    def refuse_rough(self, purpose: str) -> None:
+        """Raise KcalcError if a derivative is infinite at a kink; ``purpose``: what needs it."""
+        if self.rough:  # type: ignore[attr-defined]
+            raise KcalcError(
+                f"a derivative of activation {self.name!r} is infinite at a kink: no {purpose}; "
+                f"evaluate its Q and C maps with NumPy"
+            )
+
     # --- C ----------------------------------------------------------------------------------------
 
     def taylor(
@@ -341,6 +350,7 @@ class LocalMaps:
         if field.name == "jax":
             from kcalc.activations import jax_maps
 
+            self.refuse_rough("maps in JAX")
             return jax_maps.taylor(self, gap, q1, q2, order, field)
         if isinstance(field, BallField):
             self.refuse_symbols("a certified enclosure")

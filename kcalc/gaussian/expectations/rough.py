@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kcalc.fields.chebyshev import Piecewise, adaptive
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.corners import meet
+from kcalc.gaussian.expectations.endzones import ZONE
 from kcalc.gaussian.expectations.quadrature import (
     WINDOW,
     Array,
@@ -30,6 +32,9 @@ _WIDEST = 2 * WINDOW / 3  # of a panel, in standard deviations
 _GRID = np.array([-9.0, -6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, 9.0])
 _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
 _WHOLE = 1 - 1e-9  # a product t^-p with p >= 1 has no integral
+_CLOSEST = 1e-13  # to a kink, beside the smoothing: edges of panels
+_LEAST = 1e-7  # angles of tables
+_FEW = 60  # values before a table is made
 _DEEPEST = 1000  # panels towards a kink, each half of the one before
 _BITS = 57  # of an integral, which the panels left out are to be below
 
@@ -54,6 +59,8 @@ class RoughZone:
         self.sides = ((phi, math.sqrt(q1)), (psi, sign * math.sqrt(q2)))
         self.sign = sign
         self.edges = joint_edges(phi, q1, psi, q2, sign)
+        self._tables: dict[int | None, Piecewise] = {}
+        self._asked = 0
 
     def _kinks(self, side: int) -> Array:
         """The kinks of one function on the axis of the standard normal, in the profile's order."""
@@ -62,13 +69,15 @@ class RoughZone:
 
     def drop(self, theta: Array, absolute: bool = False) -> Array:
         """Gamma(sign) - Gamma(sign cos theta), without cancellation."""
-        return np.array([self._over_common(t, None) if t else 0.0 for t in theta.tolist()])
+        return self._values(None, theta)
 
     def derivative(self, order: int, theta: Array) -> Array:
         """Gamma^(order) at c = sign cos(theta), order 1 or 2, infinite at theta = 0 where it is."""
-        return np.array(
-            [self._over_common(t, order) if t else self._at_end(order) for t in theta.tolist()]
-        )
+        values = self._values(order, theta)
+        end = theta == 0
+        if end.any():
+            values[end] = self._at_end(order)
+        return values
 
     def infinity(self, order: int) -> float:
         """+-inf where Gamma^(order) is infinite at theta = 0, else 0."""
@@ -80,6 +89,48 @@ class RoughZone:
         return math.copysign(math.inf, self._over_common(1e-4, order))
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _values(self, order: int | None, theta: Array) -> Array:
+        """The drop or a derivative where theta > 0, 0 elsewhere.
+
+        Many values come from a table in log theta, as powers of theta are smooth functions of that.
+        """
+        out = np.zeros(theta.shape)
+        self._asked += theta.size
+        near = (theta > 0) & ((theta < _LEAST) | (self._asked <= _FEW))
+        out[near] = [self._over_common(t, order) for t in theta[near].tolist()]
+        far = (theta > 0) & ~near
+        if far.any():
+            if order not in self._tables:
+                self._tables[order] = self._table(order)
+            out[far] = self._sized(order, self._tables[order](np.log(theta[far])), theta[far])
+        return out
+
+    def _table(self, order: int | None) -> Piecewise:
+        def regular(logs: Array) -> Array:
+            theta = np.exp(logs)
+            values = np.array([self._over_common(t, order) for t in theta.tolist()])
+            if self._alike(order):
+                return np.log(values)
+            return values * theta ** self._power(order)
+
+        return adaptive(regular, math.log(_LEAST), math.log(ZONE), 1.0 if self._alike(order) else 0)
+
+    def _sized(self, order: int | None, found: Array, theta: Array) -> Array:
+        return np.exp(found) if self._alike(order) else found / theta ** self._power(order)
+
+    def _alike(self, order: int | None) -> bool:
+        """Whether it is the drop of one function, which is positive."""
+        return order is None and self.sides[0] == self.sides[1]
+
+    def _power(self, order: int | None) -> float:
+        """p such that theta^p times the values is bounded, and not 0 for drops."""
+        if order is None:
+            return -1.0
+        tops = (max(profile.strengths(order), default=0.0) for profile, _ in self.sides)  # type: ignore[attr-defined]
+        return max(0.0, sum(tops) - 1)
+
+    # -- one value ------------------------------------------------------------------------------
 
     def _over_common(self, theta: float, order: int | None) -> float:
         """The drop (order None) or the derivative at theta > 0: a mean over the common part."""
@@ -109,6 +160,10 @@ class RoughZone:
 
         found, raised = [], []
         for side, (profile, scale) in enumerate(self.sides):
+            if side and self.sides[0] == self.sides[1]:
+                found.append(found[0])
+                raised.append(raised[0])
+                break
             values = profile.numeric(0)(scale * w) - profile.numeric(0)(scale * centres)[owner]
             means = [mean(values)]
             for n in range(1, order + 1):
@@ -128,14 +183,17 @@ class RoughZone:
 
     def _inner(self, centres: Array, spread: float) -> tuple[Any, Array, Array]:
         """(which centre, node, weight) of the panels in reach of each centre."""
+        kinks = np.concatenate([self._kinks(0), self._kinks(1)])
+        apart = np.abs(self.edges[:, None] - kinks).min(axis=1)
+        edges = self.edges[(apart == 0) | (apart > _CLOSEST * spread)]
         low, high = centres - WINDOW * spread, centres + WINDOW * spread
-        first = np.searchsorted(self.edges, low, side="right")
-        last = np.searchsorted(self.edges, high, side="left")
+        first = np.searchsorted(edges, low, side="right")
+        last = np.searchsorted(edges, high, side="left")
         owner, index = _spread(last - first + 1)
         place = first[owner] + index
-        inside = self.edges[np.clip(place, 0, self.edges.size - 1)]
+        inside = edges[np.clip(place, 0, edges.size - 1)]
         stops = np.where(place < last[owner], inside, high[owner])
-        before = self.edges[np.clip(place - 1, 0, self.edges.size - 1)]
+        before = edges[np.clip(place - 1, 0, edges.size - 1)]
         starts = np.where(index > 0, before, low[owner])
         counts = np.maximum(np.ceil((stops - starts) / (spread * _WIDEST)), 1).astype(int)
         panel, part = _spread(counts)
