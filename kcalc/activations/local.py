@@ -291,7 +291,6 @@ class LocalMaps:
         if field.name == "jax":
             from kcalc.activations import jax_maps
 
-            self.refuse_rough("maps in JAX")
             return jax_maps.moment(self, integrate.__name__, closed, q, field)
         if isinstance(field, BallField):
             self.refuse_symbols("a certified enclosure")
@@ -350,7 +349,6 @@ class LocalMaps:
         if field.name == "jax":
             from kcalc.activations import jax_maps
 
-            self.refuse_rough("maps in JAX")
             return jax_maps.taylor(self, gap, q1, q2, order, field)
         if isinstance(field, BallField):
             self.refuse_symbols("a certified enclosure")
