@@ -246,9 +246,10 @@ def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
         return profile.numeric(m)(k + sign * distance)
 
     below, above = (beside(n, s, step) - s * step * beside(n + 1, s, step) for s in (-1, 1))
+    half = np.full(k.shape, 0.5)
     slopes = [np.abs(beside(n + 1, s, step)) for s in (-1, 1)]
     bends = [np.abs(beside(n + 1, s, 2 * step) - beside(n + 1, s, step)) for s in (-1, 1)]
-    around = [np.abs(beside(m, s, d)) for m in range(n + 1) for s in (-1, 1) for d in (step, 0.5)]
+    around = [np.abs(beside(m, s, d)) for m in range(n + 1) for s in (-1, 1) for d in (step, half)]
     size = _SHARE * np.abs(profile.numeric(0)(np.linspace(-4.0, 4.0, 65))).max()
     doubt = (
         (_DIFFERENTIATED if n else _ULPS * _EPS) * np.maximum(np.max(around, axis=0), size)

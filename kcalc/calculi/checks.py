@@ -82,7 +82,8 @@ def check_q(field: Any, q: Number, node: Node) -> None:
     if isinstance(value, float) and TINY <= value < np.inf:  # most numbers of deep networks are
         return
     if field is not NUMPY and np.ndim(value) == 0:  # a number whose exponent has no bounds
-        finite = value.is_finite() if hasattr(value, "is_finite") else abs(value) < math.inf
+        wide: Any = value
+        finite = wide.is_finite() if hasattr(wide, "is_finite") else abs(wide) < math.inf
         good, plain_values = np.array(finite and not value <= 0), np.array(value, dtype=object)
     else:
         plain_values = np.asarray(value, dtype=float)

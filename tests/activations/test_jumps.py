@@ -113,9 +113,7 @@ def test_a_jumping_gate_has_an_infinite_slope() -> None:
 
 def _even(a: float, c: float) -> float:
     """C of |x|^a."""
-    return float(
-        mpmath.hyp2f1(-a / 2, -a / 2, 0.5, c * c) / mpmath.hyp2f1(-a / 2, -a / 2, 0.5, 1)
-    )
+    return float(mpmath.hyp2f1(-a / 2, -a / 2, 0.5, c * c) / mpmath.hyp2f1(-a / 2, -a / 2, 0.5, 1))
 
 
 def _odd(a: float, c: float) -> float:

@@ -152,7 +152,7 @@ class RoughZone:
         owner, w, weight = self._inner(centres, spread)
         y = (w - centres[owner]) / spread
         weight = weight * normal_density(y) / spread
-        polynomials = (None, y, y * y - 1)
+        polynomials = (y, y * y - 1)
 
         def mean(values: Array) -> Array:
             out: Any = np.bincount(owner, weight * values, minlength=centres.size)
@@ -167,7 +167,7 @@ class RoughZone:
             values = profile.numeric(0)(scale * w) - profile.numeric(0)(scale * centres)[owner]
             means = [mean(values)]
             for n in range(1, order + 1):
-                slopes = values * polynomials[n]
+                slopes = values * polynomials[n - 1]
                 clear = self._clear(side, centres, spread)[owner]
                 slopes[clear] = profile.numeric(n)(scale * w[clear]) * (scale * spread) ** n
                 means.append(mean(slopes))
@@ -232,9 +232,9 @@ class RoughZone:
                 edges = np.unique(np.append(edges, (place - reach, place + reach)))
         fine = np.unique(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
         outer = normal_rule(split(fine, 0.5))
-        values = math.prod(
-            profile.numeric(order)(scale * outer.z) * scale**order for profile, scale in self.sides
-        )
+        values = np.ones_like(outer.z)
+        for profile, scale in self.sides:
+            values = values * profile.numeric(order)(scale * outer.z) * scale**order
         apart = np.abs(outer.z[:, None] - np.concatenate([*steep, [np.inf]])).min(axis=1)
         return total + float(outer.w[apart > reach] @ values[apart > reach])
 
