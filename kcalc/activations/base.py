@@ -14,15 +14,20 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise, stable_derivative
+from kcalc.activations.jumps import (
+    beside,
+    exact_jumps,
+    may_be_rough,
+    rounded_jumps,
+    sampled_jumps,
+    steepness,
+)
 from kcalc.activations.local import LocalMaps
 from kcalc.activations.parameters import real_expression
 from kcalc.activations.pieces import (
     X,
     compile_pieces,
-    exact_jumps,
     landmark,
-    rounded_jumps,
-    sampled_jumps,
     smooth_pieces,
 )
 from kcalc.activations.transformation import Transformation
@@ -185,13 +190,11 @@ class Activation(LocalMaps):
         """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
         if self.numeric_only:
             return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
-        return tuple(
-            zip(
-                self.kinks,
-                exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks),
-                strict=True,
-            )
-        )
+        found = exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks)
+        if not self.free_symbols:  # a residue of rounding is no jump
+            sizes = self.jump_sizes(n)
+            found = tuple(j if size else sp.S.Zero for j, size in zip(found, sizes, strict=True))
+        return tuple(zip(self.kinks, found, strict=True))
 
     def jump_sizes(self, n: int) -> tuple[float, ...]:
         """The jumps of phi^(n) as floats, rounding residues set to zero."""
@@ -210,6 +213,46 @@ class Activation(LocalMaps):
         if self.numeric_only:
             return sampled_jumps(self, n)
         return rounded_jumps(self._piece_derivatives(n), self.kinks)
+
+    @cached_property
+    def rough(self) -> bool:
+        """Whether a derivative, up to the third, is infinite at a kink, as of sqrt|x|."""
+        if not self.kinks or self.numeric_only or self.free_symbols:
+            return False
+        return any(map(may_be_rough, self.pieces)) and any(map(any, map(self.steepness, range(4))))
+
+    def steepness(self, n: int) -> tuple[float, ...]:
+        """p where phi^(n) grows as |x - k|^-p towards a kink k, else 0."""
+        known = self.__dict__.setdefault("_steepness", {})
+        if self.numeric_only:
+            return (0.0,) * len(self.kinks)
+        if n not in known:
+            known[n] = steepness(self._piece_derivatives(n), self.kinks)
+        return known[n]
+
+    def strengths(self, n: int) -> tuple[float, ...]:
+        """How singular phi^(n) is at each kink, as a distribution: p as |x - k|^-p.
+
+        A jump of phi^(m), m < n, counts n - m.
+        """
+        found = np.array(self.steepness(n))
+        for m in range(n):
+            jumps = np.array(self.jump_sizes(m) if self.numeric_only else self._finite_jumps(m))
+            found[jumps != 0] = np.maximum(found[jumps != 0], n - m)
+        return tuple(found.tolist())
+
+    def _finite_jumps(self, n: int) -> list[float]:
+        """The jumps of phi^(n), 0 where it is infinite."""
+        parts, found = self._piece_derivatives(n), []
+        for index, p in enumerate(self.steepness(n)):
+            pair, kink = parts[index : index + 2], self.kinks[index : index + 1]
+            found.append(0.0 if p else rounded_jumps(pair, kink)[0])
+        return found
+
+    def beside(self, n: int, index: int, side: int, distances: Array) -> Array:
+        """phi^(n) at small distances from a kink on one side of it (1 or -1)."""
+        piece = self._piece_derivatives(n)[index + (side > 0)]
+        return beside(piece, self.kinks[index], side, distances)
 
     @cached_property
     def landmarks(self) -> tuple[tuple[float, float], ...]:
@@ -326,6 +369,25 @@ class Transformed(Activation):
         a, scale = float(self.constants.input_scale), float(self.constants.output_scale)
         jumps = [scale * a**n * jump for jump in self.original.jump_sizes(n)]
         return tuple(jumps) if a > 0 else tuple(-jump for jump in reversed(jumps))
+
+    @cached_property
+    def rough(self) -> bool:
+        return self.original.rough
+
+    def _turned(self, found: tuple[float, ...]) -> tuple[float, ...]:
+        return found if float(self.constants.input_scale) > 0 else found[::-1]
+
+    def steepness(self, n: int) -> tuple[float, ...]:
+        return self._turned(self.original.steepness(n))
+
+    def strengths(self, n: int) -> tuple[float, ...]:
+        return self._turned(self.original.strengths(n))
+
+    def beside(self, n: int, index: int, side: int, distances: Array) -> Array:
+        a, scale = float(self.constants.input_scale), float(self.constants.output_scale)
+        place, turn = (index, side) if a > 0 else (len(self.kinks) - 1 - index, -side)
+        shift = float(self.constants.output_shift) if n == 0 else 0.0
+        return scale * (a**n * self.original.beside(n, place, turn, abs(a) * distances) + shift)
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
         inner, t = self.original.numeric(n), self.constants

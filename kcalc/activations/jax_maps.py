@@ -38,6 +38,7 @@ def taylor(phi: Any, gap: Any, q1: Number, q2: Number, order: int, field: Field)
         inside = jnp.broadcast_to(jnp.where(inside < 0, 0, jnp.where(inside > 2, 2, inside)), shape)
         parts = _closed(phi, inside, q1, q2, order, field) if phi.closed_in_numpy else None
         if parts is None:
+            phi.refuse_rough("C maps in JAX")
             parts = _tabulated(phi, inside, q1, q2, order)
         return tuple(jnp.broadcast_to(part, shape) for part in parts)
 

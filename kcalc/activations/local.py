@@ -320,6 +320,14 @@ class LocalMaps:
         found = expectations.sampled(self, q)  # type: ignore[arg-type]
         return None if found is None else found[1] ** power @ found[0].nodes.w
 
+    def refuse_rough(self, purpose: str) -> None:
+        """Raise KcalcError if a derivative is infinite at a kink; ``purpose``: what needs it."""
+        if self.rough:  # type: ignore[attr-defined]
+            raise KcalcError(
+                f"a derivative of activation {self.name!r} is infinite at a kink: no {purpose}; "
+                f"evaluate its Q and C maps with NumPy"
+            )
+
     # --- C ----------------------------------------------------------------------------------------
 
     def taylor(

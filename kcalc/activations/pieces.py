@@ -33,8 +33,8 @@ KINK_REACH = 128
 """How far out kinks are sought, but for polynomials: as far as inputs of q = 100 reach."""
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
+_SAME = 4e-15  # relative distance of roots found twice, in different forms
 _BALL_BITS = (200, 1200)  # the latter enclose values that underflow
-_FEW = 20  # kinks: their jumps are exact
 _ISOLATED = 8  # sign changes beyond KINK_REACH: more than these are an oscillation, seen at random
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
 
@@ -49,20 +49,24 @@ def switch_points(expr: sp.Expr) -> tuple[sp.Expr, ...]:
     ones beyond).
     Raises KcalcError for more than 500.
     """
-    points: dict[float, sp.Expr] = {}
-    for level in switches(expr):
-        for root in real_roots(level):
-            points.setdefault(_rounded(root), root)
+    roots = sorted((root for level in switches(expr) for root in real_roots(level)), key=float)
+    points: list[sp.Expr] = []
+    for root in roots:
+        if points and float(root - points[-1]) <= _SAME * abs(float(root)):
+            points[-1] = min(points[-1], root, key=_roughness)
+        else:
+            points.append(root)
     if len(points) > MOST_KINKS:
         raise KcalcError(
             f"{glimpse(expr)} has {len(points)} kinks: at most {MOST_KINKS} are followed"
         )
-    return tuple(points[place] for place in sorted(points))
+    return tuple(points)
 
 
-def _rounded(point: sp.Expr) -> float:
-    """``point`` as a float of 15 digits: roots found twice, in different forms, are one."""
-    return float(f"{float(point):.15g}") + 0.0
+def _roughness(point: sp.Expr) -> float:
+    """0 for exact numbers, more the fewer digits there are."""
+    floats: Any = point.atoms(sp.Float)
+    return max((1 / number._prec for number in floats), default=0.0)
 
 
 @alone
@@ -85,6 +89,9 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     exact = _polynomial_roots(expr) if expr.is_polynomial(X) else _wave_roots(expr)
     if exact is not None:
         return exact
+    if isinstance(expr, sp.Mul | sp.Pow):  # each factor's own, which do not crowd at a multiple one
+        factors = expr.args if isinstance(expr, sp.Mul) else expr.args[:1]
+        return [root for factor in factors for root in real_roots(factor)]
     return _sharpened(expr, crossings(_compile(expr, patient=False)))
 
 
@@ -100,11 +107,14 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
         roots = [root for root in sp.roots(poly) if sp.re(root).evalf() == root.evalf()]
     else:
         return None
-    return (
-        [sp.Float(root.evalf(_DIGITS), _DIGITS) for root in roots]  # pyright: ignore
-        if expr.has(sp.Float)
-        else list(roots)
-    )
+    return _in_digits(roots, expr)
+
+
+def _in_digits(roots: Sequence[Any], expr: sp.Expr) -> list[sp.Expr]:
+    """Exact roots, in 50 digits where ``expr`` has floats."""
+    if not expr.has(sp.Float):
+        return list(roots)
+    return [sp.Float(root.evalf(_DIGITS), _DIGITS) if root else root for root in roots]
 
 
 def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
@@ -115,13 +125,13 @@ def _wave_roots(expr: sp.Expr) -> list[sp.Expr] | None:
     wave: Any = expr.as_independent(X, as_Add=False)[1]
     if not isinstance(wave, sp.sin | sp.cos) or sp.diff(wave.args[0], X, 2) != 0:
         return None
-    a, b = sp.Poly(wave.args[0], X).all_coeffs()
+    a, b = sp.Poly(rational(wave.args[0]), X).all_coeffs()
     start = sp.pi / 2 if isinstance(wave, sp.cos) else sp.Integer(0)
     ends = sorted(float((a * x + b - start) / sp.pi) for x in (-_SOUGHT, _SOUGHT))
     first, last = math.ceil(ends[0]), math.floor(ends[1])
     if last - first >= MOST_KINKS:
         raise _too_many(last - first + 1)
-    return [(start + n * sp.pi - b) / a for n in range(first, last + 1)]
+    return _in_digits([(start + n * sp.pi - b) / a for n in range(first, last + 1)], wave)
 
 
 def _too_many(count: int) -> KcalcError:
@@ -283,91 +293,6 @@ def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
     if len(coefficients) == 3:
         return [(-coefficients[1] / (2 * coefficients[0]), abs(coefficients[0]) ** -0.5)]
     return []
-
-
-@alone
-def side_value(piece: sp.Expr, point: sp.Expr, side: str) -> sp.Expr:
-    """The one-sided limit of a smooth piece at a kink.
-
-    Raises KcalcError where SymPy finds none.
-    """
-    value = piece.subs(X, point)
-    if not value.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
-        return value
-    try:
-        return sp.limit(piece, X, point, side)
-    except Exception as error:  # SymPy's limits fail in many ways
-        raise KcalcError(f"{glimpse(piece)} has no limit at x = {sp.N(point, 6)}") from error
-
-
-@alone
-def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.Expr, ...]:
-    """The right limit minus the left limit at each kink, for the pieces between the kinks."""
-    jumps = (
-        side_value(right, k, "+") - side_value(left, k, "-")
-        for k, left, right in zip(kinks, parts, parts[1:], strict=False)
-    )
-    return tuple(sp.simplify(jump) if len(kinks) <= _FEW else jump for jump in jumps)
-
-
-@alone
-def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """The jumps as floats, rounding residues set to zero.
-
-    For many kinks by the compiled pieces, where those are finite.
-    """
-    below, above = (np.full(len(kinks), np.nan) for _ in range(2))
-    if len(kinks) > _FEW:
-        points = np.array([float(k) for k in kinks])
-        for side, own in ((below, parts[:-1]), (above, parts[1:])):
-            for piece in set(own):
-                here = np.array([part == piece for part in own])
-                side[here] = _compile(piece)(points[here])
-    for side, own, name in ((below, parts[:-1], "-"), (above, parts[1:], "+")):
-        for index in np.flatnonzero(~np.isfinite(side)).tolist():
-            side[index] = _real_limit(side_value(own[index], kinks[index], name), kinks[index])
-    jump = above - below
-    return tuple(
-        float(j)
-        for j in np.where(
-            np.abs(jump) > 1e-13 * np.maximum(np.maximum(np.abs(below), np.abs(above)), 1),
-            jump,
-            0.0,
-        )
-    )
-
-
-def _real_limit(value: sp.Expr, kink: sp.Expr) -> float:
-    try:
-        number = float(value)
-    except (TypeError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise KcalcError(
-            f"a derivative of the activation has no finite real limit at the kink x = "
-            f"{sp.N(kink, 6)}"
-        )
-    return number
-
-
-def sampled_jumps(profile: Any, n: int) -> tuple[float, ...]:
-    """The jumps of phi^(n) at the kinks of a function known by its values.
-
-    Both sides are a step away, led to the kink by the next derivative: off by the square of the
-    step. What numerical differentiation cannot tell from 0 is 0.
-    """
-    k = np.array(profile.kink_points)
-    step = 1e-8 * (1 + np.abs(k))
-    below, above = (
-        profile.numeric(n)(k + s) - s * profile.numeric(n + 1)(k + s) for s in (-step, step)
-    )
-    size = np.maximum(np.maximum(np.abs(below), np.abs(above)), 0.1)
-    return tuple(
-        float(jump)
-        for jump in np.where(
-            np.abs(above - below) > (1e-9 if n else 1e-12) * size, above - below, 0.0
-        )
-    )
 
 
 def compile_pieces(pieces: Sequence[sp.Expr], kinks: Sequence[float]) -> Callable[[Array], Array]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sympy as sp
+from scipy.special import ndtr
 
 from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Kernel
 from kcalc.activations.parameters import label, named, positive, real
 from kcalc.activations.registry import register
+from kcalc.activations.sigmoids import sigmoid
 from kcalc.fields import SYMPY, Field, Number
 from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import text
+from kcalc.gaussian.expectations.quadrature import Array, normal_density
 
 _ORIGIN = (sp.Integer(0),)
-_SIGMOID = (1 + sp.tanh(X / 2)) / 2
 _TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 
@@ -27,6 +31,13 @@ class Gelu(Kernel):
     2 pi Gamma/r = c (pi/2 + asin(c r/sqrt P)) + (r/P) (sqrt D + c^2/sqrt D),
     by Stein's formula applied twice to u v Phi(u) Phi(v)  [agrees with Tsuchida et al. 2021].
     """
+
+    def _compile(self, n: int) -> Callable[[Array], Array]:
+        if n == 0:  # ndtr keeps its digits far down, where 1 + erf cancels
+            return lambda x: np.asarray(x) * ndtr(x)
+        if n == 1:
+            return lambda x: ndtr(x) + np.asarray(x) * normal_density(np.asarray(x))
+        return super()._compile(n)
 
     def _closed_mean(self, q: Number, field: Field) -> Number:
         return q / field.sqrt(2 * field.pi * (1 + q))
@@ -127,10 +138,11 @@ def _gelu_tanh_stable() -> tuple[sp.Expr, ...]:
     Sinh overflows and is avoided.
     """
     tanh, slope = sp.tanh(_TANH_CUBIC), sp.cosh(_TANH_CUBIC) ** -2
+    share = sigmoid(2 * _TANH_CUBIC)
     t1, t2, t3 = (sp.diff(_TANH_CUBIC, X, n) for n in (1, 2, 3))
     return (
-        X * (1 + tanh) / 2,
-        (1 + tanh) / 2 + X * t1 * slope / 2,
+        X * share,
+        share + X * t1 * slope / 2,
         slope * (t1 + X * (t2 / 2 - t1**2 * tanh)),
         slope
         * (
@@ -151,11 +163,11 @@ _SELU_ALPHA = sp.Float("1.6732632423543772848170429916717", 32)
 _SELU_SCALE = sp.Float("1.0507009873554804934193349852946", 32)
 
 register(
-    Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, _SIGMOID)),
+    Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, sigmoid(X))),
     source="Dugas, Bengio, Belisle, Nadeau, Garcia 2001",
 )
 register(
-    Activation("swish", X / (1 + sp.exp(-X)), stable=(X * _SIGMOID,)),
+    Activation("swish", X / (1 + sp.exp(-X)), stable=(X * sigmoid(X),)),
     "silu",
     source="Elfwing, Uchibe, Doya 2018; Ramachandran, Zoph, Le 2017",
 )

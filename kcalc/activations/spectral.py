@@ -193,6 +193,13 @@ class Panels:
             raise self._kink(float(self._left[here][blurred][np.argmin(width[blurred])]))
 
     def _kink(self, where: float) -> KcalcError:
+        apart = np.abs(self._kinks - where).min(initial=np.inf)
+        if apart <= _NARROWEST * (1 + abs(where)):
+            return KcalcError(
+                f"activation {self._name!r} is not smooth beside its kink x = "
+                f"{simplest(where):.7g}: a root or a logarithm, whose derivatives are infinite "
+                f"there, is known to enough digits as a SymPy expression only; give it as one"
+            )
         return KcalcError(
             f"activation {self._name!r} is not smooth near x = {simplest(where):.7g}: declare "
             f"every point where it or a derivative "

@@ -138,6 +138,7 @@ def traced(activation: Activation, constants: Mapping[str, Any]) -> TracedMaps:
             f"{phi.name} jumps, so its kernels have no derivative at c = 1; use a continuous "
             f"activation"
         )
+    phi.refuse_rough("kernels with constants in JAX")
     pieces, numbers = linear_pieces(phi), own | dict(constants)
     return (
         TracedActivation(phi, **numbers)

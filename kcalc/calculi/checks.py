@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -60,6 +61,10 @@ def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]])
             )
 
 
+class Exploded(KcalcError):
+    """A q value is beyond double precision."""
+
+
 def check_q(field: Any, q: Number, node: Node) -> None:
     """Refuse a q value that is not positive and finite, naming the node.
 
@@ -76,11 +81,16 @@ def check_q(field: Any, q: Number, node: Node) -> None:
         return
     if isinstance(value, float) and TINY <= value < np.inf:  # most numbers of deep networks are
         return
-    plain_values = np.asarray(value, dtype=float)
-    good = np.isfinite(plain_values) & (plain_values >= TINY)
+    if field is not NUMPY and np.ndim(value) == 0:  # a number whose exponent has no bounds
+        wide: Any = value
+        finite = wide.is_finite() if hasattr(wide, "is_finite") else abs(wide) < math.inf
+        good, plain_values = np.array(finite and not value <= 0), np.array(value, dtype=object)
+    else:
+        plain_values = np.asarray(value, dtype=float)
+        good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():
         bad = plain_values[~good].ravel()[0]
-        raise KcalcError(
+        raise Exploded(
             f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or "
             "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q)"
         )

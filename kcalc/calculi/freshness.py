@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY, SYMPY
+from ..fields.deferred import deferrable
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from .atoms import Atom, Pair, Term, disjoint, merged
@@ -172,7 +173,7 @@ class Algebra:
             q2 = q1 if self.uniform else q2 * m.q2
             mean1 = _times(mean1, m.mean1)
             mean2 = mean1 if self.uniform else _times(mean2, m.mean2)
-            gap = 1 - (1 - gap) * (1 - m.gap) if self.field is SYMPY else gap + (1 - gap) * m.gap
+            gap = 1 - (1 - gap) * (1 - m.gap) if self.field is SYMPY else _gap_of_both(gap, m.gap)
             support |= pair.support
         windows = {pair.window for pair in pairs}
         factors = tuple(f for pair in pairs for f in _factors(pair))
@@ -183,6 +184,18 @@ class Algebra:
         return Pair(
             moments, (Term(1, 1, atom),), window=windows.pop() if len(windows) == 1 else (0, 1)
         )
+
+
+@deferrable
+def _gap_of_both(one: Number, two: Number) -> Number:
+    """``1 - C1 C2`` from ``1 - C1`` and ``1 - C2``.
+
+    Derivatives are those of ``C1 C2``, in which an infinite one at ``c = 1`` meets no 0.
+    """
+    if not isinstance(one, Jet) or not isinstance(two, Jet):
+        return one + (1 - one) * two
+    rates = ((1 - one) * (1 - two)).coefficients[1:]
+    return Jet((one.value + (1 - one.value) * two.value, *(-rate for rate in rates)))
 
 
 def _factors(pair: Pair) -> tuple[Pair, ...]:

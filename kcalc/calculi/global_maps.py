@@ -33,7 +33,9 @@ from .attention.class_token_maps import PointReader, has_class_token
 from .attention.sampled import Sampling, read_sampling
 from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import sampled_values, several
+from .checks import Exploded, check_q
 from .kernel import Kernel, TokenReading
+from .renormalised import Renormalised, Scaled
 from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
 
@@ -166,6 +168,7 @@ def end_values(network: Network, assume_independent: bool = False) -> tuple[floa
     at_one = _Reading(network, assume_independent).at_one
     gap, output = Jet.variable(Gap.from_cosine(1.0), 1, -1.0), network.outputs[0]
     end = at_one.gaps(dict.fromkeys(network.inputs, gap))[output]
+    check_q(NUMPY, at_one.q[output], output)
     return float(at_one.q[output]), -float(end.coefficients[1])
 
 
@@ -337,12 +340,38 @@ class _Reading(TokenReading):
 
     def _passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
         given = deferred(self.network.inputs) if self.tokens is None else None
-        kernel, states = self.run(NUMPY, q1, q2, given)
+        try:
+            kernel, states = self.run(NUMPY, q1, q2, given)
+        except Exploded as error:
+            exploded = error
+        else:
+            return self._pass(kernel, states, given)
+        if given is None:
+            raise exploded
+        return self._renormalised(q1, q2)
+
+    def _pass(self, kernel: Any, states: dict[Node, Any], given: dict[Node, Any] | None) -> Pass:
         whole = {node: kernel.whole(states[node]) for node in self.network.outputs}
         gaps = (
             None if given is None else Recorded(given, {n: gap for n, (*_, gap) in whole.items()})
         )
         return Pass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
+
+    def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+        """The pass with q values near 1, for networks where these leave double precision."""
+        given, second = deferred(self.network.inputs), q1 if q2 is None else q2
+        kernel = self.plain_kernel(NUMPY, q2 is None)
+        inputs = {
+            n: Scaled(kernel.start(n, q1[n], second[n], given[n]), 0) for n in self.network.inputs
+        }
+        states = self.interpreted(Renormalised(kernel), inputs)
+        found = {
+            node: (states[node], kernel.whole(states[node].state)) for node in self.network.outputs
+        }
+        with np.errstate(over="ignore", under="ignore"):
+            sizes = {n: np.ldexp(q, 2 * state.power) for n, (state, (q, *_)) in found.items()}
+        gaps = Recorded(given, {n: gap for n, (_, (*_, gap)) in found.items()})
+        return Pass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
         """``make()``, one of the last KEPT results that are kept with the network."""

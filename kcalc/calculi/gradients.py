@@ -7,7 +7,8 @@ gradients explode or vanish as derivatives of kernel maps at c = 1 do.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
+from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
@@ -214,6 +216,7 @@ def gradients(
         for node, made in parameters(network).items()
         if node in totals
     }
+    _check_finite(totals, weights)
     resized = network.nodes_of(Resize)
     notes = (*reading.assumptions, *(Assumption(n, COPIES, "heuristic") for n in resized))
     if not simple:
@@ -225,6 +228,16 @@ def gradients(
     return Gradients(
         chosen, totals, weights, mean_slopes(network, backward) if simple else {}, notes
     )
+
+
+def _check_finite(*tables: Mapping[Node, float]) -> None:
+    """Raise KcalcError naming the last node whose number is beyond double precision."""
+    bad = [node for table in tables for node, value in table.items() if not math.isfinite(value)]
+    if bad:
+        raise KcalcError(
+            f"node {bad[-1]!r}: its mean squared gradient is beyond double precision; lower "
+            f"sigma_w, q or the depth"
+        )
 
 
 # -- readings ------------------------------------------------------------------------------------

@@ -80,29 +80,68 @@ class LocalTable:
             value += (first[:, None] - second[None, :]) ** 2 / 2
         return value, self.slope.summed(x, one, two, xp)
 
+    def paired(self, gap: Array, q1: Array, q2: Array) -> tuple[Array, Array]:
+        """(1 - C, C') of single pairs, all arrays (n,)."""
+        sine = np.sqrt(gap / 2)
+        x = np.arctan2(sine, np.sqrt((2 - gap) / 2)) * (4 / math.pi) - 1
+        one, two = (self._waves(q, np) for q in (q1, q2))
+        apart = (((one - two) @ self.apart) ** 2).sum(axis=1) / 2
+        return apart + self.drop.paired(x, one, two) * sine * sine, self.slope.paired(x, one, two)
+
     def _waves(self, q: Any, xp: Any) -> Any:
         x = (2 * xp.log(q) - self.low - self.high) / (self.high - self.low)
         return waves(x, len(self.apart), xp)
 
 
-def local_table(phi: Activation, low: float, high: float) -> LocalTable | None:
-    """The table of phi for log q in [low, high], or None where none is accurate."""
+def local_table(
+    phi: Activation, low: float, high: float, polar: bool | None = None
+) -> LocalTable | None:
+    """The table of phi for log q in [low, high], or None where none is accurate.
+
+    ``polar``: whether expectations are integrals in polar coordinates, which resolve features near
+    0 alone, else sums of Hermite coefficients; None for integrals where there are kinks.
+    """
     if any(phi.kink_points) or any(phi.jump_sizes(0)):
         return None
     try:
-        return _best(phi, low, high)
+        return _best(_Pairs(phi, bool(phi.kinks) if polar is None else polar), low, high)
     except KcalcError:  # moments at the ends of the range are beyond double precision
         return None
 
 
-def _best(phi: Activation, low: float, high: float) -> LocalTable | None:
+@dataclass(frozen=True)
+class _Pairs:
+    """How expectations of two values of phi are computed."""
+
+    phi: Activation
+    polar: bool
+
+    def __call__(self, n: int, q: Array, theta: Array, count: int) -> Array | None:
+        """E phi^(n)(u) phi^(n)(v), n = 0 or 1, of all pairs of q values: (q, q, theta)."""
+        if self.polar:
+            scale, function = np.sqrt(q), self.phi.numeric(n)
+            found = (_polar(function, scale, float(angle), count) for angle in theta)
+            return np.stack(list(found), axis=2)
+        coefficients = _hermites(self.phi, tuple(q))
+        if coefficients is None:
+            return None
+        a = coefficients[0]
+        orders = np.arange(len(a))
+        weights = np.vander(np.cos(theta), len(a), increasing=True)
+        if n:
+            a, weights = a[1:] * np.sqrt(orders[1:, None]), weights[:, :-1]
+        sums = np.stack([(a.T * weight) @ a for weight in weights], axis=2)
+        return sums / np.sqrt(np.outer(q, q))[..., None] if n else sums
+
+
+def _best(pairs: _Pairs, low: float, high: float) -> LocalTable | None:
     """The first table that is as good as rounding, or the best of those that are accurate."""
     norms = min(_MOST_NORMS, 10 + math.ceil(4 * (high - low)))
     best: LocalTable | None = None
     with np.errstate(all="ignore"):
-        angles = _angle_count(phi, high)
+        angles = _angle_count(pairs, high)
         while angles is not None and norms <= _MOST_NORMS:
-            made = _made(phi, low, high, norms, angles)
+            made = _made(pairs, low, high, norms, angles)
             if made is None:
                 break
             table, wanted = made
@@ -114,11 +153,11 @@ def _best(phi: Activation, low: float, high: float) -> LocalTable | None:
     return best
 
 
-def _angle_count(phi: Activation, high: float) -> int | None:
+def _angle_count(pairs: _Pairs, high: float) -> int | None:
     """The number of angles that the largest q needs, or None for too many."""
     angles, q = 32, np.array([math.exp(high)])
     while angles <= _MOST_ANGLES:
-        slope = _products(phi, 1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
+        slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
         if slope is None or not np.isfinite(slope).all():
             return None
         wanted = needed(series(slope, 2), 2)
@@ -129,12 +168,12 @@ def _angle_count(phi: Activation, high: float) -> int | None:
 
 
 def _made(
-    phi: Activation, low: float, high: float, norms: int, angles: int
+    pairs: _Pairs, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
     """(table, the number of norms whose coefficients matter)."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
-    shape = _shape(phi, q)
-    slope = _products(phi, 1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
+    shape = _shape(pairs.phi, q)
+    slope = pairs(1, q, (1 + points(angles)) * (math.pi / 2), _RULES[0])
     if shape is None or slope is None or not np.isfinite(slope).all():
         return None
     moments, apart, size = shape
@@ -143,9 +182,9 @@ def _made(
     drops = slopes @ _integrals(angles).T
     wanted = max(needed(drops, 0), needed(slopes, 0))
     table = LocalTable(
-        phi, low, high, moments, apart, LowRank.of(drops), LowRank.of(slopes), math.inf
+        pairs.phi, low, high, moments, apart, LowRank.of(drops), LowRank.of(slopes), math.inf
     )
-    return replace(table, error=_error(table)), wanted
+    return replace(table, error=_error(table, pairs)), wanted
 
 
 def _shape(phi: Any, q: Array) -> tuple[Array, Array, Array] | None:
@@ -177,23 +216,6 @@ def _integrals(angles: int) -> Array:
 def _hermites(phi: Any, q: tuple[float, ...]) -> Any:
     """The Hermite coefficients, which the same q values need again for other angles and for n."""
     return hermites(phi, np.array(q))
-
-
-def _products(phi: Any, n: int, q: Array, theta: Array, count: int) -> Array | None:
-    """E phi^(n)(u) phi^(n)(v), n = 0 or 1, of all pairs of q values at angles: (q, q, theta)."""
-    if phi.kinks:
-        found = (_polar(phi.numeric(n), np.sqrt(q), float(angle), count) for angle in theta)
-        return np.stack(list(found), axis=2)
-    coefficients = _hermites(phi, tuple(q))
-    if coefficients is None:
-        return None
-    a = coefficients[0]
-    orders = np.arange(len(a))
-    weights = np.vander(np.cos(theta), len(a), increasing=True)
-    if n:
-        a, weights = a[1:] * np.sqrt(orders[1:, None]), weights[:, :-1]
-    found = np.stack([(a.T * weight) @ a for weight in weights], axis=2)
-    return found / np.sqrt(np.outer(q, q))[..., None] if n else found
 
 
 def _polar(f: Any, scale: Array, theta: float, count: int) -> Array:
@@ -231,7 +253,7 @@ def _panels(edges: list[float], count: int) -> tuple[Array, Array]:
     return x.ravel(), w.ravel()
 
 
-def _error(table: LocalTable) -> float:
+def _error(table: LocalTable, pairs: _Pairs) -> float:
     """The largest error at q values and angles between the nodes, of maps by a finer rule."""
     random = np.random.default_rng(0)
     q = np.exp(random.uniform(table.low, table.high, 6))
@@ -239,7 +261,7 @@ def _error(table: LocalTable) -> float:
     theta = np.append(random.uniform(0, math.pi, 4), (1e-3, math.pi - 1e-3, 0.0))
     size = np.sqrt(table.q(q)[0])
     level = np.outer(size, size)
-    truth = [_products(table.phi, n, q, theta, _RULES[1]) for n in (0, 1)]
+    truth = [pairs(n, q, theta, _RULES[1]) for n in (0, 1)]
     worst = 0.0
     for k, angle in enumerate(theta):
         gap = np.full((q.size, q.size), 2 * math.sin(angle / 2) ** 2)

@@ -26,6 +26,8 @@ from .channels import Channels
 from .kernel import Kernel
 from .second_moments import Moments
 
+WHOLE = 1 - 1e-9  # E |z|^-p is infinite for p >= 1
+
 Node = Hashable
 Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
@@ -137,10 +139,20 @@ def refuse_tied(network: Network) -> None:
 
 
 def refuse_jumps(phi: Activation, node: Node) -> None:
-    """Raise KcalcError if phi jumps: phi' misses the jump, so that E phi' phi' is not C'."""
+    """Raise KcalcError if phi jumps, as phi' misses the jump, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"node {node!r}: {phi.name} jumps; gradients of networks leave the jump out, while the "
             f"slope of its C map at c = 1 is infinite, so that kernel calculus does not have their "
             f"tangent kernel; use a continuous activation"
         )
+    if phi.rough:
+        steep = [
+            k for k, p in zip(phi.kink_points, phi.strengths(1), strict=True) if 2 * p >= WHOLE
+        ]
+        if steep:
+            raise KcalcError(
+                f"node {node!r}: {phi.name} is so steep at x = {steep[0]:.6g} that E phi'(z)^2 is "
+                f"infinite: gradients and tangent kernels of the network are, too; use an "
+                f"activation of bounded slope"
+            )

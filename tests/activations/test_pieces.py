@@ -16,16 +16,14 @@ from refusals import refused
 
 from kcalc.activations import activation
 from kcalc.activations.acceptance import read_kinks
+from kcalc.activations.jumps import exact_jumps, rounded_jumps, side_value
 from kcalc.activations.pieces import (
     _exact_value,
     compile_pieces,
     crossings,
-    exact_jumps,
     landmark,
     real_roots,
     resolve,
-    rounded_jumps,
-    side_value,
     switch_points,
 )
 from kcalc.gaussian.certified.evaluate import compile_smooth

@@ -459,3 +459,21 @@ def test_an_activation_whose_mean_square_underflows_has_no_series() -> None:
     with np.errstate(all="raise", under="ignore"):
         assert octave(activation("tanh"), -1070) is None
         assert octave(activation("tanh"), -1000) is not None
+
+
+def test_many_pairs_of_large_q(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tanh at q where it has no Hermite series, by a table and by single integrals."""
+    net = wired(
+        ("x", L.Input(2, image_shape=(2, 3)), ()),
+        ("a", L.Affine(4, kernel=(3, 3)), "x"),
+        ("t", L.Nonlinear("tanh"), "a"),
+        ("m", L.Pool("mean", window=(2, 3)), "t"),
+        ("f", L.Flatten(), "m"),
+        ("out", L.Affine(1), "f"),
+    )
+    images = 7 * np.random.default_rng(0).normal(size=(2, 2, 3, 2))
+    found = []
+    for least in (10**9, 0):
+        monkeypatch.setattr("kcalc.calculi.spatial.local.TABLED", least)
+        found.append(kc.ntk(net, spatial="exact", image_shape=(2, 3)).matrix(images))
+    assert found[1] == pytest.approx(found[0], rel=1e-11)

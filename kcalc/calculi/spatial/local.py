@@ -7,7 +7,9 @@ locations of q = 0 is 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from ...fields.jets import Jet
 from ...foundation.errors import FreshnessError, KcalcError
 from ..atoms import Atom
 from ..field_maps import FieldMaps
+from ..local_tables import LocalTable, local_table
 from ..products import Products
 from ..second_moments import Part, SecondMoments
 from .series import expansion, has_series, series_taylor
@@ -25,6 +28,8 @@ Number = Any
 Node = Any
 Array = np.ndarray
 MOST = 5000  # pairs of q values to integrate numerically, tens of milliseconds each
+TABLED = 500  # pairs of q values from which on a table is made
+WIDEST = 12  # range of log q of a table
 
 
 class LocationMoments(SecondMoments):
@@ -140,9 +145,25 @@ def _taylor(phi: Activation, gap: Array, q1: Array, q2: Array, order: int) -> tu
             for a, b in zip(*(q.ravel().tolist() for q in np.broadcast_arrays(q1, q2)), strict=True)
         }
     )
+    table = _table(phi, np.concatenate([q1.ravel(), q2.ravel()])) if distinct > TABLED else None
+    if table is not None:
+        shape = np.broadcast_shapes(np.shape(gap), q1.shape, q2.shape)
+        flat = (np.broadcast_to(a, shape).ravel() for a in (np.asarray(gap), q1, q2))
+        return tuple(part.reshape(shape) for part in table.paired(*flat))[: order + 1]
     if distinct > MOST:
         raise _too_many(phi, distinct)
     return phi.taylor(gap, q1, q2, order)
+
+
+def _table(phi: Activation, q: Array) -> LocalTable | None:
+    """A table for these q values, which may be too great for Hermite series; None without one."""
+    low, high = (float(np.log(value)) for value in (q.min(), q.max()))
+    return _kept_table(phi, math.floor(low), math.floor(high) + 1)
+
+
+@lru_cache(maxsize=32)
+def _kept_table(phi: Activation, low: int, high: int) -> LocalTable | None:
+    return local_table(phi, low, high, polar=True) if high - low <= WIDEST else None
 
 
 def refuse_many(phi: Activation, q: Array, node: Node) -> None:
@@ -151,13 +172,15 @@ def refuse_many(phi: Activation, q: Array, node: Node) -> None:
     Raises: KcalcError naming the node.
     """
     pairs = q.size * (q.size + 1) // 2
-    if pairs > MOST and not phi.closed_in_numpy and not has_series(phi, q):
+    if pairs <= MOST or phi.closed_in_numpy or has_series(phi, q):
+        return
+    if _table(phi, q) is None:
         raise _too_many(phi, pairs, f"node {node!r}: ")
 
 
 def _too_many(phi: Activation, pairs: int, where: str = "") -> KcalcError:
     return KcalcError(
-        f"{where}{phi.name} has neither a closed form nor a fast Hermite series, and these images "
-        f"give {pairs} pairs of q values before it, each of which takes tens of milliseconds; put "
-        "a LayerNorm or RMSNorm before it, or use fewer or smaller images"
+        f"{where}{phi.name} has neither a closed form, nor a fast Hermite series, nor an accurate "
+        f"table, and these images give {pairs} pairs of q values before it, each of which takes "
+        "tens of milliseconds; put a LayerNorm or RMSNorm before it, or use fewer or smaller images"
     )

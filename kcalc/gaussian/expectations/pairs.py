@@ -20,6 +20,7 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.endzones import ZONE, EndZone
 from kcalc.gaussian.expectations.quadrature import Array, Profile
+from kcalc.gaussian.expectations.rough import RoughZone, is_rough
 from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment
 
 _SPARE = 64
@@ -112,12 +113,16 @@ class PairMap:
         return np.stack([suffix, slope, bend], axis=1)
 
     @cached_property
-    def _upper(self) -> EndZone:
-        return EndZone(self.phi, self.q1, self.psi, self.q2, 1)
+    def _upper(self) -> EndZone | RoughZone:
+        return self._end_zone(1)
 
     @cached_property
-    def _lower(self) -> EndZone:
-        return EndZone(self.phi, self.q1, self.psi, self.q2, -1)
+    def _lower(self) -> EndZone | RoughZone:
+        return self._end_zone(-1)
+
+    def _end_zone(self, sign: int) -> EndZone | RoughZone:
+        kind = RoughZone if is_rough(self.phi) or is_rough(self.psi) else EndZone
+        return kind(self.phi, self.q1, self.psi, self.q2, sign)
 
     def taylor(
         self, gap: Array, order: int, absolute: bool = False, rest: Array | None = None
@@ -162,7 +167,7 @@ class PairMap:
         return out
 
     @staticmethod
-    def _mark_infinite(out: list[Array], here: Any, zone: EndZone) -> None:
+    def _mark_infinite(out: list[Array], here: Any, zone: EndZone | RoughZone) -> None:
         """Add infinity to the derivatives at c = +-1 that are infinite.
 
         The jumps behind an infinite derivative may weigh less than rounding.
@@ -172,7 +177,7 @@ class PairMap:
                 out[order][here] += zone.infinity(order)
 
     @staticmethod
-    def _zone(zone: EndZone, theta: Array, order: int, absolute: bool) -> list[Array]:
+    def _zone(zone: EndZone | RoughZone, theta: Array, order: int, absolute: bool) -> list[Array]:
         return [
             zone.drop(theta, absolute),
             *(zone.derivative(i, theta) / i for i in range(1, order + 1)),

@@ -24,7 +24,6 @@ ROUNDED = 1e-12
 LOST = 1e-7  # of a coefficient, or of E |f| itself: larger errors are refused
 MOST = 12  # derivatives of f; expressions of higher ones grow beyond use
 EPS = float(np.finfo(float).eps)
-TINY = 1e-290  # values of functions at the least double beside a kink at 0
 Factors = tuple[Profile, ...]
 
 
@@ -93,7 +92,7 @@ def _more_accurate(
     The formulas are that of the given (value, error), and the one by derivatives of f.
     """
     found, error = given
-    if n and n <= MOST:
+    if n and n <= MOST and not any(getattr(f, "rough", False) for f in factors):
         try:
             other, its_error = _by_derivatives(factors, u, w, q, n)
         except KcalcError:  # a callable, whose derivatives are not known
@@ -117,19 +116,36 @@ def _by_derivatives(factors: Factors, u: Array, w: Array, q: float, n: int) -> t
     smooth = w * _taylor(factors, u, n)[n] * math.factorial(n)
     total, size = float(smooth.sum()), float(np.abs(smooth).sum())
     for x in sorted({k for factor in factors for k in factor.kink_points}):
-        right, left = (
-            _taylor(factors, np.array([np.nextafter(x, side)]), n - 1)
-            for side in (math.inf, -math.inf)
-        )
         tails = _delta_derivatives(x, q, n)
-        for j in range(n):
-            jump = float(right[j][0] - left[j][0])
-            if abs(jump) > max(
-                8 * EPS * max(abs(float(right[j][0])), abs(float(left[j][0]))), TINY
-            ):
+        for j, jump in enumerate(_product_jumps(factors, x, n - 1)):
+            if jump:
                 total += jump * math.factorial(j) * tails[n - 1 - j]
                 size += abs(jump * math.factorial(j) * tails[n - 1 - j])
     return total, EPS * size
+
+
+def _product_jumps(factors: Factors, x: float, order: int) -> list[float]:
+    """The jumps of f^(j) / j! at x, j = 0 ... order, from those of the factors.
+
+    The factors are evaluated on one side; a factor without jumps leaves no residue of rounding.
+    """
+    here, jumps = np.array([np.nextafter(x, -math.inf)]), [0.0] * (order + 1)
+    left = Jet((1.0, *[0.0] * order))
+    for factor in factors:
+        values = Jet(
+            tuple(float(factor.numeric(j)(here)[0]) / math.factorial(j) for j in range(order + 1))
+        )
+        own = Jet(tuple(_jump(factor, x, j) / math.factorial(j) for j in range(order + 1)))
+        # (left + jumps) (values + own) - left values
+        joined = Jet(tuple(jumps)) * (values + own) + left * own
+        left, jumps = left * values, list(joined.coefficients)
+    return jumps
+
+
+def _jump(factor: Profile, x: float, order: int) -> float:
+    """The jump of a derivative of one factor at x, 0 where x is no kink of it."""
+    sizes = zip(factor.kink_points, factor.jump_sizes(order), strict=True)
+    return sum(size for point, size in sizes if point == x)
 
 
 def _taylor(factors: Factors, u: Array, order: int) -> list[Array]:

@@ -31,6 +31,8 @@ WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
 DEPTH = 78.0
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
 _NARROWEST = 1e-9
+_STEEPEST = 1e-30  # width of panels beside a kink at 0 where a function is infinitely steep
+_BESIDE = 1e-6  # such panels are nearer to the kink than this
 _SHARE = 0.05
 _MOST = 20_000  # panels on one level
 # share of the greatest value: a function that changes by more over a panel of the narrowest kind
@@ -152,7 +154,8 @@ def mesh(profile: Profile, radius: float) -> Array:
     seeds = [c + w * step for c, w in getattr(profile, "landmarks", ()) for step in _STEPS]
     edges = np.unique(np.concatenate([inside, seeds, dyadic, -dyadic, [0.0, -radius, radius]]))
     edges = edges[(edges >= -radius) & (edges <= radius)]
-    for order in (0, 1, 2):
+    # derivatives that are infinite somewhere are not integrated
+    for order in (0,) if getattr(profile, "rough", False) else (0, 1, 2):
         edges = _refine(profile, order, edges)
     return edges
 
@@ -183,8 +186,13 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
                 f"activation {profile.name!r} varies too fast to be resolved over the range that "
                 f"a Gaussian input covers"
             )
+        if getattr(profile, "rough", False):
+            wide = _divisible(profile, left, right)
+            left, right = left[wide], right[wide]
         middle = (left + right) / 2
         narrow = (right - left) < _NARROWEST * (1 + np.abs(middle))
+        if getattr(profile, "rough", False):
+            narrow &= _from_kinks(profile, middle) > _BESIDE * (1 + np.abs(middle))
         if narrow.any():
             where = float(middle[narrow][0])
             spread = np.ptp(
@@ -203,6 +211,18 @@ def _refine(profile: Profile, order: int, edges: Array) -> Array:
         done.extend(middle)
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
     return np.unique(np.array(done))
+
+
+def _from_kinks(profile: Profile, x: Array) -> Array:
+    """The distance from the nearest kink."""
+    return np.abs(x[:, None] - np.array(profile.kink_points)).min(axis=1)
+
+
+def _divisible(profile: Profile, left: Array, right: Array) -> NDArray[np.bool_]:
+    """Whether panels beside a kink where a function is infinitely steep can be cut further."""
+    middle = (left + right) / 2
+    least = np.maximum(8 * np.spacing(np.abs(middle)), _STEEPEST)
+    return (_from_kinks(profile, middle) > _BESIDE * (1 + np.abs(middle))) | (right - left > least)
 
 
 @lru_cache(maxsize=2048)

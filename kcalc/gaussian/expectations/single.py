@@ -62,6 +62,10 @@ def second_moment(profile: Profile, q: float) -> float:
 @lru_cache(maxsize=4096)
 def slope_square(profile: Profile, q: float) -> float:
     """E phi'(u)^2 of a continuous phi; infinite where phi jumps."""
+    if getattr(profile, "rough", False):
+        from kcalc.gaussian.expectations.rough import steep_square
+
+        return steep_square(profile, q)
     if any(profile.jump_sizes(0)):
         return math.inf
     nodes = rule(profile, q)
@@ -72,6 +76,9 @@ def slope_square(profile: Profile, q: float) -> float:
 def mean_slope(profile: Profile, q: float) -> float:
     """E phi'(u), phi' in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
     nodes = rule(profile, q)
+    if getattr(profile, "rough", False):  # Stein's formula, in which phi' does not occur
+        values = profile.numeric(0)(math.sqrt(q) * nodes.z)
+        return float(nodes.w @ (values * nodes.z)) / math.sqrt(q)
     smooth = float(nodes.w @ profile.numeric(1)(math.sqrt(q) * nodes.z))
     return smooth + sum(
         jump * _density(q, k)
@@ -84,6 +91,8 @@ def q_slope(profile: Profile, q: float) -> float:
     """dQ/dq = E[u phi(u) phi'(u)]/q + sum_k k N(k; 0, q) (phi(k+)^2 - phi(k-)^2)/(2q)."""
     nodes = rule(profile, q)
     u = math.sqrt(q) * nodes.z
+    if getattr(profile, "rough", False):
+        return float(nodes.w @ (profile.numeric(0)(u) ** 2 * (nodes.z**2 - 1))) / (2 * q)
     smooth = float(nodes.w @ (u * profile.numeric(0)(u) * profile.numeric(1)(u)))
     return (smooth + sum(k * _density(q, k) * jump / 2 for k, jump in _square_jumps(profile))) / q
 

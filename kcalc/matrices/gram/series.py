@@ -16,6 +16,7 @@ from ...foundation.process_state import cached_property
 Array = np.ndarray
 
 CUT = 1e-14
+_PAIRS = 8192  # at once
 """Coefficients below this part of the largest one are left out."""
 
 
@@ -93,6 +94,20 @@ class LowRank:
             for wave, side in ((one, wide), (two, signed))
         )
         return scanned(x, *sides)
+
+    def paired(self, x: Array, one: Array, two: Array) -> Array:
+        """The series at x (n,) from the waves of both sides of single pairs."""
+        out = np.empty(x.size)
+        starts = np.concatenate([[0], np.cumsum(self.ranks)[:-1]]).astype(int)
+        some = np.array(self.ranks) > 0
+        for first in range(0, x.size, _PAIRS):
+            here = slice(first, first + _PAIRS)
+            sides = (self.basis @ wave[here, : self.count].T for wave in (one, two))
+            products = next(sides) * next(sides) * self.signs[:, None]
+            coefficients = np.zeros((len(self.ranks), products.shape[1]))
+            coefficients[some] = np.add.reduceat(products, starts[some], axis=0)
+            out[here] = np.polynomial.chebyshev.chebval(x[here], coefficients, tensor=False)
+        return out
 
 
 def clenshaw(x: Array, ranks: tuple[int, ...], one: Array, two: Array) -> Array:

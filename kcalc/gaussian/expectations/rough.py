@@ -1,0 +1,288 @@
+"""E[phi(u) psi(v)] near |c| = 1 for functions that are infinitely steep, or bent, at kinks.
+
+sqrt|x| and |x|^1.5 have derivatives without Gaussian moments. Here derivatives in c fall on the
+Gaussians: given the common part x of u and v, ``E D^n f(m + s y) = E f(m + s y) He_n(y) / s^n``,
+which holds in the sense of distributions, jumps included. Where no kink is in reach of y it is the
+expectation of the derivative itself, which keeps more digits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kcalc.fields.chebyshev import Piecewise, adaptive
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations.corners import meet
+from kcalc.gaussian.expectations.endzones import ZONE
+from kcalc.gaussian.expectations.quadrature import (
+    WINDOW,
+    Array,
+    Profile,
+    normal_density,
+    normal_rule,
+    panel_nodes,
+    split,
+)
+from kcalc.gaussian.expectations.single import joint_edges
+
+_WIDEST = 2 * WINDOW / 3  # of a panel, in standard deviations
+_GRID = np.array([-9.0, -6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, 9.0])
+_UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
+_WHOLE = 1 - 1e-9  # a product t^-p with p >= 1 has no integral
+_CLOSEST = 1e-13  # to a kink, beside the smoothing: edges of panels
+_LEAST = 1e-7  # angles of tables
+_FEW = 60  # values before a table is made
+_DEEPEST = 1000  # panels towards a kink, each half of the one before
+_BITS = 57  # of an integral, which the panels left out are to be below
+
+
+def is_rough(profile: Profile) -> bool:
+    """Whether a derivative of the function, up to the third, is infinite at a kink."""
+    return bool(getattr(profile, "rough", False))
+
+
+class _Sums(NamedTuple):
+    """Given the common part: means of f He_n for n = 0, 1, 2, likewise of g; the covariance."""
+
+    first: list[Array]
+    second: list[Array]
+    covariance: Array
+
+
+class RoughZone:
+    """Gamma near c = sign, as a function of theta = arccos(sign c)."""
+
+    def __init__(self, phi: Profile, q1: float, psi: Profile, q2: float, sign: int) -> None:
+        self.sides = ((phi, math.sqrt(q1)), (psi, sign * math.sqrt(q2)))
+        self.sign = sign
+        self.edges = joint_edges(phi, q1, psi, q2, sign)
+        self._tables: dict[int | None, Piecewise] = {}
+        self._asked = 0
+
+    def _kinks(self, side: int) -> Array:
+        """The kinks of one function on the axis of the standard normal, in the profile's order."""
+        profile, scale = self.sides[side]
+        return np.array(profile.kink_points) / scale
+
+    def drop(self, theta: Array, absolute: bool = False) -> Array:
+        """Gamma(sign) - Gamma(sign cos theta), without cancellation."""
+        return self._values(None, theta)
+
+    def derivative(self, order: int, theta: Array) -> Array:
+        """Gamma^(order) at c = sign cos(theta), order 1 or 2, infinite at theta = 0 where it is."""
+        values = self._values(order, theta)
+        end = theta == 0
+        if end.any():
+            values[end] = self._at_end(order)
+        return values
+
+    def infinity(self, order: int) -> float:
+        """+-inf where Gamma^(order) is infinite at theta = 0, else 0."""
+        one, two = (np.array(profile.strengths(order)) for profile, _ in self.sides)  # type: ignore[attr-defined]
+        touching = meet(self._kinks(0)[:, None], self._kinks(1))
+        both = (one[:, None] > 0) & (two > 0) & (one[:, None] + two >= _WHOLE)
+        if not (touching & both).any():
+            return 0.0
+        return math.copysign(math.inf, self._over_common(1e-4, order))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _values(self, order: int | None, theta: Array) -> Array:
+        """The drop or a derivative where theta > 0, 0 elsewhere.
+
+        Many values come from a table in log theta, as powers of theta are smooth functions of that.
+        """
+        out = np.zeros(theta.shape)
+        self._asked += theta.size
+        near = (theta > 0) & ((theta < _LEAST) | (self._asked <= _FEW))
+        out[near] = [self._over_common(t, order) for t in theta[near].tolist()]
+        far = (theta > 0) & ~near
+        if far.any():
+            if order not in self._tables:
+                self._tables[order] = self._table(order)
+            out[far] = self._sized(order, self._tables[order](np.log(theta[far])), theta[far])
+        return out
+
+    def _table(self, order: int | None) -> Piecewise:
+        def regular(logs: Array) -> Array:
+            theta = np.exp(logs)
+            values = np.array([self._over_common(t, order) for t in theta.tolist()])
+            if self._alike(order):
+                return np.log(values)
+            return values * theta ** self._power(order)
+
+        return adaptive(regular, math.log(_LEAST), math.log(ZONE), 1.0 if self._alike(order) else 0)
+
+    def _sized(self, order: int | None, found: Array, theta: Array) -> Array:
+        return np.exp(found) if self._alike(order) else found / theta ** self._power(order)
+
+    def _alike(self, order: int | None) -> bool:
+        """Whether it is the drop of one function, which is positive."""
+        return order is None and self.sides[0] == self.sides[1]
+
+    def _power(self, order: int | None) -> float:
+        """p such that theta^p times the values is bounded, and not 0 for drops."""
+        if order is None:
+            return -1.0
+        tops = (max(profile.strengths(order), default=0.0) for profile, _ in self.sides)  # type: ignore[attr-defined]
+        return max(0.0, sum(tops) - 1)
+
+    # -- one value ------------------------------------------------------------------------------
+
+    def _over_common(self, theta: float, order: int | None) -> float:
+        """The drop (order None) or the derivative at theta > 0: a mean over the common part."""
+        far = 2 * math.sin(theta / 2) ** 2
+        near, spread = 1 - far, math.sqrt(far)
+        kinks = np.concatenate([self._kinks(0), self._kinks(1)])
+        far_off = np.abs(self.edges[:, None] - kinks).min(axis=1) > 3 * spread
+        edges = np.concatenate([self.edges[far_off], (kinks[:, None] + spread * _GRID).ravel()])
+        low, high = self.edges[0] / math.sqrt(near), self.edges[-1] / math.sqrt(near)
+        edges = np.unique(np.clip(edges / math.sqrt(near), low, high))
+        outer = normal_rule(split(edges, 1.0))
+        sums = self._given(math.sqrt(near) * outer.z, spread, order or 0)
+        if order is None:
+            return float(outer.w @ sums.covariance)
+        product = sums.first[order] * sums.second[order]
+        return float(outer.w @ product) / far**order * self.sign**order
+
+    def _given(self, centres: Array, spread: float, order: int) -> _Sums:
+        owner, w, weight = self._inner(centres, spread)
+        y = (w - centres[owner]) / spread
+        weight = weight * normal_density(y) / spread
+        polynomials = (y, y * y - 1)
+
+        def mean(values: Array) -> Array:
+            out: Any = np.bincount(owner, weight * values, minlength=centres.size)
+            return out
+
+        found, raised = [], []
+        for side, (profile, scale) in enumerate(self.sides):
+            if side and self.sides[0] == self.sides[1]:
+                found.append(found[0])
+                raised.append(raised[0])
+                break
+            values = profile.numeric(0)(scale * w) - profile.numeric(0)(scale * centres)[owner]
+            means = [mean(values)]
+            for n in range(1, order + 1):
+                slopes = values * polynomials[n - 1]
+                clear = self._clear(side, centres, spread)[owner]
+                slopes[clear] = profile.numeric(n)(scale * w[clear]) * (scale * spread) ** n
+                means.append(mean(slopes))
+            found.append(means)
+            raised.append(values)
+        covariance = mean(raised[0] * raised[1]) - found[0][0] * found[1][0]
+        return _Sums(found[0], found[1], covariance)
+
+    def _clear(self, side: int, centres: Array, spread: float) -> Any:
+        """Whether no kink of a function is within reach."""
+        distance = np.abs(centres[:, None] - self._kinks(side)).min(axis=1, initial=np.inf)
+        return distance > 1.5 * WINDOW * spread
+
+    def _inner(self, centres: Array, spread: float) -> tuple[Any, Array, Array]:
+        """(which centre, node, weight) of the panels in reach of each centre."""
+        kinks = np.concatenate([self._kinks(0), self._kinks(1)])
+        apart = np.abs(self.edges[:, None] - kinks).min(axis=1)
+        edges = self.edges[(apart == 0) | (apart > _CLOSEST * spread)]
+        low, high = centres - WINDOW * spread, centres + WINDOW * spread
+        first = np.searchsorted(edges, low, side="right")
+        last = np.searchsorted(edges, high, side="left")
+        owner, index = _spread(last - first + 1)
+        place = first[owner] + index
+        inside = edges[np.clip(place, 0, edges.size - 1)]
+        stops = np.where(place < last[owner], inside, high[owner])
+        before = edges[np.clip(place - 1, 0, edges.size - 1)]
+        starts = np.where(index > 0, before, low[owner])
+        counts = np.maximum(np.ceil((stops - starts) / (spread * _WIDEST)), 1).astype(int)
+        panel, part = _spread(counts)
+        width = (stops - starts)[panel] / counts[panel]
+        nodes = (starts[panel] + part * width)[:, None] + width[:, None] * _UNIT
+        weights = width[:, None] * _WEIGHTS
+        return np.repeat(owner[panel], _UNIT.size), nodes.ravel(), weights.ravel()
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _at_end(self, order: int) -> float:
+        infinite = self.infinity(order)
+        if infinite:
+            return infinite
+        strengths = [np.array(profile.strengths(order)) for profile, _ in self.sides]  # type: ignore[attr-defined]
+        if any((strength >= 1).any() for strength in strengths):
+            names = " and ".join(dict.fromkeys(profile.name for profile, _ in self.sides))
+            raise KcalcError(
+                f"derivative {order} of the C map at c = {self.sign} of {names}, which jump or are "
+                f"infinitely steep, is not available; take |c| < 1"
+            )
+        return self.sign**order * self._smooth_product(order, strengths)
+
+    def _smooth_product(self, order: int, strengths: list[Array]) -> float:
+        """E f^(order) g^(order), with panels of their own around the kinks."""
+        kinks = [self._kinks(side) for side in (0, 1)]
+        places = np.unique(np.concatenate(kinks))
+        gaps = np.diff(places)[np.diff(places) > 1e-9]
+        reach = min(0.25, float(gaps.min(initial=1.0)) / 2)
+        steep = [k[s > 0] for k, s in zip(kinks, strengths, strict=True)]
+        total, edges = 0.0, self.edges
+        for place in _apart(np.concatenate(steep)):
+            if self.edges[0] < place < self.edges[-1]:
+                total += self._around(place, reach, order, strengths)
+                edges = edges[np.abs(edges - place) >= reach]
+                edges = np.unique(np.append(edges, (place - reach, place + reach)))
+        fine = np.unique(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
+        outer = normal_rule(split(fine, 0.5))
+        values = np.ones_like(outer.z)
+        for profile, scale in self.sides:
+            values = values * profile.numeric(order)(scale * outer.z) * scale**order
+        apart = np.abs(outer.z[:, None] - np.concatenate([*steep, [np.inf]])).min(axis=1)
+        return total + float(outer.w[apart > reach] @ values[apart > reach])
+
+    def _around(self, place: float, reach: float, order: int, strengths: list[Array]) -> float:
+        """The part of the integral within ``reach`` of a kink."""
+        here = [np.flatnonzero(meet(self._kinks(side), np.array(place))) for side in (0, 1)]
+        power = sum(float(s[i].max(initial=0.0)) for s, i in zip(strengths, here, strict=True))
+        count = math.ceil(_BITS / (1 - power))
+        if count > _DEEPEST:
+            raise KcalcError(
+                f"a derivative of the C map at c = {self.sign} of {self.sides[0][0].name} almost "
+                f"diverges; take |c| < 1"
+            )
+        t, w = (p.ravel() for p in panel_nodes(reach * 0.5 ** np.arange(count, -1.0, -1.0)))
+        total = 0.0
+        for side in (-1, 1):
+            values = np.ones_like(t)
+            for (profile, scale), indices in zip(self.sides, here, strict=True):
+                turn = side if scale > 0 else -side
+                found = (
+                    profile.beside(order, int(indices[0]), turn, abs(scale) * t)  # type: ignore[attr-defined]
+                    if indices.size
+                    else profile.numeric(order)(scale * (place + side * t))
+                )
+                values = values * found * scale**order
+            total += float((w * normal_density(place + side * t)) @ values)
+        return total
+
+
+def _apart(places: Array) -> list[float]:
+    """Sorted numbers, those that are equal but for rounding once."""
+    out: list[float] = []
+    for place in np.sort(places).tolist():
+        if not out or not meet(np.array(place), np.array(out[-1])):
+            out.append(place)
+    return out
+
+
+def _spread(counts: Any) -> tuple[Any, Any]:
+    """Rows (i, k), k = 0 ... counts[i] - 1, as two arrays of whole numbers."""
+    owner = np.repeat(np.arange(counts.size), counts)
+    start = np.repeat(np.cumsum(counts) - counts, counts)
+    return owner, np.arange(counts.sum()) - start
+
+
+def steep_square(profile: Profile, q: float) -> float:
+    """E phi'(sqrt(q) z)^2 of a function that is infinitely steep somewhere; perhaps infinite."""
+    return float(RoughZone(profile, q, profile, q, 1).derivative(1, np.zeros(1))[0]) / q
+
+
+__all__ = ["RoughZone", "is_rough", "steep_square"]
