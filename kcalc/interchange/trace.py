@@ -385,6 +385,11 @@ class Moment(NotRead):
     correction: float = 0.0
 
 
+def spoken(op: Op) -> str:
+    """An operation in words."""
+    return getattr(op, "what", "") or getattr(op, "label", "") or type(op).__name__.lower()
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A traced model.

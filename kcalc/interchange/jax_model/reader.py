@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ..internal_errors import internal_error
 from ..trace import (
     Held,
     Linear,
@@ -138,6 +139,17 @@ class Reader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
+        """The results of an equation, not read where anything goes wrong."""
+        before = set(self.ops)
+        try:
+            return self._read(eqn, values)
+        except Exception as error:  # one part must not keep the rest from being read
+            self.forget(set(self.ops) - before)
+            self.present, name = (eqn, values), called(eqn) or eqn.primitive.name
+            where = f"the reading of {name} at {self.wish(name)!r}"
+            return self.not_read(name, internal_error(error, where))
+
+    def _read(self, eqn: Any, values: list[Value]) -> list[Value]:
         """The results of an equation."""
         self.present = eqn, values
         inner, name = inner_jaxpr(eqn), eqn.primitive.name

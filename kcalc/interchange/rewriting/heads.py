@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ..internal_errors import internal_error
 from ..trace import (
     Attend,
     Attention,
@@ -110,6 +111,10 @@ class _Heads(Placing):
                     raise KcalcError(f"attention at {name!r}{place}: {error}") from None
         except (NoAttentionError, TooLargeError) as error:
             reasons.append(LARGE if isinstance(error, TooLargeError) else str(error))
+        except KcalcError:
+            raise
+        except Exception as error:
+            reasons.insert(0, internal_error(error, f"the attention at {name!r}"))
         if not reasons:
             return False
         given: Any = before[name]

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from ..internal_errors import internal_error
 from ..layout import channel_axes, reshaped_axis
 from ..trace import (
     Drop,
@@ -86,16 +87,17 @@ class _Parts(Edit):
 
     def run(self) -> None:
         for op in [op for op in self.ops.values() if isinstance(op, Part)]:
-            before = set(self.ops)
+            before = dict(self.ops)
             try:
                 self._resolve(op)
+                continue
             except NoPartError as error:
-                for name in set(self.ops) - before:
-                    del self.ops[name]
-                self.made = {key: name for key, name in self.made.items() if name in self.ops}
-                self.ops[op.name] = (
-                    replace(self.ops[op.name], reason=str(error)) if str(error) else op
-                )
+                reason = str(error)
+            except Exception as error:
+                reason = internal_error(error, f"the part {op.name!r}")
+            self.ops = before
+            self.made = {key: name for key, name in self.made.items() if name in self.ops}
+            self.ops[op.name] = replace(op, reason=reason) if reason else op
 
     def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
         """Make layers the concatenation of layers of some of their outputs each."""

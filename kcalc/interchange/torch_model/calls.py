@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..trace import NotRead, Op
 from .examples import is_library
-from .graph_values import Padded, Ref, Stale
+from .graph_values import Padded, Ragged, Ref, Stale
 
 if TYPE_CHECKING:
     from .walker import Walker
@@ -158,9 +158,7 @@ class Call:
 
         ``hidden``: inputs beside its arguments.
         """
-        arrays = [
-            leaf for leaf in [*leaves(self.args), *hidden] if isinstance(leaf, Ref | Padded | Stale)
-        ]
+        arrays = sources([*leaves(self.args), *hidden])
         # a mask is no feature map
         features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]
         told = dict.fromkeys(map(self.read, features or arrays))
@@ -175,6 +173,12 @@ class Call:
             made = self.emit(NotRead, told, shape=shape, **fields) if keep else None
             out.append(None if made is None else Ref(made.name, shape, dtype))
         return tuple(out)
+
+
+def sources(values: Iterable[Any]) -> list[Any]:
+    """The arrays among some values, those of arrays without a known size in their place."""
+    arrays = [leaf for leaf in values if isinstance(leaf, Ref | Padded | Stale | Ragged)]
+    return [source for leaf in arrays for source in getattr(leaf, "sources", (leaf,))]
 
 
 Rule = Callable[[Call], Any]
@@ -238,12 +242,24 @@ def call_of(walker: Walker, node: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def described(value: Any) -> tuple[tuple[int, ...], Any]:
-    """The shape and dtype of a node's value, or of the first of several."""
+    """The shape and dtype of a node's value, or of the first of several.
+
+    () and None where the data decide the shape.
+    """
     if isinstance(value, list | tuple):
         return described(value[0]) if value else ((), None)
-    if hasattr(value, "shape"):
+    if hasattr(value, "shape") and sized(value):
         return tuple(concrete(n) for n in value.shape), value.dtype
     return (), None
+
+
+def sized(value: Any) -> bool:
+    """Whether a node's value is a number or has a size that the data do not decide."""
+    if isinstance(value, list | tuple):
+        return all(map(sized, value))
+    if hasattr(value, "shape"):
+        return all(map(sized, value.shape))
+    return isinstance(value, int) or not hasattr(value, "node") or value.node.hint is not None
 
 
 def concrete(size: Any) -> int:
