@@ -366,7 +366,7 @@ class Recogniser(Elementwise):
         before, axis = self._before(op)
         if not self.of_tokens or axis in (None, op.axis) or op.axis == 0:
             return self.opaque(op, op.what, op.reason)
-        chosen = np.eye(before[op.axis])[op.start : op.stop : op.step]
+        chosen = np.eye(before[op.axis])[list(op.places)]
         return self.mixing(op.become(Mixed, matrix=chosen, axis=op.axis))
 
     @rule.register

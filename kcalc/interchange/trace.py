@@ -15,7 +15,7 @@ weights have the layout (outputs, inputs / groups, kernel...) in every framework
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -310,15 +310,13 @@ class Attention(Op):
 
 
 class Part(NotRead):
-    """Entries of its input along ``axis``, from ``start`` to ``stop`` by ``step``.
+    """Entries of its input along ``axis``, those at ``places``, a range where they follow a step.
 
-    Read where it is a part of a layer's outputs.
+    Read where it is a part of a layer's outputs, or some of the tokens of a transformer.
     """
 
     axis: int
-    start: int
-    stop: int
-    step: int = 1
+    places: Sequence[int]
 
 
 class Contract(NotRead):

@@ -192,7 +192,7 @@ def through(array: Array, path: Sequence[Op]) -> Array:
 
 
 def _part(op: Any, arrays: list[Any]) -> Array:
-    return arrays[0][(*(slice(None),) * op.axis, slice(op.start, op.stop, op.step))]
+    return arrays[0].take(list(op.places), axis=op.axis)
 
 
 def mixed(op: Any, array: Array) -> Array:

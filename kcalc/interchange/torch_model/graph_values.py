@@ -38,13 +38,14 @@ class Const:
     """A tensor that depends on no input. ``origins``: the parameters it was computed from.
 
     ``parameter``: the one parameter whose numbers it is, ``transposed`` if it is that matrix
-    transposed.
+    transposed. ``of_ids``: whether it is what a model makes of almost all token ids.
     """
 
     tensor: Any
     origins: tuple[str, ...] = ()
     parameter: str | None = None
     transposed: bool = False
+    of_ids: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -211,7 +211,7 @@ class Walker:
         )
         if fixed is not None:
             self.remarks += [REMARK] if call.kind in COMPARISONS else []
-            return Const(fixed)
+            return Const(fixed, of_ids=not call.kind.endswith("_like"))
         random = is_random(node) and call.kind.strip("_") not in RANDOM_LAYERS
         if ragged or not sized(node.meta.get("val")):
             value = self._unsized(call, ragged[0].reason if ragged else UNSIZED)
@@ -275,6 +275,10 @@ class Walker:
             value = getattr(value, part)
         return Const(value.detach()) if hasattr(value, "detach") else value
 
+    def resolved(self, node: Any) -> tuple[Any, Any]:
+        """The arguments of a call as values: those by place, and those by name."""
+        return self._resolved(node.args), self._resolved(node.kwargs)
+
     def _resolved(self, tree: Any) -> Any:
         from torch.fx.node import Node, map_aggregate
 
@@ -301,7 +305,12 @@ class Walker:
             where = f"the computation of {call.kind} on constants"
             return self._unsized(call, internal_error(error, where))
         same = len(constants) == 1 and call.kind in VIEWS | {"clone", "_to_copy"}
-        return _constant(result, origins, constants[0] if same else None, call.kind)
+        made = _constant(result, origins, constants[0] if same else None, call.kind)
+        if any(constant.of_ids for constant in constants):
+            return map_aggregate(
+                made, lambda leaf: replace(leaf, of_ids=True) if isinstance(leaf, Const) else leaf
+            )
+        return made
 
     def _taint(self, leaf: Any) -> Any:
         """The values written into the memory of a constant, None for others."""
