@@ -16,7 +16,8 @@ from ..foundation.errors import KcalcError
 from .internal_errors import internal_error
 from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
-NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter")  # and not the result
+# and not the result
+NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter", "compute")
 COUNTED = "it depends on how many examples there are, so that it is no function of one example"
 ALONE = "the model takes one example at a time only: whether it mixes examples cannot be tested"
 FIXED = "the model takes {} examples only: whether it depends on their number cannot be tested"

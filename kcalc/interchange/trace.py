@@ -27,6 +27,7 @@ from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
 Kind = TypeVar("Kind", bound="Op")
+Compute = Callable[[Sequence[np.ndarray]], np.ndarray]
 CAST = "a cast to whole numbers"  # of an array of real numbers, which may be ids
 
 
@@ -230,11 +231,15 @@ class Pass(Op):
 class NotRead(Op):
     """An operation without a rule.
 
-    ``what`` it is ("softmax", "data-dependent control flow") and ``reason``.
+    ``what`` it is ("softmax", "data-dependent control flow") and ``reason``. ``compute``: the
+    model's own operation on arrays of numbers, in the order of ``reads``, None where it cannot be
+    run by itself; ``is_complex``: whether the numbers that it makes are complex.
     """
 
     what: str
     reason: str
+    compute: Compute | None = None
+    is_complex: bool = False
 
 
 class Mixed(Op):
@@ -381,6 +386,11 @@ class Moment(NotRead):
     kind: str
     axes: tuple[int, ...]
     correction: float = 0.0
+
+
+def computed(op: Op) -> bool:
+    """Whether an operation without a rule can be run on numbers."""
+    return type(op) is NotRead and op.compute is not None
 
 
 def spoken(op: Op) -> str:

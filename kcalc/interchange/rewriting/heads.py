@@ -210,7 +210,9 @@ class _Heads(Placing):
             sources, split, whole, ("queries", "keys", "values"), strict=True
         ):
             parts.append(turned(part, channels, source.norm, what))
-        (queries, turn), (keys, other), (values, _) = parts
+        (queries, turn), (keys, other), (values, moved) = parts
+        if moved is not None:
+            raise NoAttentionError("its values are turned by rotary embeddings, which has no rule")
         if (turn is None) != (other is None) or (
             turn is not None and other is not None and not turn.like(other)
         ):

@@ -23,6 +23,7 @@ from ..trace import (  # fmt: skip
     Masked,
     Mixed,
     Normalise,
+    NotRead,
     Op,
     Part,
     Pass,
@@ -69,7 +70,7 @@ class Numbers:
         if rule is None:
             return self.leaf(op)
         if isinstance(op, Held):
-            return np.asarray(op.value, dtype=np.float64)
+            return np.asarray(op.value, dtype=None if np.iscomplexobj(op.value) else np.float64)
         if isinstance(op, Linear):
             return self._layer(op, depth)
         arrays = [self(name, depth) for name in op.reads]
@@ -208,8 +209,20 @@ def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
     return array
 
 
+def run(op: Any, arrays: list[Any]) -> Array | None:
+    """The numbers of an operation without a rule, by the model's own operation."""
+    if op.compute is None:
+        return None
+    try:
+        made = np.asarray(op.compute(arrays))
+    except Exception:  # a library's own operation, which may not take such numbers
+        return None
+    return made if made.shape == op.shape else None
+
+
 RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
     Held: lambda op, _: op.value,
+    NotRead: run,
     Linear: lambda op, _: None,
     Attend: _attend,
     Pointwise: elementwise,
