@@ -34,7 +34,7 @@ from ..trace import (  # fmt: skip
     Transpose,
     computed,
 )
-from .numbers import RULES, Numbers, through
+from .numbers import RULES, Numbers, subsamples, through
 from .placing import example_axes
 from .scores import NoAttentionError
 
@@ -238,7 +238,7 @@ class Followed:
                 if isinstance(op, Pointwise | Join) or computed(op)
                 else None
             )
-            if isinstance(op, MOVES):
+            if isinstance(op, MOVES) or subsamples(op):
                 path.append(op)
             elif isinstance(op, Normalise) and op.kind in ("layer", "rms") and len(op.axes) == 1:
                 if norm is not None or (
@@ -288,7 +288,7 @@ class Followed:
             last = max(front, key=self.order.__getitem__)
             if len(front) == 1 and last != name:
                 return last
-            if not isinstance(self.ops[last], FOLLOWED) and not computed(self.ops[last]):
+            if not _followed(self.ops[last]):
                 return None
             front.remove(last)
             front |= {read for read in self.ops[last].reads if self.moving[read]}
@@ -354,6 +354,10 @@ class Followed:
         if source.places is not None:
             flat = flat[np.argsort(source.places)]
         return flat.reshape(self.count, -1, flat.shape[-1])
+
+
+def _followed(op: Op) -> bool:
+    return isinstance(op, FOLLOWED) or computed(op) or subsamples(op)
 
 
 def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:

@@ -28,6 +28,7 @@ from ..trace import (  # fmt: skip
     Part,
     Pass,
     Pointwise,
+    Pooling,
     Reorder,
     Repeat,
     Reshape,
@@ -196,6 +197,19 @@ def _part(op: Any, arrays: list[Any]) -> Array:
     return arrays[0].take(list(op.places), axis=op.axis)
 
 
+def subsamples(op: Op) -> bool:
+    """Whether a pooling takes single entries, every second one or so."""
+    plain = isinstance(op, Pooling) and not any(map(any, op.padding))
+    return plain and op.window is not None and all(k == 1 for k in op.window)
+
+
+def _pooled(op: Any, arrays: list[Any]) -> Array | None:
+    if not subsamples(op):
+        return None
+    strides = dict(zip(op.axes, op.stride or op.window, strict=True))
+    return arrays[0][tuple(slice(None, None, strides.get(i)) for i in range(arrays[0].ndim))]
+
+
 def mixed(op: Any, array: Array) -> Array:
     """``matrix x`` along one axis."""
     return np.moveaxis(
@@ -228,6 +242,7 @@ RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
     Pointwise: elementwise,
     Normalise: _normalised,
     Part: _part,
+    Pooling: _pooled,
     Mixed: lambda op, a: mixed(op, a[0]),
     Contract: lambda op, a: np.einsum(op.terms, *a),
     Softmax: lambda op, a: softmax(a[0], op.axis),
