@@ -48,17 +48,22 @@ class EmptyRowError(Exception):
 class Turn:
     """Rotary embeddings: ``angles`` (tokens, pairs) by which pairs of channels are turned.
 
-    ``channels``: how many channels of a head are turned; ``width``: the number of channels of a
-    head.
+    ``pairs`` (2, pairs): the channels of the result that are turned together; ``width``: the number
+    of channels of a head.
     """
 
     angles: Array
-    channels: int
+    pairs: Array
     width: int
 
+    @property
+    def channels(self) -> int:
+        """How many channels of a head are turned."""
+        return self.pairs.size
+
     def like(self, other: Turn) -> bool:
-        """Whether two turns have the same angles."""
-        same = self.angles.shape == other.angles.shape and self.channels == other.channels
+        """Whether two turns are of the same channels by the same angles."""
+        same = self.angles.shape == other.angles.shape and np.array_equal(self.pairs, other.pairs)
         return same and bool(
             np.abs(np.exp(1j * self.angles) - np.exp(1j * other.angles)).max() < 1e-4
         )
@@ -317,5 +322,5 @@ def _turn(found: Array, base: Array) -> Turn | None:
         if np.abs(after - ratio * before).max() < 1e-3 and np.allclose(
             np.abs(ratio), factor, rtol=1e-3
         ):
-            return Turn(np.angle(ratio), len(channels), width)
+            return Turn(np.angle(ratio), np.array([first, second]), width)
     return None
