@@ -73,7 +73,7 @@ def _with_biases(
     for name, op in list(ops.items()):
         op = ops[name] = replace(op, reads=tuple(gone.get(r, r) for r in op.reads))
         try:
-            found = bias_added(ops, op)
+            found = bias_added(ops, op) if isinstance(op, Pointwise) else None
         except Exception as error:
             reason = internal_error(error, f"the bias that {name!r} may add")
             ops[name] = op.become(NotRead, what=spoken(op), reason=reason)
