@@ -38,6 +38,9 @@ def picked(
         return None
     whole = np.arange(prod(shape)).reshape(shape)
     there = np.asarray(pick(whole))
+    if np.isnan(there).any():  # places beyond the end
+        return None
+    there = there.astype(np.int64)
     if np.array_equal(there.ravel(), whole.ravel()):
         return 0, range(shape[0])
     for axis in range(1, len(shape)):

@@ -87,7 +87,7 @@ def _taken(reader: Reader, eqn: Any, ref: Ref, places: Known) -> Ref | None:
     import jax.numpy as jnp
 
     def pick(there: np.ndarray) -> np.ndarray:
-        given = jnp.asarray(there, jnp.int32), jnp.asarray(places.array)
+        given = jnp.asarray(there, jnp.float32), jnp.asarray(places.array)
         return np.asarray(eqn.primitive.bind(*given, **eqn.params))
 
     found = picked(ref.shape, pick)
