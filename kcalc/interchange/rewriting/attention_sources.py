@@ -246,11 +246,7 @@ class Followed:
                 ):
                     break
                 norm, path = op, []
-            elif (
-                (isinstance(op, Pointwise | Join) or computed(op))
-                and above is not None
-                and self._homogeneous(op)
-            ):
+            elif above is not None and self._mixes(op, len(moving)) and self._homogeneous(op):
                 path = []
             else:
                 break
@@ -265,6 +261,11 @@ class Followed:
             raise NoAttentionError(f"its {what} are a part of the channels of {name}")
         above, places = self._examples_first(op, axis, what)
         return Source(op, axis, rows, norm, above, places)
+
+    def _mixes(self, op: Op, moving: int) -> bool:
+        """Whether an operation may be one of those that turn queries and keys."""
+        fixed = isinstance(op, Contract) and moving == 1  # every pair times a matrix of its own
+        return isinstance(op, Pointwise | Join) or computed(op) or fixed
 
     def _channel_axis(self, op: Op) -> int | None:
         return op.out_axis if isinstance(op, Linear) else self.axes.get(op.name)
