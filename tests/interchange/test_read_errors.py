@@ -44,6 +44,10 @@ def told(reading: Any) -> list[str]:
     return [text for text in texts if "internal error" in text]
 
 
+def operations(reading: Any) -> tuple[Op, ...]:
+    return reading.trace.ops
+
+
 def check(reading: Any, kind: type[Exception], *words: str) -> None:
     """One opaque node or more that say what failed, and layers that are read around them."""
     found = told(reading)
@@ -109,6 +113,8 @@ def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where:
 
 def test_constants_whose_computation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fixed(nn.Module):
+        gate: Any
+
         def __init__(self) -> None:
             super().__init__()
             self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
@@ -293,7 +299,7 @@ def test_a_part_of_a_part_that_is_read_whole_too() -> None:
     """Three layers of 4, 2 and 2 outputs: q follows from these by hand."""
     reading = kc.read(Parts(), (2, 6), sigmas=False)
     assert reading.fidelity.level == "exact" and not told(reading)
-    rows = [op.rows for op in reading.trace.ops if isinstance(op, Linear) and op.rows]
+    rows = [op.rows for op in operations(reading) if isinstance(op, Linear) and op.rows]
     assert sorted(rows) == [(0, 1, 2, 3), (4, 5), (6, 7)]
     mean = kc.activation("tanh").q_map(1.0) + 0.5
     assert kc.q_map(reading.network)(1.0) == pytest.approx(float(mean), rel=1e-12)
@@ -415,4 +421,4 @@ def test_norms_of_one_node_do_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(norms.Norms, "_written", fail)
     reading = attends()
-    assert told(reading) and not any(isinstance(op, Normalise) for op in reading.trace.ops)
+    assert told(reading) and not any(isinstance(op, Normalise) for op in operations(reading))

@@ -12,7 +12,7 @@ from onnx_graphs import model, node, weights
 
 import kcalc as kc
 from kcalc.interchange.picking import in_step, picked
-from kcalc.interchange.trace import Linear, Part
+from kcalc.interchange.trace import Linear, Op, Part
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -67,6 +67,10 @@ class Model(nn.Module):
         self.ids, self.lengths = ids, lengths
         x = self.table(ids) + self.places
         return self.head(self.pick(self, x + self.mlp(x).tanh()))
+
+
+def operations(reading: Any) -> tuple[Op, ...]:
+    return reading.trace.ops
 
 
 def read(pick: Pick, *more: Any) -> kc.Reading:
@@ -124,7 +128,7 @@ def test_channels_in_another_order_are_rows_of_their_layer() -> None:
             return self.b(self.a(x)[:, [5, 1, 2, 7]].tanh())
 
     reading = kc.read(Rows(), (2, 6), sigmas=False)
-    (rows,) = (op.rows for op in reading.trace.ops if isinstance(op, Linear) and op.rows)
+    (rows,) = (op.rows for op in operations(reading) if isinstance(op, Linear) and op.rows)
     assert reading.fidelity.level == "exact" and rows == (1, 2, 5, 7)
 
 
@@ -269,4 +273,4 @@ def test_places_in_step(places: list[int]) -> None:
 
 def test_parts_are_told_by_their_places() -> None:
     reading = read(SEVERAL["in another order"][0])
-    assert not any(isinstance(op, Part) and len(op.places) != 3 for op in reading.trace.ops)
+    assert not any(isinstance(op, Part) and len(op.places) != 3 for op in operations(reading))

@@ -139,6 +139,9 @@ OTHERS: dict[str, tuple[Turned, Turned, Turned]] = {
 class Rotary(nn.Module):
     """One attention over given tokens."""
 
+    angles: Any
+    circle: Any
+
     def __init__(self, turned: Any, heads: int = 2) -> None:
         super().__init__()
         self.turned = turned if isinstance(turned, tuple) else (turned, turned, plain)
@@ -199,7 +202,7 @@ def test_covariances_of_a_finite_wide_copy(name: str) -> None:
     network = read(ROTARY[name]).network
     places = np.arange(TOKENS)
     tokens = 3 * 0.6 ** np.abs(places[:, None] - places)
-    found = kc.node_values(network, tokens=tokens, sampling=kc.Sampling(draws=60, chains=8))
+    found: Any = kc.node_values(network, tokens=tokens, sampling=kc.Sampling(draws=60, chains=8))
     mean, error = (a[0, :, 0] for a in found.covariances[network.outputs[0]])
     x = np.linalg.cholesky(tokens) @ np.eye(TOKENS, INPUT) * np.sqrt(INPUT)
     drawn = []

@@ -199,8 +199,9 @@ def _part(op: Any, arrays: list[Any]) -> Array:
 
 def subsamples(op: Op) -> bool:
     """Whether a pooling takes single entries, every second one or so."""
-    plain = isinstance(op, Pooling) and not any(map(any, op.padding))
-    return plain and op.window is not None and all(k == 1 for k in op.window)
+    if not isinstance(op, Pooling) or op.window is None:
+        return False
+    return all(k == 1 for k in op.window) and not any(map(any, op.padding))
 
 
 def _pooled(op: Any, arrays: list[Any]) -> Array | None:

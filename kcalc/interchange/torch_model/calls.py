@@ -166,9 +166,9 @@ class Call:
         told = dict.fromkeys(map(self.read, features or arrays))
         fields: dict[str, Any] = {"what": what, "reason": reason}
         if not self.several:
-            own = {"is_complex": bool(getattr(self.dtype, "is_complex", False))}
-            own["compute"] = None if hidden else computed_by(self, list(told))
-            return self.emit(NotRead, told, **fields, **own)
+            fields["is_complex"] = bool(getattr(self.dtype, "is_complex", False))
+            fields["compute"] = None if hidden else computed_by(self, list(told))
+            return self.emit(NotRead, told, **fields)
         used = {user.args[1] for user in self.node.users if user.target is operator.getitem}
         out: list[Any] = []
         for i, part in enumerate(self.node.meta["val"]):
@@ -198,6 +198,7 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
 
     def compute(arrays: Sequence[Any]) -> Any:
         import torch
+        from torch.fx.node import map_aggregate
 
         given = dict(zip(reads, arrays, strict=True))
 
@@ -211,7 +212,7 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
             return tensor.to(torch.complex128 if wide else torch.float64) if exact else tensor
 
         with torch.no_grad():
-            found, named = torch.fx.node.map_aggregate(args, number)
+            found, named = map_aggregate(args, number)
             return target(*found, **named).resolve_conj().numpy()
 
     return compute

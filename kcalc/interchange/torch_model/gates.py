@@ -93,6 +93,7 @@ def sliced(call: Call) -> Any:
 def indexed(call: Call) -> Any:
     """Entries by arrays of places, where these are the same along one axis for every example."""
     import torch
+    from torch.fx.node import map_aggregate
 
     source = call.operand
     others = [leaf for key, value in call.args.items() if key != "self" for leaf in leaves(value)]
@@ -105,7 +106,7 @@ def indexed(call: Call) -> Any:
     args, kwargs = call.walker.resolved(call.node)
 
     def pick(there: Any) -> Any:
-        given, named = torch.fx.node.map_aggregate(
+        given, named = map_aggregate(
             (args, kwargs),
             lambda leaf: (
                 torch.as_tensor(there) if isinstance(leaf, Ref) else getattr(leaf, "tensor", leaf)
