@@ -65,7 +65,7 @@ def _value(op: Any, arrays: list[Array], habit: int) -> Array:
         case T.Repeat():
             return _repeated(op, x)
         case T.Part():
-            return x[(*(slice(None),) * op.axis, slice(op.start, op.stop, op.step))]
+            return x.take(list(op.places), op.axis)
         case T.Contract():
             return np.einsum(op.terms, *arrays)
         case T.Softmax():

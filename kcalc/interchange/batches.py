@@ -13,9 +13,11 @@ import numpy as np
 import sympy as sp
 
 from ..foundation.errors import KcalcError
+from .internal_errors import internal_error
 from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
-NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter")  # and not the result
+# and not the result
+NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter", "compute")
 COUNTED = "it depends on how many examples there are, so that it is no function of one example"
 ALONE = "the model takes one example at a time only: whether it mixes examples cannot be tested"
 FIXED = "the model takes {} examples only: whether it depends on their number cannot be tested"
@@ -50,6 +52,9 @@ def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> 
         other = traced(count + 1)
     except KcalcError:
         other = None
+    except Exception as error:
+        told = internal_error(error, f"the comparison with {count + 1} examples")
+        return replace(trace, remarks=(*trace.remarks, told, FIXED.format(count)))
     if other is None or (_emits(trace, count) and not _emits(other, count + 1)):
         return replace(trace, remarks=(*trace.remarks, FIXED.format(count)))
     counted = _counted(trace, other)

@@ -19,6 +19,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..network.layers import Input, Layer, Nonlinear, Opaque, Scale
 from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
 from .independence import Resemblance
+from .internal_errors import ModelError, internal_error
 from .layout import channel_axes, guessed_axes, id_arrays
 from .model_reading import Note
 from .ownership import Owners
@@ -151,6 +152,8 @@ class Builder:
                 return op.name
             except KcalcError as error:
                 reason = str(error)
+            except Exception as error:
+                reason = internal_error(error, f"the activation at {op.name!r}")
         self.note(op.name, "not read", f"{glimpse(expr)}: {reason}")
         self.node(op, Opaque("activation", reason, width), [source])
         return op.name
@@ -181,7 +184,7 @@ class Builder:
     def finite(self, spread: float) -> float:
         """The root mean square of weights. Raises: KcalcError where it is nan or infinite."""
         if not math.isfinite(spread):
-            raise KcalcError(
+            raise ModelError(
                 f"{self.trace.framework}: the weights hold nan or infinity; read with "
                 f"sigmas=False, or mend the model"
             )

@@ -6,8 +6,8 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..foundation.plain_arguments import mapping, truth
 from ..foundation.process_state import READING
 from ..network.network import Network
 from .example_shapes import listed
+from .internal_errors import internal_error
 from .json_format import load_json
 from .model_reading import Reading
 from .recognise import recognise
@@ -78,16 +79,34 @@ def read(
         return model if isinstance(model, Reading) else native(model)
     if isinstance(model, str | os.PathLike):
         return _named(_file(Path(model), inputs, sigmas, shapes), Path(model).stem)
-    found = _named(
-        recognise(_traced(model, inputs, shapes), sigmas),
-        getattr(model, "__name__", type(model).__name__),
-    )
+    trace = _traced(model, inputs, shapes)
+    with _guarded(f"a {type(model).__name__}"):
+        network = recognise(trace, sigmas)
+    found = _named(network, getattr(model, "__name__", type(model).__name__))
     with suppress(TypeError):  # where it cannot be weakly referenced
         # bound here: at the end of the process the module's names are gone before its last models
         place = id(model)
         known = _KNOWN
         known[place] = weakref.ref(model, lambda _: known.pop(place, None)), found
     return found
+
+
+@contextmanager
+def _guarded(what: str) -> Iterator[None]:
+    """Errors that no part of a model can be left out for, as one that says what to do.
+
+    Raises: KcalcError.
+    """
+    try:
+        yield
+    except KcalcError:
+        raise
+    except Exception as error:
+        told = internal_error(error, f"the reading of {what} as a whole")
+        raise KcalcError(
+            f"{told}; until then read the parts of the model before and after the layers that this "
+            f"names, or build the network with kc.Network"
+        ) from error
 
 
 def _named(reading: Reading, name: str) -> Reading:
@@ -117,7 +136,8 @@ def _file(
     if path.suffix == ".onnx":
         from .onnx_model import trace_onnx
 
-        return recognise(trace_onnx(path, inputs, shapes), sigmas)
+        with _guarded(str(path)):
+            return recognise(trace_onnx(path, inputs, shapes), sigmas)
     raise KcalcError(
         f"{path}: the files that can be read end in {' or '.join(FORMATS)}; give other models as "
         f"Python objects"
@@ -129,12 +149,13 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
         if library and library not in sys.modules:  # so that the model is none of its objects
             continue
         reader = importlib.import_module(f".{front}", __package__)
-        with READING:
-            trace = reader.trace_model(model, inputs, *((shapes,) if front == "onnx_model" else ()))
+        more = (shapes,) if front == "onnx_model" else ()
+        with READING, _guarded(f"a {type(model).__name__}"):
+            trace = reader.trace_model(model, inputs, *more)
         if trace is not None:
             return trace
     raise KcalcError(
         f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
-        f"Keras model, a JAX function with its "
-        "parameters, a path that ends in .onnx or .json, or a kcalc.Network"
+        f"Keras model, a JAX function with its parameters, a path that ends in .onnx or .json, or "
+        f"a kcalc.Network; call a function that builds a model first, kc.read(build(), *inputs)"
     )

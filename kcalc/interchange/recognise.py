@@ -23,6 +23,7 @@ from .builder import CORRELATED, Form
 from .fusion import Fixed, Gone, Unary, nice, plain, tidied
 from .geometry import affine_fit, extent, spread_fit
 from .independence import dependence, unlike_gaussian
+from .internal_errors import ModelError, internal_error
 from .layout import adds_channels, opened, reshaped_axis
 from .model_reading import Note, Reading
 from .ownership import has_mean, is_standardised
@@ -55,6 +56,7 @@ from .trace import (  # fmt: skip
     Shuffle,
     Trace,
     Transpose,
+    spoken,
 )
 
 
@@ -75,7 +77,9 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     for op in trace.ops:
         reason = unlike.get(op.name)
         reader.forms[op.name] = (
-            reader.rule(op) if reason is None else reader.opaque(op, "arrays in two orders", reason)
+            reader.outcome(op)
+            if reason is None
+            else reader.opaque(op, "arrays in two orders", reason)
         )
     ends = [reader.label(name, final=True) for name in trace.outputs]
     elsewhere = displaced(trace.ops, reader.axes, dict(zip(trace.outputs, ends, strict=True)))
@@ -166,12 +170,26 @@ class Recogniser(Elementwise):
     def _readers(self, name: str) -> list[Op]:
         return [op for op in self.trace.ops if name in op.reads]
 
+    def outcome(self, op: Op) -> Form:
+        """The outcome of an operation: opaque, with the reason, where its rule raises an error."""
+        layers, notes = dict(self.layers), list(self.notes)
+        try:
+            return self.rule(op)
+        except ModelError:
+            raise
+        except KcalcError as error:  # of a layer that does not take these numbers
+            reason = str(error)
+        except Exception as error:
+            reason = internal_error(error, f"the rule for {spoken(op)} at {op.name!r}")
+        self.layers, self.notes = layers, notes
+        return self.opaque(op, spoken(op), reason)
+
     # -- the rules ---------------------------------------------------------------------------------
 
     @singledispatchmethod
     def rule(self, op: Op) -> Form:
         """The outcome of an operation."""
-        raise KcalcError(f"{self.trace.framework}: no rule for {type(op).__name__} at {op.name!r}")
+        raise NotImplementedError(f"{self.trace.framework}: no rule for {type(op).__name__}")
 
     @rule.register
     def _(self, op: Entry) -> Form:
@@ -348,7 +366,7 @@ class Recogniser(Elementwise):
         before, axis = self._before(op)
         if not self.of_tokens or axis in (None, op.axis) or op.axis == 0:
             return self.opaque(op, op.what, op.reason)
-        chosen = np.eye(before[op.axis])[op.start : op.stop : op.step]
+        chosen = np.eye(before[op.axis])[list(op.places)]
         return self.mixing(op.become(Mixed, matrix=chosen, axis=op.axis))
 
     @rule.register

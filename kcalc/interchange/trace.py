@@ -15,7 +15,7 @@ weights have the layout (outputs, inputs / groups, kernel...) in every framework
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -27,6 +27,7 @@ from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
 Kind = TypeVar("Kind", bound="Op")
+Compute = Callable[[Sequence[np.ndarray]], np.ndarray]
 CAST = "a cast to whole numbers"  # of an array of real numbers, which may be ids
 
 
@@ -230,11 +231,15 @@ class Pass(Op):
 class NotRead(Op):
     """An operation without a rule.
 
-    ``what`` it is ("softmax", "data-dependent control flow") and ``reason``.
+    ``what`` it is ("softmax", "data-dependent control flow") and ``reason``. ``compute``: the
+    model's own operation on arrays of numbers, in the order of ``reads``, None where it cannot be
+    run by itself; ``is_complex``: whether the numbers that it makes are complex.
     """
 
     what: str
     reason: str
+    compute: Compute | None = None
+    is_complex: bool = False
 
 
 class Mixed(Op):
@@ -310,15 +315,13 @@ class Attention(Op):
 
 
 class Part(NotRead):
-    """Entries of its input along ``axis``, from ``start`` to ``stop`` by ``step``.
+    """Entries of its input along ``axis``, those at ``places``, a range where they follow a step.
 
-    Read where it is a part of a layer's outputs.
+    Read where it is a part of a layer's outputs, or some of the tokens of a transformer.
     """
 
     axis: int
-    start: int
-    stop: int
-    step: int = 1
+    places: Sequence[int]
 
 
 class Contract(NotRead):
@@ -383,6 +386,16 @@ class Moment(NotRead):
     kind: str
     axes: tuple[int, ...]
     correction: float = 0.0
+
+
+def computed(op: Op) -> bool:
+    """Whether an operation without a rule can be run on numbers."""
+    return type(op) is NotRead and op.compute is not None
+
+
+def spoken(op: Op) -> str:
+    """An operation in words."""
+    return getattr(op, "what", "") or getattr(op, "label", "") or type(op).__name__.lower()
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,7 +114,7 @@ def test_shapes_of_whole_numbers_of_numpy() -> None:
 
 
 def test_an_operator_called_in_an_unusual_way_is_reported_and_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, internal_errors: None
 ) -> None:
     own = calls.RULES["tanh"]
 

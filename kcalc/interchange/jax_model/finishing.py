@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ..internal_errors import internal_error
 from ..rewriting.biases import bias_added
 from ..rewriting.norms import Norms
-from ..trace import NotRead, Op, Pointwise, needed
+from ..trace import NotRead, Op, Pointwise, needed, spoken
 from .jaxpr_values import Masked, Padded, Recipe, View, WindowSum
 from .reader import Reader
 from .softmax import with_softmax
@@ -71,7 +72,12 @@ def _with_biases(
     gone: dict[str, str] = {}
     for name, op in list(ops.items()):
         op = ops[name] = replace(op, reads=tuple(gone.get(r, r) for r in op.reads))
-        found = bias_added(ops, op)
+        try:
+            found = bias_added(ops, op) if isinstance(op, Pointwise) else None
+        except Exception as error:
+            reason = internal_error(error, f"the bias that {name!r} may add")
+            ops[name] = op.become(NotRead, what=spoken(op), reason=reason)
+            continue
         if found is None or readers[found[0].name] != 1:
             continue
         layer, held = found

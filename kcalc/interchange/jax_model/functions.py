@@ -18,6 +18,7 @@ from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..trace import Drop, Entry, Normalise, Trace
 from . import control, indexing, linear, moving, windows  # noqa: F401  # register rules
+from .builders import built_by, check_returned, no_inputs
 from .finishing import finished, labels_of, require_output
 from .jaxpr_values import Known, Recipe, Ref, View
 from .known import constants_of
@@ -162,7 +163,8 @@ def traced(
     def whole(arrays: Any, drawn: Any, given: Any, function: Callable[..., Any] = function) -> Any:
         found = dict(zip(keys, drawn, strict=True)) | dict(zip(examples, given, strict=True))
         values = jax.tree.unflatten(in_tree, [found.get(k, leaf) for k, leaf in enumerate(flat)])
-        return function(model.params(dict(zip(leaves, arrays, strict=True))), *values)
+        made = function(model.params(dict(zip(leaves, arrays, strict=True))), *values)
+        return check_returned(original, made) if kind == "function" else made
 
     drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
     run = jax.vmap(whole, in_axes=(None, None, 0), axis_name="batch") if single else whole
@@ -180,9 +182,8 @@ def traced(
             return read_at(shown)[1]
 
     def read_at(shown: list[Any]) -> tuple[Trace, Program]:
-        closed, shapes = _jaxpr(
-            run, list(leaves.values()), [flat[k] for k in keys], shown, framework, inputs
-        )
+        arrays = (list(leaves.values()), [flat[k] for k in keys], shown)
+        closed, shapes = _jaxpr(run, arrays, original, framework, inputs)
         reader = Reader(labels_of(leaves), channel_axis, root)
         entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
         args = [
@@ -219,23 +220,28 @@ def traced(
 
 def _jaxpr(
     run: Callable[..., Any],
-    arrays: list[Any],
-    keys: list[Any],
-    shown: list[Any],
+    arrays: tuple[Any, ...],
+    original: Any,
     framework: str,
     inputs: Sequence[Any],
 ) -> tuple[Any, Any]:
     """The model's jaxpr and the tree of its output shapes.
+
+    ``arrays``: the parameters, random keys and inputs that it runs on; ``original``: the user's own
+    object.
 
     Raises: KcalcError where JAX cannot trace the model.
     """
     import jax
 
     try:
-        return jax.make_jaxpr(run, return_shape=True)(arrays, keys, shown)
+        return jax.make_jaxpr(run, return_shape=True)(*arrays)
     except KcalcError:
         raise
     except Exception as error:  # the user's model may raise anything
+        own = framework == "jax"
+        if told := (no_inputs(original) or built_by(original, error)) if own else "":
+            raise KcalcError(f"jax: {told}") from error
         raise KcalcError(
             f"{framework}: the model cannot be traced with these inputs: "
             f"{_said(error)}{_beside(inputs)}{_of_ids(error, inputs)}"

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..picking import picked
 from ..trace import Prefixed, Repeat
 from .jaxpr_values import Known, Ref, Value, made_shape
-from .moving import dropped
+from .moving import dropped, part_of
 from .reader import Reader, rule
 
 PICKED = (
@@ -28,12 +29,10 @@ def _gather(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     source, places = values[0], values[1]
     if isinstance(source, Known) and isinstance(places, Ref):
         found = _looked_up(reader, eqn, source, places)
-    elif (
-        isinstance(source, Ref)
-        and isinstance(places, Known)
-        and len(eqn.outvars[0].aval.shape) == len(source.shape)
-    ):
-        found = _repeated(reader, eqn, source, places)
+    elif isinstance(source, Ref) and isinstance(places, Known):
+        alike = len(eqn.outvars[0].aval.shape) == len(source.shape)
+        found = _repeated(reader, eqn, source, places) if alike else None
+        found = _taken(reader, eqn, source, places) if found is None else found
     else:
         found = None
     return reader.not_read("gather", PICKED) if found is None else [found]
@@ -81,6 +80,22 @@ def _ids(reader: Reader, places: Ref, columns: int) -> Ref | None:
         return None
     shape = (*places.shape[:last], 1)
     return dropped(reader, Ref(first.name, places.order, shape), [last])
+
+
+def _taken(reader: Reader, eqn: Any, ref: Ref, places: Known) -> Ref | None:
+    """Entries at fixed places along one axis, the same for every example."""
+    import jax.numpy as jnp
+
+    def pick(there: np.ndarray) -> np.ndarray:
+        given = jnp.asarray(there, jnp.float32), jnp.asarray(places.array)
+        return np.asarray(eqn.primitive.bind(*given, **eqn.params))
+
+    found = picked(ref.shape, pick)
+    if found is None:
+        return None
+    ref, shape = reader.spread(ref), made_shape(eqn)
+    made = part_of(reader, ref, *found, PICKED) if found[0] else ref
+    return made if made.shape == shape else reader.reshaped(made, shape, "index")
 
 
 def _repeated(reader: Reader, eqn: Any, ref: Ref, places: Known) -> Ref | None:

@@ -234,12 +234,9 @@ def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref
 def _slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     steps = params["strides"] or (1,) * len(params["start_indices"])
-    found = sliced(
-        reader,
-        values[0],
-        tuple(zip(params["start_indices"], params["limit_indices"], steps, strict=True)),
-    )
-    return [found] if found is not None else _no_slice(reader, eqn, values)
+    spans = tuple(zip(params["start_indices"], params["limit_indices"], steps, strict=True))
+    found = sliced(reader, values[0], spans)
+    return [found] if found is not None else _no_slice(reader, eqn, values, spans)
 
 
 @rule("dynamic_slice")
@@ -249,9 +246,9 @@ def _dynamic_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]
         first = [int(np.asarray(s.array)) for s in starts if isinstance(s, Known)]
         sizes = eqn.params["slice_sizes"]
         first = [min(max(s, 0), n - k) for s, n, k in zip(first, ref.shape, sizes, strict=True)]
-        found = sliced(reader, ref, tuple((s, s + k, 1) for s, k in zip(first, sizes, strict=True)))
-        if found is not None:
-            return [found]
+        spans = tuple((s, s + k, 1) for s, k in zip(first, sizes, strict=True))
+        found = sliced(reader, ref, spans)
+        return [found] if found is not None else _no_slice(reader, eqn, values, spans)
     return _no_slice(reader, eqn, values)
 
 
@@ -270,57 +267,36 @@ def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return out
 
 
-def _no_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _no_slice(
+    reader: Reader, eqn: Any, values: list[Value], spans: Sequence[Any] | None = None
+) -> list[Value]:
     reason = (
         "it takes some of the channels or locations; kcalc reads that only where weights can be "
         "cut instead"
     )
     ref, sizes = values[0], [v.aval.shape for v in eqn.outvars]
-    if eqn.primitive.name not in ("slice", "split") or not isinstance(ref, Ref):
+    if not isinstance(ref, Ref) or (spans is None and eqn.primitive.name != "split"):
         return reader.not_read("slice", reason)
     if eqn.primitive.name == "split":
         axis = eqn.params["axis"]
         ends = np.cumsum([shape[eqn.params["axis"]] for shape in sizes]).tolist()
         cuts = [(axis, start, stop, 1) for start, stop in zip([0, *ends], ends, strict=False)]
     else:
-        steps = eqn.params["strides"] or (1,) * len(ref.shape)
-        spans = zip(eqn.params["start_indices"], eqn.params["limit_indices"], steps, strict=True)
-        cuts = [
-            (a, *map(int, span))
-            for a, (span, n) in enumerate(zip(spans, ref.shape, strict=True))
-            if span != (0, n, 1)
-        ]
+        whole = [(0, n, 1) for n in ref.shape]
+        pairs = enumerate(zip(spans or whole, whole, strict=True))
+        cuts = [(a, *map(int, span)) for a, (span, every) in pairs if span != every]
         if len(cuts) != 1:
             return reader.not_read("slice", reason)
     ref = reader.spread(ref)
-    return [_part(reader, ref, shape, reason, *cut) for shape, cut in zip(sizes, cuts, strict=True)]
+    return [part_of(reader, ref, axis, range(*cut), reason) for axis, *cut in cuts]
 
 
-def _part(
-    reader: Reader,
-    ref: Ref,
-    shape: Sequence[int],
-    reason: str,
-    axis: int,
-    start: int,
-    stop: int,
-    step: int,
-) -> Ref:
-    base = list(reader.ops[ref.name].shape)
-    base[ref.order[axis]] = int(shape[axis])
-    fields = {
-        "what": "slice",
-        "reason": reason,
-        "axis": ref.order[axis],
-        "start": start,
-        "stop": stop,
-        "step": step,
-    }
-    return Ref(
-        reader.add(Part, "slice", base, [ref.name], **fields),
-        ref.order,
-        tuple(int(n) for n in shape),
-    )
+def part_of(reader: Reader, ref: Ref, axis: int, places: Sequence[int], reason: str) -> Ref:
+    """The entries at some places along an axis of an array."""
+    base, shape = list(reader.ops[ref.name].shape), list(ref.shape)
+    base[ref.order[axis]] = shape[axis] = len(places)
+    fields = {"what": "slice", "reason": reason, "axis": ref.order[axis], "places": places}
+    return Ref(reader.add(Part, "slice", base, [ref.name], **fields), ref.order, tuple(shape))
 
 
 def sliced(reader: Reader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:

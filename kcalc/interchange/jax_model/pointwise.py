@@ -169,10 +169,19 @@ def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
 
 def makes_complex(eqn: Any) -> bool:
     """Whether an equation makes complex numbers."""
+    return any(map(_complex, eqn.outvars))
+
+
+def reads_complex(eqn: Any) -> bool:
+    """Whether an equation reads complex numbers."""
+    return any(map(_complex, eqn.invars))
+
+
+def _complex(variable: Any) -> bool:
     import jax.numpy as jnp
 
-    dtypes = [v.aval.dtype for v in eqn.outvars if hasattr(v.aval, "dtype")]
-    return any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes)
+    dtype = getattr(variable.aval, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.complexfloating)
 
 
 def _first(x: Any, *_: Any) -> Any:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ..internal_errors import internal_error
 from ..trace import (
+    Compute,
     Held,
     Linear,
     Lookup,
@@ -36,6 +38,7 @@ from .pointwise import (
     inner_jaxpr,
     makes_complex,
     number,
+    reads_complex,
 )
 
 Rule = Callable[["Reader", Any, list[Value]], list[Value]]
@@ -138,6 +141,17 @@ class Reader:
         return tuple(parts[1:] if parts and not self.scope and parts[0] == self.root else parts)
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
+        """The results of an equation, not read where anything goes wrong."""
+        before = set(self.ops)
+        try:
+            return self._read(eqn, values)
+        except Exception as error:  # one part must not keep the rest from being read
+            self.forget(set(self.ops) - before)
+            self.present, name = (eqn, values), called(eqn) or eqn.primitive.name
+            where = f"the reading of {name} at {self.wish(name)!r}"
+            return self.not_read(name, internal_error(error, where))
+
+    def _read(self, eqn: Any, values: list[Value]) -> list[Value]:
         """The results of an equation."""
         self.present = eqn, values
         inner, name = inner_jaxpr(eqn), eqn.primitive.name
@@ -149,7 +163,7 @@ class Reader:
             return self._call(eqn, inner, values)
         if all(isinstance(v, Known) for v in values):
             return self.evaluate(eqn, [v for v in values if isinstance(v, Known)])
-        if makes_complex(eqn):
+        if makes_complex(eqn) or reads_complex(eqn):
             reason = "kernel calculus is about real feature maps"
             return self.not_read("complex numbers", reason)
         if name in RULES:
@@ -296,19 +310,49 @@ class Reader:
         """One operation that is not understood for every output of the present equation."""
         eqn, values = self.present
         reads = list(dict.fromkeys(v.name for v in values if isinstance(v, Ref)))
+        label, told = what.replace(" ", "_"), {"what": what, "reason": reason}
+        own = {
+            "compute": self._computed_by(eqn, values, reads),
+            "is_complex": makes_complex(eqn),
+        }
         return [
-            self.fresh(
-                self.add(
-                    NotRead,
-                    what.replace(" ", "_"),
-                    v.aval.shape,
-                    reads,
-                    what=what,
-                    reason=reason,
-                )
-            )
+            self.fresh(self.add(NotRead, label, v.aval.shape, reads, **told, **own))
             for v in eqn.outvars
         ]
+
+    def _computed_by(self, eqn: Any, values: list[Value], reads: list[str]) -> Compute | None:
+        """An equation as a function of the arrays of the operations that it reads.
+
+        None for several results, calls of functions, whole and random numbers.
+        """
+        import jax.numpy as jnp
+
+        real = all(
+            jnp.issubdtype(v.aval.dtype, jnp.inexact)
+            for v, value in zip(eqn.invars, values, strict=True)
+            if isinstance(value, Ref)
+        )
+        random = any(isinstance(v, Known) and v.random for v in values)
+        refs = [v for v in values if isinstance(v, Ref)]
+        single = len(eqn.outvars) == 1 and inner_jaxpr(eqn) is None and bool(refs)
+        whole = all(self.base_shape(v) == self.ops[v.name].shape for v in refs)
+        if not (single and real and whole) or random or eqn.primitive.multiple_results:
+            return None
+
+        def compute(arrays: Sequence[Any]) -> Any:
+            import jax
+
+            known = dict(zip(reads, arrays, strict=True))
+            with jax.enable_x64(True):
+                numbers = [
+                    jnp.asarray(_widened(known[v.name].transpose(v.order)))
+                    if isinstance(v, Ref)
+                    else jnp.asarray(_widened(np.asarray(v.array)))
+                    for v in values
+                ]
+                return np.asarray(eqn.primitive.bind(*numbers, **eqn.params))
+
+        return compute
 
     def plain(self, ref: Ref) -> Ref:
         """The same array as an operation's output with its axes in order and nothing broadcast."""
@@ -465,6 +509,13 @@ def _is_identity(function: Callable[..., Any]) -> bool:
         return function(x) == x
     except (TypeError, ValueError, ArithmeticError, KcalcError):
         return False
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """Real and complex numbers in double precision."""
+    if np.iscomplexobj(array):
+        return array.astype(np.complex128)
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def _value(known: dict[Any, Value], variable: Any) -> Value:

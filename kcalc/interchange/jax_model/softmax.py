@@ -11,6 +11,7 @@ from typing import Any
 import sympy as sp
 
 from ...foundation.errors import KcalcError
+from ..internal_errors import internal_error
 from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Transpose
 
 X = sp.Symbol("x", real=True)
@@ -30,16 +31,24 @@ def with_softmax(ops: dict[str, Op]) -> dict[str, Op]:
         mean = ops[name]
         if not isinstance(mean, Pooling) or mean.kind != "mean" or mean.window is not None:
             continue
-        for base in reversed(_bases(ops, mean.reads[0])):
-            found = _search(ops, base, mean)
-            if found is not None:
-                end = ops[found[0]]
-                told = {"reads": (base,), "what": found[1], "reason": REASON}
-                one = found[1] == "softmax" and len(mean.axes) == 1
-                kind = partial(Softmax, axis=mean.axes[0]) if one else NotRead
-                ops[end.name] = end.become(kind, **told)
-                break
+        try:
+            ops |= _written_out(ops, mean)
+        except Exception as error:
+            reason = internal_error(error, f"the softmax that may divide by {name!r}")
+            ops[name] = mean.become(NotRead, what="a softmax", reason=reason)
     return ops
+
+
+def _written_out(ops: dict[str, Op], mean: Pooling) -> dict[str, Op]:
+    """The softmax that divides by a mean, as one operation in the place of its last."""
+    for base in reversed(_bases(ops, mean.reads[0])):
+        found = _search(ops, base, mean)
+        if found is not None:
+            told = {"reads": (base,), "what": found[1], "reason": REASON}
+            one = found[1] == "softmax" and len(mean.axes) == 1
+            kind = partial(Softmax, axis=mean.axes[0]) if one else NotRead
+            return {found[0]: ops[found[0]].become(kind, **told)}
+    return {}
 
 
 def _bases(ops: dict[str, Op], name: str) -> list[str]:

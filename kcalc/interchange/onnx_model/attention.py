@@ -100,7 +100,7 @@ def packed_attention(node: Node) -> Made:
     ends = [sum(sizes[: i + 1]) for i in range(3)]
     parts = []
     for name, size, end in zip("qkv", sizes, ends, strict=True):
-        span = {"what": what, "reason": reason, "axis": 2, "start": end - size, "stop": end}
+        span = {"what": what, "reason": reason, "axis": 2, "places": range(end - size, end)}
         cut = node.at(name).emit(Part, (*x.shape[:2], size), (made,), **span)
         parts.append(_split(node.at(name), cut, heads))
     scale = node.real("scale", 0.0) or parts[0].shape[-1] ** -0.5
@@ -242,17 +242,9 @@ def _turned(
     told = {"what": "slice", "reason": "it takes some of the channels"}
 
     def cut(name: str, start: int, stop: int, step: int = 1) -> Value:
-        size = len(range(start, stop, step))
-        return node.at(name).emit(
-            Part,
-            (*x.shape[:3], size),
-            (x,),
-            axis=3,
-            start=start,
-            stop=stop,
-            step=step,
-            **told,
-        )
+        places = range(start, stop, step)
+        shape = (*x.shape[:3], len(places))
+        return node.at(name).emit(Part, shape, (x,), axis=3, places=places, **told)
 
     half = width // 2
     first = cut("first", 0, width, 2) if interleaved else cut("first", 0, half)

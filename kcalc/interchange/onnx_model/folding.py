@@ -39,7 +39,7 @@ def fold(node: Node) -> Sequence[Value] | None:
     if told is not None:
         array = told(node)
         return None if array is None else node.reader.computed(node, [array])
-    return node.reader.computed(node, _evaluated(node), node.op in KEPT)
+    return node.reader.computed(node, evaluated(node), node.op in KEPT)
 
 
 def _room(node: Node, shape: Sequence[int], itemsize: int) -> None:
@@ -48,7 +48,7 @@ def _room(node: Node, shape: Sequence[int], itemsize: int) -> None:
     node.reader.budget.fold(max(prod(shape), 1), itemsize, node.what)
 
 
-def _evaluated(node: Node) -> list[Array]:
+def evaluated(node: Node) -> list[Array]:
     """The outputs of a node whose inputs are all known."""
     from onnx.reference import ReferenceEvaluator
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...foundation.errors import KcalcError
+from ..picking import in_step, picked
 from ..trace import Contract, Part, Reshape, Softmax
 from .attention import embedded
-from .graph_values import Made, Node, Value, rule
+from .folding import evaluated
+from .graph_values import Made, Node, Value, constant, rule
 from .reasons import reason_for
 from .shapes import equal_parts
+from .unread_shapes import shapes_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def part(node: Node, axis: int, start: int, stop: int, step: int = 1) -> Value:
+def part(node: Node, axis: int, places: Sequence[int]) -> Value:
     """A part of the first input along one axis."""
     x = node.value(0)
-    shape = [len(range(start, stop, step)) if i == axis else n for i, n in enumerate(x.shape)]
+    shape = [len(places) if i == axis else n for i, n in enumerate(x.shape)]
     what, reason = reason_for(node)
-    span = {"axis": axis, "start": start, "stop": stop, "step": step}
-    return node.emit(Part, shape, (x,), x.kind, what=what, reason=reason, **span)
+    told = {"axis": axis, "places": places, "what": what, "reason": reason}
+    return node.emit(Part, shape, (x,), x.kind, **told)
 
 
 @rule("Split")
@@ -37,7 +46,7 @@ def split(node: Node) -> Made:
     if count == 1:
         return x
     ends = [sum(sizes[: i + 1]) for i in range(count)]
-    return [part(node, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    return [part(node, axis, range(e - size, e)) for size, e in zip(sizes, ends, strict=True)]
 
 
 @rule("Slice")
@@ -64,29 +73,46 @@ def sliced(node: Node) -> Made:
     if len(cut) != 1 or any(k < 1 for _, _, k in cut.values()):
         return None
     ((axis, span),) = cut.items()
-    return part(node, axis, *span) if len(range(*span)) else None
+    return part(node, axis, range(*span)) if len(range(*span)) else None
 
 
 @rule("Gather")
-def picked(node: Node) -> Made:
-    """Gather of one constant place along an axis, or of rows of a table."""
+def gathered_along(node: Node) -> Made:
+    """Gather of constant places along an axis, or of rows of a table."""
     x, index = node.value(0), node.value(1)
     if x.array is not None:
         return embedded(node)
-    if index.number is None or index.rank or x.rank < 1:
+    if index.array is None or x.rank < 1 or not index.array.size:
         return None
     axis = node.axis(node.whole("axis"), x.rank)
-    place = int(index.number)
-    if not -x.shape[axis] <= place < x.shape[axis]:
-        raise node.fail(f"it picks place {place} of an axis of {x.shape[axis]}")
-    place %= x.shape[axis]
-    made = part(node, axis, place, place + 1)
-    return node.at("squeeze").emit(
-        Reshape,
-        [n for i, n in enumerate(x.shape) if i != axis],
-        (made,),
-        x.kind,
-    )
+    given, size = index.array.astype(np.int64), x.shape[axis]
+    if (beyond := given[(given < -size) | (given >= size)]).size:
+        raise node.fail(f"it picks place {beyond[0]} of an axis of {size}")
+    made = part(node, axis, in_step((given % size).ravel().tolist()))
+    shape = (*x.shape[:axis], *given.shape, *x.shape[axis + 1 :])
+    return made if given.ndim == 1 else node.at("squeeze").emit(Reshape, shape, (made,), x.kind)
+
+
+@rule("GatherElements", "GatherND")
+def gathered(node: Node) -> Made:
+    """Entries by an array of constant places, the same along one axis for every example."""
+    x, index = node.value(0), node.value(1)
+    if x.array is not None or index.array is None:
+        return None
+
+    def pick(there: np.ndarray) -> np.ndarray:
+        given = replace(node, inputs=(constant(there), index))
+        found = evaluated(given)[0]
+        return np.asarray(found)
+
+    try:
+        found = picked(x.shape, pick)
+    except KcalcError:  # more numbers than a file may ask for
+        found = None
+    if found is None:
+        return None
+    made, (shape, _) = part(node, *found) if found[0] else x, shapes_of(node)[0]
+    return made if made.shape == shape else node.at("squeeze").emit(Reshape, shape, (made,), x.kind)
 
 
 @rule("Softmax")

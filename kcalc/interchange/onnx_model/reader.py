@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from ..batches import of_batches
+from ..internal_errors import internal_error
 from ..rewriting.norms import Norms
 from ..trace import Entry, Names, Op, Trace, needed
 from . import gates, linear, normal, pools  # noqa: F401  # register rules
@@ -21,6 +23,7 @@ from .limits import Limits
 from .model_file import STANDARD, asks_for_sizes, load, opset_of
 from .naming import Labels, clean
 from .tensors import to_array
+from .unread_shapes import inferred_types
 
 MISFITS = (
     ValueError,
@@ -225,6 +228,7 @@ class Reader(Context):
 
     def run_node(self, node: Node, scope: Scope, depth: int) -> Sequence[Value]:
         """The values of a node's outputs."""
+        made = len(self.ops)
         try:
             function = self.functions.get((node.domain, node.op)) or self.functions.get(
                 (node.proto.domain, node.op)
@@ -242,10 +246,14 @@ class Reader(Context):
             return [found] if isinstance(found, Value) else found
         except KcalcError:
             raise
-        except MISFITS as error:
-            raise node.fail(
-                f"its attributes and the shapes it reads do not fit ({type(error).__name__})"
-            ) from None
+        except Exception as error:  # one part must not keep the rest from being read
+            if isinstance(error, MISFITS) and not _sound(node):
+                raise node.fail(
+                    f"its attributes and the shapes it reads do not fit ({type(error).__name__})"
+                ) from None
+            for name in list(self.ops)[made:]:
+                del self.ops[name]
+            return node.unread(node.op[:60], internal_error(error, f"the rule for {node.what}"))
 
     def run_function(self, function: Any, node: Node, depth: int) -> Sequence[Value]:
         """The values of a local function's outputs: its body in a scope of its own."""
@@ -269,6 +277,13 @@ class Reader(Context):
             return node.unread()
         branch = node.graph("then_branch" if bool(test.array.reshape(-1)[0]) else "else_branch")
         return self.run_graph(branch, Scope(scope), depth + 1)
+
+
+def _sound(node: Node) -> bool:
+    """Whether the onnx package accepts a node, so that an error is none of the file's."""
+    finite = all(math.isfinite(a.f) for a in node.attributes.values() if a.type == 1)
+    known = all(value is None or value.array is not None for value in node.inputs)
+    return finite and not known and None not in inferred_types(node)
 
 
 def _attributes(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:

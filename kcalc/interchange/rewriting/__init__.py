@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...foundation.errors import KcalcError
+from ..internal_errors import internal_error
 from ..trace import Attend, Contract, Entry, Lookup, Moment, Part, Pooling, Trace, Transpose
 from .editing import Edit
 from .heads import with_heads
@@ -40,9 +42,17 @@ def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
         *rules,
     ]:
         if any(isinstance(op, kinds) for op in trace.ops):
-            edit = rule(trace)
+            try:
+                edit = rule(trace)
+                made = _pruned(trace, edit)
+            except KcalcError:
+                raise
+            except Exception as error:  # the operations stay as they are, with their own reasons
+                told = internal_error(error, f"the rewriting rule {rule.__name__}")
+                trace = replace(trace, remarks=(*trace.remarks, told))
+                continue
             born |= {new: born.get(old, old) for new, old in edit.born.items()}
-            trace = _pruned(trace, edit)
+            trace = made
     return trace, born
 
 

@@ -32,8 +32,9 @@ from ..trace import (  # fmt: skip
     Softmax,
     Trace,
     Transpose,
+    computed,
 )
-from .numbers import RULES, Numbers, through
+from .numbers import RULES, Numbers, subsamples, through
 from .placing import example_axes
 from .scores import NoAttentionError
 
@@ -234,10 +235,10 @@ class Followed:
                 moving[0]
                 if len(moving) == 1
                 else self._meeting(name)
-                if isinstance(op, Pointwise | Join)
+                if isinstance(op, Pointwise | Join) or computed(op)
                 else None
             )
-            if isinstance(op, MOVES):
+            if isinstance(op, MOVES) or subsamples(op):
                 path.append(op)
             elif isinstance(op, Normalise) and op.kind in ("layer", "rms") and len(op.axes) == 1:
                 if norm is not None or (
@@ -245,7 +246,7 @@ class Followed:
                 ):
                     break
                 norm, path = op, []
-            elif isinstance(op, Pointwise | Join) and above is not None and self._homogeneous(op):
+            elif above is not None and self._mixes(op, len(moving)) and self._homogeneous(op):
                 path = []
             else:
                 break
@@ -253,13 +254,18 @@ class Followed:
                 raise NoAttentionError(UNFOLLOWED.format(what))
             name = above
         axis = self._channel_axis(op)
-        if axis is None:
+        if axis is None or getattr(op, "is_complex", False):
             raise NoAttentionError(UNFOLLOWED.format(what))
         rows = _rows(op, axis, path)
         if len(rows) < op.shape[axis] and not (isinstance(op, Linear) and op.groups == 1):
             raise NoAttentionError(f"its {what} are a part of the channels of {name}")
         above, places = self._examples_first(op, axis, what)
         return Source(op, axis, rows, norm, above, places)
+
+    def _mixes(self, op: Op, moving: int) -> bool:
+        """Whether an operation may be one of those that turn queries and keys."""
+        fixed = isinstance(op, Contract) and moving == 1  # every pair times a matrix of its own
+        return isinstance(op, Pointwise | Join) or computed(op) or fixed
 
     def _channel_axis(self, op: Op) -> int | None:
         return op.out_axis if isinstance(op, Linear) else self.axes.get(op.name)
@@ -283,33 +289,37 @@ class Followed:
             last = max(front, key=self.order.__getitem__)
             if len(front) == 1 and last != name:
                 return last
-            if not isinstance(self.ops[last], FOLLOWED):
+            if not _followed(self.ops[last]):
                 return None
             front.remove(last)
             front |= {read for read in self.ops[last].reads if self.moving[read]}
 
     def _homogeneous(self, op: Op) -> bool:
-        """Whether an elementwise operation is odd and homogeneous.
+        """Whether an elementwise operation, or one without a rule, is odd and homogeneous.
 
         Sums, multiples by fixed numbers.
         """
-        if not isinstance(op, Pointwise):
+        if isinstance(op, Join):
             return True
         random = np.random.default_rng(0)
-        arrays = {
-            n: random.standard_normal(self.ops[n].shape) if self.moving[n] else self.facts(n)
-            for n in op.reads
-        }
+        arrays = {n: self._drawn(n, random) if self.moving[n] else self.facts(n) for n in op.reads}
         known = {name: array for name, array in arrays.items() if array is not None}
         if len(known) < len(arrays):
             return False
         one, two = (
-            RULES[Pointwise](op, [known[n] * (k if self.moving[n] else 1) for n in op.reads])
+            RULES[type(op)](op, [known[n] * (k if self.moving[n] else 1) for n in op.reads])
             for k in (1, -2)
         )
         return (
             one is not None and two is not None and np.allclose(two, -2 * one, rtol=1e-6, atol=1e-9)
         )
+
+    def _drawn(self, name: str, random: np.random.Generator) -> Array:
+        """Numbers drawn at random for the outcome of an operation."""
+        op = self.ops[name]
+        drawn = random.standard_normal(op.shape)
+        imaginary = getattr(op, "is_complex", False)
+        return drawn + 1j * random.standard_normal(op.shape) if imaginary else drawn
 
     def _examples_first(self, op: Op, axis: int, what: str) -> tuple[str, Array | None]:
         """Where the examples stand first, and the places of an array that has them elsewhere."""
@@ -345,6 +355,10 @@ class Followed:
         if source.places is not None:
             flat = flat[np.argsort(source.places)]
         return flat.reshape(self.count, -1, flat.shape[-1])
+
+
+def _followed(op: Op) -> bool:
+    return isinstance(op, FOLLOWED) or computed(op) or subsamples(op)
 
 
 def _order(word: str, heads: Sequence[str], token: str, width: str) -> tuple[Any, ...]:

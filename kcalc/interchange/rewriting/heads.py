@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ..internal_errors import internal_error
 from ..trace import (
     Attend,
     Attention,
@@ -110,6 +111,10 @@ class _Heads(Placing):
                     raise KcalcError(f"attention at {name!r}{place}: {error}") from None
         except (NoAttentionError, TooLargeError) as error:
             reasons.append(LARGE if isinstance(error, TooLargeError) else str(error))
+        except KcalcError:
+            raise
+        except Exception as error:
+            reasons.insert(0, internal_error(error, f"the attention at {name!r}"))
         if not reasons:
             return False
         given: Any = before[name]
@@ -205,7 +210,9 @@ class _Heads(Placing):
             sources, split, whole, ("queries", "keys", "values"), strict=True
         ):
             parts.append(turned(part, channels, source.norm, what))
-        (queries, turn), (keys, other), (values, _) = parts
+        (queries, turn), (keys, other), (values, moved) = parts
+        if moved is not None:
+            raise NoAttentionError("its values are turned by rotary embeddings, which has no rule")
         if (turn is None) != (other is None) or (
             turn is not None and other is not None and not turn.like(other)
         ):

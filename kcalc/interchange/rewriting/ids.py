@@ -6,6 +6,7 @@ ids, and a part of the channels of an input, is an input of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -16,7 +17,7 @@ import sympy as sp
 from ...foundation.process_state import lambdify
 from ..layout import id_arrays
 from ..trace import CAST, Entry, Linear, Lookup, NotRead, Op, Part, Pass, Pointwise, Reshape, Trace
-from .editing import Edit
+from .editing import Edit, span
 
 ID = sp.Symbol("i", real=True)
 
@@ -47,14 +48,14 @@ def with_columns(trace: Trace) -> Edit:
             passing.append(passed[0])
         parts = [op for name in read if isinstance(op := edit.ops.get(name), Part)]
         whole = [name for name in read if edit.ops.get(name) not in parts]
-        columns = {part.name: range(part.start, part.stop, part.step) for part in parts}
+        columns = {part.name: part.places for part in parts}
         taken = [i for column in set(columns.values()) for i in column]
         layered = any(isinstance(op, Linear) for op in trace.ops)
         alone = layered and not whole and len(taken) == len(set(taken))
         looked_up = all(isinstance(edit.ops.get(n), Lookup) or n in ids for n in read)
         if not (alone or looked_up) or any(part.axis != 1 for part in parts):
             continue
-        made: dict[range, str] = {}
+        made: dict[Sequence[int], str] = {}
         for part in parts:
             column = columns[part.name]
             if column not in made:
@@ -70,11 +71,9 @@ def _casts(op: Op | None) -> bool:
     return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
 
 
-def _input(edit: Edit, entry: Op, column: range) -> Entry:
+def _input(edit: Edit, entry: Op, column: Sequence[int]) -> Entry:
     """The input that some channels of an input are."""
-    step = f":{column.step}" if column.step > 1 and len(column) > 1 else ""
-    place = f"{column.start}:{column.stop}{step}" if len(column) > 1 else column.start
-    name = edit.names(f"{entry.name}[{place}]")
+    name = edit.names(f"{entry.name}[{span(tuple(column))}]")
     return entry.become(Entry, name=name, shape=(entry.shape[0], len(column)), part=True)
 
 

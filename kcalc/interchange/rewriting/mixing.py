@@ -9,11 +9,12 @@ against the model on numbers drawn at random.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..internal_errors import internal_error
 from ..trace import (
     Attend,
     Contract,
@@ -53,10 +54,14 @@ def with_mixing(trace: Trace) -> Edit:
     edit = _Mixing(trace)
     for op in list(edit.ops.values()):
         if op.name in edit.ops and isinstance(op, Attend | Contract):
+            before = dict(edit.ops)
             try:
                 edit.attempt(op)
             except TooLargeError:
                 continue
+            except Exception as error:
+                reason = internal_error(error, f"the mixing of tokens at {op.name!r}")
+                edit.ops = edit.facts.ops = {**before, op.name: replace(op, reason=reason)}
     return edit
 
 

@@ -19,12 +19,14 @@ import sympy as sp
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import lambdify
 from ..fusion import Fixed, tidied
+from ..internal_errors import internal_error
 from ..trace import (
     Array,
     Copies,
     Held,
     Moment,
     Normalise,
+    NotRead,
     Op,
     Pass,
     Pointwise,
@@ -87,12 +89,22 @@ class Norms(Edit):
     def run(self) -> Norms:
         """Replace all normalisations."""
         for name in self.places:
-            op: Any = self.ops[name]
-            if self._starts(op):
-                any(self._replaced(base, op.axes) for base in self._bases(op.reads[0]))
-            elif self.whole and isinstance(op, Normalise) and op.gain is None and op.bias is None:
-                self._replaced(name, op.axes)
+            before = dict(self.ops)
+            try:
+                self._attempt(name)
+            except Exception as error:
+                reason = internal_error(error, f"the normalisation that may begin at {name!r}")
+                told = {"what": "a normalisation", "reason": reason}
+                self.ops = {**before, name: before[name].become(NotRead, **told)}
         return self
+
+    def _attempt(self, name: str) -> None:
+        """Replace the normalisation that an operation is, or begins."""
+        op: Any = self.ops[name]
+        if self._starts(op):
+            any(self._replaced(base, op.axes) for base in self._bases(op.reads[0]))
+        elif self.whole and isinstance(op, Normalise) and op.gain is None and op.bias is None:
+            self._replaced(name, op.axes)
 
     def _starts(self, op: Any) -> bool:
         """Whether an operation is a moment over whole axes that a normalisation may begin with."""

@@ -23,10 +23,12 @@ from ..trace import (  # fmt: skip
     Masked,
     Mixed,
     Normalise,
+    NotRead,
     Op,
     Part,
     Pass,
     Pointwise,
+    Pooling,
     Reorder,
     Repeat,
     Reshape,
@@ -69,7 +71,7 @@ class Numbers:
         if rule is None:
             return self.leaf(op)
         if isinstance(op, Held):
-            return np.asarray(op.value, dtype=np.float64)
+            return np.asarray(op.value, dtype=None if np.iscomplexobj(op.value) else np.float64)
         if isinstance(op, Linear):
             return self._layer(op, depth)
         arrays = [self(name, depth) for name in op.reads]
@@ -192,7 +194,21 @@ def through(array: Array, path: Sequence[Op]) -> Array:
 
 
 def _part(op: Any, arrays: list[Any]) -> Array:
-    return arrays[0][(*(slice(None),) * op.axis, slice(op.start, op.stop, op.step))]
+    return arrays[0].take(list(op.places), axis=op.axis)
+
+
+def subsamples(op: Op) -> bool:
+    """Whether a pooling takes single entries, every second one or so."""
+    if not isinstance(op, Pooling) or op.window is None:
+        return False
+    return all(k == 1 for k in op.window) and not any(map(any, op.padding))
+
+
+def _pooled(op: Any, arrays: list[Any]) -> Array | None:
+    if not subsamples(op):
+        return None
+    strides = dict(zip(op.axes, op.stride or op.window, strict=True))
+    return arrays[0][tuple(slice(None, None, strides.get(i)) for i in range(arrays[0].ndim))]
 
 
 def mixed(op: Any, array: Array) -> Array:
@@ -208,13 +224,26 @@ def _repeated(array: Array, shape: tuple[int, ...]) -> Array:
     return array
 
 
+def run(op: Any, arrays: list[Any]) -> Array | None:
+    """The numbers of an operation without a rule, by the model's own operation."""
+    if op.compute is None:
+        return None
+    try:
+        made = np.asarray(op.compute(arrays))
+    except Exception:  # a library's own operation, which may not take such numbers
+        return None
+    return made if made.shape == op.shape else None
+
+
 RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
     Held: lambda op, _: op.value,
+    NotRead: run,
     Linear: lambda op, _: None,
     Attend: _attend,
     Pointwise: elementwise,
     Normalise: _normalised,
     Part: _part,
+    Pooling: _pooled,
     Mixed: lambda op, a: mixed(op, a[0]),
     Contract: lambda op, a: np.einsum(op.terms, *a),
     Softmax: lambda op, a: softmax(a[0], op.axis),

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from ..internal_errors import internal_error
 from ..layout import channel_axes, reshaped_axis
 from ..trace import (
     Drop,
@@ -63,10 +64,12 @@ def with_parts(trace: Trace) -> Edit:
         blame = edit.blamed()
         if not blame:
             return edit
-        for name, (cuts, why) in blame.items():
-            layer = edit.ops[name]
+        for made, (cuts, why) in blame.items():
+            name, own = edit.layers.get(made, (made, ()))  # a part may be cut once more
+            layer = edit.given[name]
             assert isinstance(layer, Linear)
-            runs = _runs(cuts, len(layer.weight))
+            cuts = [tuple(own[row] for row in cut) if own else cut for cut in cuts]
+            runs = _runs([*pieces.pop(name, ()), *cuts], len(layer.weight))
             if layer.groups > 1 or len(runs) > PIECES:
                 banned[name] = why
             else:
@@ -76,21 +79,25 @@ def with_parts(trace: Trace) -> Edit:
 class _Parts(Edit):
     def __init__(self, trace: Trace, banned: Mapping[str, str]) -> None:
         super().__init__({op.name: op for op in trace.ops}, trace.outputs)
+        self.given = dict(self.ops)
         self.banned, self.axes = banned, channel_axes(trace)
         self.made: dict[tuple[str, Rows], str] = {}
+        # {layer made here: (the layer of the trace that it is a part of, which of its outputs)}
+        self.layers: dict[str, tuple[str, Rows]] = {}
 
     def run(self) -> None:
         for op in [op for op in self.ops.values() if isinstance(op, Part)]:
-            before = set(self.ops)
+            before = dict(self.ops)
             try:
                 self._resolve(op)
+                continue
             except NoPartError as error:
-                for name in set(self.ops) - before:
-                    del self.ops[name]
-                self.made = {key: name for key, name in self.made.items() if name in self.ops}
-                self.ops[op.name] = (
-                    replace(self.ops[op.name], reason=str(error)) if str(error) else op
-                )
+                reason = str(error)
+            except Exception as error:
+                reason = internal_error(error, f"the part {op.name!r}")
+            self.ops = before
+            self.made = {key: name for key, name in self.made.items() if name in self.ops}
+            self.ops[op.name] = replace(op, reason=reason) if reason else op
 
     def divide(self, pieces: Mapping[str, Sequence[Rows]]) -> None:
         """Make layers the concatenation of layers of some of their outputs each."""
@@ -224,6 +231,8 @@ class _Parts(Edit):
     def _layer(self, op: Linear, rows: Rows, shape: tuple[int, ...], name: str) -> Linear:
         chosen = list(rows)
         own = chosen if op.rows is None else [op.rows[i] for i in chosen]
+        first, before = self.layers.get(op.name, (op.name, range(len(op.weight))))
+        self.layers[name] = first, tuple(before[i] for i in chosen)
         part = replace(
             op,
             name=name,

@@ -48,23 +48,30 @@ class EmptyRowError(Exception):
 class Turn:
     """Rotary embeddings: ``angles`` (tokens, pairs) by which pairs of channels are turned.
 
-    ``channels``: how many channels of a head are turned; ``width``: the number of channels of a
-    head.
+    ``pairs`` (2, pairs): the channels of the result that are turned together; ``width``: the number
+    of channels of a head.
     """
 
     angles: Array
-    channels: int
+    pairs: Array
     width: int
 
+    @property
+    def channels(self) -> int:
+        """How many channels of a head are turned."""
+        return self.pairs.size
+
     def like(self, other: Turn) -> bool:
-        """Whether two turns have the same angles."""
-        same = self.angles.shape == other.angles.shape and self.channels == other.channels
+        """Whether two turns are of the same channels by the same angles."""
+        same = self.angles.shape == other.angles.shape and np.array_equal(self.pairs, other.pairs)
         return same and bool(
             np.abs(np.exp(1j * self.angles) - np.exp(1j * other.angles)).max() < 1e-4
         )
 
     def base(self) -> tuple[float, tuple[str, ...]]:
         """The base of the angles ``t base^(-2 f / width)``, and how they differ from those."""
+        if len(self.angles) < 2:
+            raise NoAttentionError("one token shows no angles of rotary embeddings; give several")
         speeds = np.angle(np.exp(1j * (self.angles[1] - self.angles[0])))
         pairs = len(speeds)
         powers = -2.0 * np.arange(pairs) / self.channels
@@ -76,25 +83,27 @@ class Turn:
         digits = 4 - len(str(int(base)))
         near = float(round(base, digits))
         base = near if abs(near / base - 1) < 1e-4 else base
-        expected = np.arange(len(self.angles))[:, None] * base**powers
+        places, turned = np.arange(len(self.angles))[:, None], self.angles - self.angles[0]
+        texts = ()
         if self.channels < self.width:
-            return base, (
+            texts = (
                 f"its rotary embeddings turn {self.channels} of the {self.width} channels of a "
                 f"head; read as if they turned all",
             )
-        if (
-            np.abs(
-                np.exp(1j * np.sign(speeds) * (self.angles - self.angles[0]))
-                - np.exp(1j * expected)
-            ).max()
-            > 1e-2
-        ):
-            mean = float(np.exp(np.mean(ratio)))
-            return mean, (
-                f"the angles of its rotary embeddings are not those of one base; read as those of "
-                f"the base {mean:.4g}",
+        if _apart(np.sign(speeds) * turned, places * base**powers) > 1e-2:
+            base = float(np.exp(np.mean(ratio)))
+            uneven = _apart(turned, places * speeds) > 1e-2
+            told = "no multiples of the place of a token" if uneven else "not those of one base"
+            texts += (
+                f"the angles of its rotary embeddings are {told}; read as those of the base "
+                f"{base:.4g}",
             )
-        return base, ()
+        return base, texts
+
+
+def _apart(angles: Array, others: Array) -> float:
+    """The greatest difference of the points on the circle at two sets of angles."""
+    return float(np.abs(np.exp(1j * angles) - np.exp(1j * others)).max())
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,11 +313,14 @@ def _turn(found: Array, base: Array) -> Turn | None:
     if len(channels) % 2:
         return None
     half = len(channels) // 2
-    for one, two in ((channels[:half], channels[half:]), (channels[::2], channels[1::2])):
-        before, after = base[..., one] + 1j * base[..., two], found[..., one] + 1j * found[..., two]
+    pairs = (channels[:half], channels[half:]), (channels[::2], channels[1::2])
+    # DeepSeek: pairs that are neighbours before are the two halves after
+    for (one, two), (first, second) in product(pairs, pairs):
+        before = base[..., one] + 1j * base[..., two]
+        after = found[..., first] + 1j * found[..., second]
         ratio = (after * before.conj()).sum(axis=(0, 1)) / (np.abs(before) ** 2).sum(axis=(0, 1))
         if np.abs(after - ratio * before).max() < 1e-3 and np.allclose(
             np.abs(ratio), factor, rtol=1e-3
         ):
-            return Turn(np.angle(ratio), len(channels), width)
+            return Turn(np.angle(ratio), np.array([first, second]), width)
     return None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..trace import NotRead, Op
+import numpy as np
+
+from ..trace import Compute, NotRead, Op
 from .examples import is_library
-from .graph_values import Padded, Ref, Stale
+from .graph_values import Const, Padded, Ragged, Ref, Stale, is_traced
 
 if TYPE_CHECKING:
     from .walker import Walker
@@ -158,14 +160,14 @@ class Call:
 
         ``hidden``: inputs beside its arguments.
         """
-        arrays = [
-            leaf for leaf in [*leaves(self.args), *hidden] if isinstance(leaf, Ref | Padded | Stale)
-        ]
+        arrays = sources([*leaves(self.args), *hidden])
         # a mask is no feature map
         features = [leaf for leaf in arrays if str(getattr(leaf, "dtype", "")) != "torch.bool"]
         told = dict.fromkeys(map(self.read, features or arrays))
-        fields = {"what": what, "reason": reason}
+        fields: dict[str, Any] = {"what": what, "reason": reason}
         if not self.several:
+            fields["is_complex"] = bool(getattr(self.dtype, "is_complex", False))
+            fields["compute"] = None if hidden else computed_by(self, list(told))
             return self.emit(NotRead, told, **fields)
         used = {user.args[1] for user in self.node.users if user.target is operator.getitem}
         out: list[Any] = []
@@ -175,6 +177,51 @@ class Call:
             made = self.emit(NotRead, told, shape=shape, **fields) if keep else None
             out.append(None if made is None else Ref(made.name, shape, dtype))
         return tuple(out)
+
+
+def computed_by(call: Call, reads: list[str]) -> Compute | None:
+    """The operator of a call as a function of the arrays that it reads, None for others.
+
+    Not of operators that draw random numbers or write in place, nor of whole numbers.
+    """
+    args = call.walker.resolved(call.node)
+    traced = [leaf for leaf in leaves(list(args)) if is_traced(leaf)]
+    real = all(
+        isinstance(leaf, Ref)
+        and leaf.name in reads
+        and (leaf.dtype.is_floating_point or leaf.dtype.is_complex)
+        for leaf in traced
+    )
+    if not traced or not real or is_random(call.node) or in_place(call.node):
+        return None
+    target = call.node.target
+
+    def compute(arrays: Sequence[Any]) -> Any:
+        import torch
+        from torch.fx.node import map_aggregate
+
+        given = dict(zip(reads, arrays, strict=True))
+
+        def number(leaf: Any) -> Any:
+            if isinstance(leaf, Ref):
+                return torch.as_tensor(np.array(given[leaf.name]))
+            if not isinstance(leaf, Const):
+                return leaf
+            tensor, wide = leaf.tensor, leaf.tensor.dtype.is_complex
+            exact = tensor.dtype.is_floating_point or wide
+            return tensor.to(torch.complex128 if wide else torch.float64) if exact else tensor
+
+        with torch.no_grad():
+            found, named = map_aggregate(args, number)
+            return target(*found, **named).resolve_conj().numpy()
+
+    return compute
+
+
+def sources(values: Iterable[Any]) -> list[Any]:
+    """The arrays among some values, those of arrays without a known size in their place."""
+    arrays = [leaf for leaf in values if isinstance(leaf, Ref | Padded | Stale | Ragged)]
+    return [source for leaf in arrays for source in getattr(leaf, "sources", (leaf,))]
 
 
 Rule = Callable[[Call], Any]
@@ -238,12 +285,24 @@ def call_of(walker: Walker, node: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def described(value: Any) -> tuple[tuple[int, ...], Any]:
-    """The shape and dtype of a node's value, or of the first of several."""
+    """The shape and dtype of a node's value, or of the first of several.
+
+    () and None where the data decide the shape.
+    """
     if isinstance(value, list | tuple):
         return described(value[0]) if value else ((), None)
-    if hasattr(value, "shape"):
+    if hasattr(value, "shape") and sized(value):
         return tuple(concrete(n) for n in value.shape), value.dtype
     return (), None
+
+
+def sized(value: Any) -> bool:
+    """Whether a node's value is a number or has a size that the data do not decide."""
+    if isinstance(value, list | tuple):
+        return all(map(sized, value))
+    if hasattr(value, "shape"):
+        return all(map(sized, value.shape))
+    return isinstance(value, int) or not hasattr(value, "node") or value.node.hint is not None
 
 
 def concrete(size: Any) -> int:

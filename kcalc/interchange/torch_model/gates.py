@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...activations import X, activation
+from ..picking import picked
 from ..trace import Part, Pointwise, Reshape
-from .calls import Call, described, rule
-from .graph_values import Const, Padded, Ref
+from .calls import Call, described, leaves, rule
+from .graph_values import Const, Padded, Ref, is_traced
 from .shapes import passed
+from .unread import REASONS
+
+OF_IDS = (
+    "which entries it takes depends on the ids (padding, an end of text), so it is no function of "
+    "one network; take the last token, x[:, -1], or give sequences of one length"
+)
 
 PARTS = "the channels are cut into parts; use one layer for each part instead, which has a rule"
 SLICE = (
@@ -22,32 +30,12 @@ def _axis(call: Call, rank: int) -> int:
 
 
 def part(
-    call: Call,
-    source: Any,
-    axis: int,
-    start: int,
-    stop: int,
-    what: str,
-    step: int = 1,
-    last: bool = False,
+    call: Call, source: Any, axis: int, places: Sequence[int], what: str, last: bool = False
 ) -> Ref:
     """One part along an axis; ``last`` drops the axis behind it."""
-    shape = tuple(
-        len(range(start, stop, step)) if i == axis else n for i, n in enumerate(source.shape)
-    )
-    reason = PARTS if what == "a split" else SLICE
-    read = call.read(source)
-    made = call.emit(
-        Part,
-        [read],
-        shape=shape,
-        what=what,
-        reason=reason,
-        axis=axis,
-        start=start,
-        stop=stop,
-        step=step,
-    )
+    shape = tuple(len(places) if i == axis else n for i, n in enumerate(source.shape))
+    told = {"what": what, "reason": PARTS if what == "a split" else SLICE}
+    made = call.emit(Part, [call.read(source)], shape=shape, axis=axis, places=places, **told)
     if last:
         return call.emit(Reshape, [made.name], shape=shape[:axis] + shape[axis + 1 :])
     return made
@@ -67,7 +55,7 @@ def parts(call: Call) -> Any:
     sizes = [1 if dropped else shape[axis] for shape in shapes]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(
-        part(call, source, axis, s, s + n, "a split", last=dropped)
+        part(call, source, axis, range(s, s + n), "a split", last=dropped)
         for s, n in zip(starts, sizes, strict=True)
     )
 
@@ -80,7 +68,8 @@ def selected(call: Call) -> Any:
     if not isinstance(source, Ref):
         return call.unread("one location or channel", PARTS)
     place = int(call["index"]) % source.shape[axis]
-    return part(call, source, axis, place, place + 1, "one location or channel", last=True)
+    places = range(place, place + 1)
+    return part(call, source, axis, places, "one location or channel", last=True)
 
 
 @rule("slice", "narrow")
@@ -95,9 +84,43 @@ def sliced(call: Call) -> Any:
     size = source.shape[axis]
     if call.kind == "narrow":
         start = int(call["start"]) % size
-        return part(call, source, axis, start, start + int(call["length"]), "a slice")
-    start, stop, step = slice(call["start"], call["end"], call["step"]).indices(size)
-    return part(call, source, axis, start, stop, "a slice", step)
+        return part(call, source, axis, range(start, start + int(call["length"])), "a slice")
+    places = range(*slice(call["start"], call["end"], call["step"]).indices(size))
+    return part(call, source, axis, places, "a slice")
+
+
+@rule("index", "index_select", "gather", "take_along_dim")
+def indexed(call: Call) -> Any:
+    """Entries by arrays of places, where these are the same along one axis for every example."""
+    import torch
+    from torch.fx.node import map_aggregate
+
+    source = call.operand
+    others = [leaf for key, value in call.args.items() if key != "self" for leaf in leaves(value)]
+    places = [leaf for leaf in others if isinstance(leaf, Const)]
+    what, reason = REASONS[call.kind]
+    if not isinstance(source, Ref) or any(map(is_traced, others)):
+        return call.unread(what, reason)
+    if any(leaf.of_ids for leaf in places):
+        return call.unread(what, OF_IDS)
+    args, kwargs = call.walker.resolved(call.node)
+
+    def pick(there: Any) -> Any:
+        given, named = map_aggregate(
+            (args, kwargs),
+            lambda leaf: (
+                torch.as_tensor(there) if isinstance(leaf, Ref) else getattr(leaf, "tensor", leaf)
+            ),
+        )
+        return call.node.target(*given, **named).numpy()
+
+    found = picked(source.shape, pick)
+    if found is None:
+        return call.unread(what, reason)
+    made = part(call, source, *found, what) if found[0] else source
+    if made is source and source.shape == call.shape:
+        return passed(call)
+    return made if made.shape == call.shape else call.emit(Reshape, [made.name])
 
 
 @rule("glu")
@@ -108,8 +131,8 @@ def gated(call: Call) -> Any:
     if axis == 0 or not isinstance(source, Ref):
         return call.unread("a gated linear unit", PARTS)
     half = source.shape[axis] // 2
-    value = part(call, source, axis, 0, half, "a gated linear unit")
-    gate = part(call, source, axis, half, 2 * half, "a gated linear unit")
+    value = part(call, source, axis, range(half), "a gated linear unit")
+    gate = part(call, source, axis, range(half, 2 * half), "a gated linear unit")
     sigmoid = activation("sigmoid").expr
     opened = call.emit(
         Pointwise, [gate.name], function=lambda x: sigmoid.xreplace({X: x}), label="sigmoid"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..internal_errors import ModelError
+
 Pads = tuple[tuple[int, int], ...]
 
 
@@ -36,13 +38,14 @@ class Const:
     """A tensor that depends on no input. ``origins``: the parameters it was computed from.
 
     ``parameter``: the one parameter whose numbers it is, ``transposed`` if it is that matrix
-    transposed.
+    transposed. ``of_ids``: whether it is what a model makes of almost all token ids.
     """
 
     tensor: Any
     origins: tuple[str, ...] = ()
     parameter: str | None = None
     transposed: bool = False
+    of_ids: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,9 +69,20 @@ class Stale:
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """A value whose size the data decide, or an array that could not be read at all.
+
+    ``sources``: the arrays it is made of; ``reason``: why it is not read.
+    """
+
+    sources: tuple[Ref | Padded | Stale, ...]
+    reason: str
+
+
 def is_traced(value: Any) -> bool:
     """Whether a value depends on the inputs."""
-    return isinstance(value, Ref | Padded | Stale)
+    return isinstance(value, Ref | Padded | Stale | Ragged)
 
 
 def numbers_of(tensor: Any) -> Any:
@@ -78,11 +92,9 @@ def numbers_of(tensor: Any) -> Any:
     """
     import torch
 
-    from ...foundation.errors import KcalcError
-
     plain = tensor.detach()
     if plain.device.type == "meta":
-        raise KcalcError(
+        raise ModelError(
             "torch: the model's parameters are on the meta device and have no values; materialise "
             "them first (model.to_empty)"
         )

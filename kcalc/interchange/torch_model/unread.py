@@ -58,6 +58,7 @@ REASONS: dict[str, tuple[str, str]] = {
                 {
                     "embedding": "an embedding",
                     "gather": "a lookup",
+                    "take_along_dim": "a lookup",
                     "index": "indexing by arrays",
                     "index_select": "a lookup",
                     "take": "a lookup",

@@ -13,11 +13,22 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ..internal_errors import ModelError, internal_error
 from ..trace import Entry, Held, Names, NotRead, Op, Pass
-from .calls import RULES, Call, call_of, described, hands_on, in_place, is_random, leaves
+from .calls import (
+    RULES,
+    Call,
+    call_of,
+    described,
+    hands_on,
+    in_place,
+    is_random,
+    leaves,
+    sized,
+    sources,
+)
 from .captured import Captured, identity
-from .examples import first_line
-from .graph_values import Const, Padded, Ref, Stale, is_traced, numbers_of
+from .graph_values import Const, Padded, Ragged, Ref, Stale, is_traced, numbers_of
 from .token_ids import COMPARISONS, REMARK, TokenIds
 from .unread import REASONS
 
@@ -88,6 +99,10 @@ RANDOM = (
     "it draws random numbers at every run; read the model in evaluation (model.eval()) if "
     "they are drawn only in training"
 )
+UNSIZED = (
+    "how many entries it takes depends on the data (experts that tokens are sent to, boolean "
+    "masks); kernel maps are about arrays of one size"
+)
 NOTHING = ("_assert", "sym_constrain", "_functional_sym_constrain")
 
 
@@ -126,6 +141,12 @@ class Walker:
         self.values.update(self.captured.given)
         self._run(self.captured.graph)
         outputs = [self.values[node] for node in self.captured.outputs]
+        for value in outputs:
+            if isinstance(value, Ragged):
+                raise KcalcError(
+                    f"torch: an output of the model is an array of unknown size: {value.reason}; "
+                    f"return arrays with one entry per example, or read the part before it"
+                )
         return tuple(
             dict.fromkeys(self.read(value, "output") for value in outputs if is_traced(value))
         )
@@ -153,14 +174,29 @@ class Walker:
             self.captured = before
 
     def _value(self, node: Any) -> Any:
+        """The value of a node, not read where anything goes wrong."""
+        made = len(self.ops)
+        try:
+            return self._read(node)
+        except ModelError:
+            raise
+        except Exception as error:  # one part must not keep the rest from being read
+            for name in list(self.ops)[made:]:
+                del self.ops[name]
+            reason = internal_error(error, f"the reading of {node.target} at {node.name!r}")
+            args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
+            return self._unsized(call_of(self, node, args, dict(kwargs)), reason)
+
+    def _read(self, node: Any) -> Any:
         if node.op in ("placeholder", "get_attr"):
             return self._stored(node)
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
-        if node.target is operator.getitem:
+        if node.target is operator.getitem and not isinstance(args[0], Ragged):
             return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
         call = call_of(self, node, args, dict(kwargs))
         if call.kind.startswith(NOTHING):
             return None
+        ragged = [leaf for leaf in leaves([args, kwargs]) if isinstance(leaf, Ragged)]
         traced = any(is_traced(leaf) for leaf in leaves([args, kwargs]))
         written = next(
             (w for leaf in leaves([args, kwargs]) if (w := self._taint(leaf)) is not None), None
@@ -175,12 +211,22 @@ class Walker:
         )
         if fixed is not None:
             self.remarks += [REMARK] if call.kind in COMPARISONS else []
-            return Const(fixed)
+            return Const(fixed, of_ids=not call.kind.endswith("_like"))
         random = is_random(node) and call.kind.strip("_") not in RANDOM_LAYERS
-        value = call.unread("random noise", RANDOM) if random else self._handled(call)
+        if ragged or not sized(node.meta.get("val")):
+            value = self._unsized(call, ragged[0].reason if ragged else UNSIZED)
+        else:
+            value = call.unread("random noise", RANDOM) if random else self._handled(call)
         if in_place(node):
             self._written(node, value)
         return value
+
+    def _unsized(self, call: Call, reason: str) -> Any:
+        """A call that is not read: one operation where its size is known, else without a size."""
+        value = call.node.meta.get("val")
+        if value is not None and sized(value) and described(value)[1] is not None:
+            return call.unread(call.spoken, reason)
+        return Ragged(tuple(sources(leaves(call.args))), reason)
 
     def _handled(self, call: Call) -> Any:
         function = RULES.get(call.kind) or RULES.get(call.kind.removesuffix("_"))
@@ -194,15 +240,15 @@ class Walker:
         made = list(self.ops)
         try:
             return function(call)
-        except KcalcError:
+        except ModelError:
             raise
         except (
             Exception
         ) as error:  # one operator called in an unusual way must not keep the rest from being read
             for name in list(self.ops)[len(made) :]:
                 del self.ops[name]
-            reason = f"its arguments are not understood ({first_line(error)})"
-            return call.unread(call.spoken, reason)
+            where = f"the rule for {call.kind}: its arguments are not understood"
+            return call.unread(call.spoken, internal_error(error, where))
 
     def _fresh(self, value: Any, where: str) -> Any:
         """A value, an array that was written into in parts as one operation that is not read."""
@@ -229,6 +275,10 @@ class Walker:
             value = getattr(value, part)
         return Const(value.detach()) if hasattr(value, "detach") else value
 
+    def resolved(self, node: Any) -> tuple[Any, Any]:
+        """The arguments of a call as values: those by place, and those by name."""
+        return self._resolved(node.args), self._resolved(node.kwargs)
+
     def _resolved(self, tree: Any) -> Any:
         from torch.fx.node import Node, map_aggregate
 
@@ -252,12 +302,15 @@ class Walker:
             with torch.no_grad():
                 result = call.node.target(*given, **named)
         except Exception as error:
-            raise KcalcError(
-                f"torch: {call.source or call.kind}: {call.kind} of constants failed: "
-                f"{str(error).splitlines()[0][:200]}"
-            ) from error
+            where = f"the computation of {call.kind} on constants"
+            return self._unsized(call, internal_error(error, where))
         same = len(constants) == 1 and call.kind in VIEWS | {"clone", "_to_copy"}
-        return _constant(result, origins, constants[0] if same else None, call.kind)
+        made = _constant(result, origins, constants[0] if same else None, call.kind)
+        if any(constant.of_ids for constant in constants):
+            return map_aggregate(
+                made, lambda leaf: replace(leaf, of_ids=True) if isinstance(leaf, Const) else leaf
+            )
+        return made
 
     def _taint(self, leaf: Any) -> Any:
         """The values written into the memory of a constant, None for others."""

@@ -1,0 +1,424 @@
+"""Whatever goes wrong inside a reader: one opaque node with the reason, and the rest is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_graphs import model, node, weights
+from refusals import refused
+
+import kcalc as kc
+from kcalc.interchange import recognise, rewriting
+from kcalc.interchange.jax_model import finishing, softmax
+from kcalc.interchange.jax_model import reader as jax_reader
+from kcalc.interchange.onnx_model import graph_values as onnx_rules
+from kcalc.interchange.rewriting import heads, mixing, norms, output_parts
+from kcalc.interchange.trace import Linear, Normalise, Op, Pointwise
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from kcalc.interchange.torch_model import calls, capture, walker  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("internal_errors")
+KINDS = (KeyError, IndexError, RuntimeError, AssertionError, ZeroDivisionError, RecursionError)
+KINDS += (kc.KcalcError, MemoryError, NotImplementedError, OSError)
+
+
+def failing(kind: type[Exception]) -> Callable[..., Any]:
+    def fail(*args: Any, **named: Any) -> Any:
+        raise kind("the works")
+
+    return fail
+
+
+def told(reading: Any) -> list[str]:
+    """Internal errors among the notes and remarks of a reading."""
+    texts = [*(note.text for note in reading.notes), *reading.remarks]
+    return [text for text in texts if "internal error" in text]
+
+
+def operations(reading: Any) -> tuple[Op, ...]:
+    return reading.trace.ops
+
+
+def check(reading: Any, kind: type[Exception], *words: str) -> None:
+    """One opaque node or more that say what failed, and layers that are read around them."""
+    found = told(reading)
+    assert found and any(kind.__name__ in text for text in found)
+    assert all(any(word in text for text in found) for word in words)
+    assert reading.fidelity.counts.get("exact", 0) >= 2
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        h = torch.tanh(self.a(x))
+        return self.c(h + self.b(h).relu() * 2)
+
+
+class Attends(nn.Module):
+    """Attention, a norm by hand, and parts of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.qkv, self.last = nn.Linear(8, 8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.last(F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0])
+
+
+def small() -> Any:
+    return kc.read(Small(), (2, 8), sigmas=False)
+
+
+def attends() -> Any:
+    return kc.read(Attends(), (2, 5, 8), sigmas=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("operator", ["tanh", "relu", "add"])
+def test_rules_of_torch_that_fail(
+    monkeypatch: pytest.MonkeyPatch, operator: str, kind: type[Exception]
+) -> None:
+    monkeypatch.setitem(calls.RULES, operator, failing(kind))
+    check(small(), kind, operator)
+
+
+@pytest.mark.parametrize("where", ["_handled", "_taint", "_written"])
+def test_a_walk_that_fails_at_every_call(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def fail(self: Any, given: Any, *more: Any) -> Any:
+        raise KeyError(where)
+
+    monkeypatch.setattr(walker.Walker, where, fail)
+    try:
+        reading = small()
+    except kc.KcalcError as error:
+        assert "depends on its inputs" in str(error) or "internal error" in str(error)
+    else:
+        assert told(reading) or where == "_written"
+
+
+def test_constants_whose_computation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fixed(nn.Module):
+        gate: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.register_buffer("gate", torch.ones(8))
+
+        def forward(self, x: Any) -> Any:
+            return self.b(torch.tanh(self.a(x)) * self.gate.cumsum(0))
+
+    monkeypatch.setattr(walker, "_constant", failing(KeyError))
+    check(kc.read(Fixed(), (2, 8), sigmas=False), KeyError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", [Linear, Pointwise])
+def test_rules_for_operations_that_fail(
+    monkeypatch: pytest.MonkeyPatch, op: type[Op], kind: type[Exception]
+) -> None:
+    original, done = vars(recognise.Recogniser)["rule"], list[str]()
+
+    def rule(self: Any, given: Op) -> Any:
+        if isinstance(given, op) and not done:
+            done.append(given.name)
+            raise kind("the works")
+        return original.__get__(self, type(self))(given)
+
+    monkeypatch.setattr(recognise.Recogniser, "rule", rule)
+    reading = small()
+    assert any(done[0] in str(note.node) and "the works" in note.text for note in reading.notes)
+    assert bool(told(reading)) == (kind is not kc.KcalcError)
+    assert reading.fidelity.counts["exact"] >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    from kcalc.interchange import builder
+
+    monkeypatch.setattr(builder, "recognised", failing(kind))
+    reading = small()
+    assert any("the works" in note.text for note in reading.notes)
+
+
+@pytest.mark.parametrize("rule", ["with_parts", "with_norms", "with_mixing", "with_heads"])
+def test_rewriting_rules_that_fail(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    def fail(trace: Any) -> Any:
+        raise KeyError("the works")
+
+    fail.__name__ = rule
+    monkeypatch.setattr(rewriting, rule, fail)
+    if rule == "with_mixing":  # of attention that is not read
+        monkeypatch.setattr(heads._Heads, "refused", lambda self, name: True)
+    reading = attends()
+    assert any(rule in text and "KeyError" in text for text in told(reading))
+
+
+INSIDE: dict[str, tuple[Any, str]] = {
+    "heads": (heads._Heads, "_replaced"),
+    "sources": (heads.Followed, "source"),
+    "mixing": (mixing._Mixing, "attempt"),
+    "norms": (norms.Norms, "_replaced"),
+    "parts": (output_parts._Parts, "_resolve"),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("kind", [KeyError, RuntimeError])
+def test_one_part_in_a_rewriting_rule_fails(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Exception]
+) -> None:
+    owner, method = INSIDE[name]
+    if name in ("mixing", "parts"):  # where attention is not read
+        monkeypatch.setattr(heads._Heads, "refused", lambda self, name: True)
+    monkeypatch.setattr(owner, method, failing(kind))
+    reading = attends()
+    notes = [note for note in reading.notes if "internal error" in note.text]
+    assert notes and all(kind.__name__ in note.text for note in notes)
+
+
+def test_a_reading_that_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognise, "assemble", failing(KeyError))
+    with refused("internal error.*KeyError.*read the parts"):
+        small()
+
+
+def test_a_capture_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "record", failing(KeyError))
+    monkeypatch.setattr(torch.export, "export", failing(RuntimeError))
+    with refused("could not be traced.*KeyError"):
+        small()
+
+
+# -- JAX -----------------------------------------------------------------------------------------
+
+PARAMS = {name: np.eye(8, dtype=np.float32) for name in "abc"} | {"d": np.ones(8, np.float32)}
+
+
+def jax_function(p: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+
+    h = jnp.tanh(x @ p["a"] + p["d"])
+    h = h / jnp.sqrt((h * h).mean(-1, keepdims=True) + 1e-6)
+    h = jnp.exp(h @ p["b"])
+    return (h / h.sum(-1, keepdims=True)) @ p["c"]
+
+
+def of_jax() -> Any:
+    return kc.read(jax_function, PARAMS, np.ones((2, 8), np.float32), sigmas=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rules_of_jax_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    monkeypatch.setattr(jax_reader, "function_of", failing(kind))
+    check(of_jax(), kind, "tanh")
+
+
+def test_a_rule_of_jax_that_fails_after_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = jax_reader.RULES["dot_general"]
+
+    def fail(reader: Any, eqn: Any, values: Any) -> Any:
+        if len([op for op in reader.ops.values() if isinstance(op, Linear)]) == 1:
+            own(reader, eqn, values)
+            raise KeyError("the works")
+        return own(reader, eqn, values)
+
+    monkeypatch.setitem(jax_reader.RULES, "dot_general", fail)
+    check(of_jax(), KeyError, "dot_general")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(norms.Norms, "_replaced"), (finishing, "bias_added"), (softmax, "_written_out")],
+)
+def test_the_end_of_a_reading_of_jax_fails(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    monkeypatch.setattr(owner, name, failing(KeyError))
+    assert told(of_jax())
+
+
+def test_readers_of_modules_in_jax_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):
+        def __init__(self) -> None:
+            self.a, self.b, self.c = (nnx.Linear(8, 8, rngs=nnx.Rngs(i)) for i in range(3))
+
+        def __call__(self, x: Any) -> Any:
+            return self.c(jax.numpy.tanh(self.b(jax.numpy.tanh(self.a(x)))))
+
+    monkeypatch.setattr(jax_reader, "function_of", failing(KeyError))
+    check(kc.read(Net(), (2, 8), sigmas=False), KeyError, "tanh")
+
+
+# -- ONNX ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS[:-4])
+def test_rules_of_onnx_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    pytest.importorskip("onnx")
+    nodes = [node("MatMul", "x u", "a"), node("Softplus", "a", "b"), node("MatMul", "b v", "y")]
+    held = {"u": weights(6, 6), "v": weights(6, 6)}
+    monkeypatch.setitem(onnx_rules.RULES, ("", "Softplus"), failing(kind))
+    check(kc.read(model(nodes, {"x": [2, 6]}, ["y"], held), sigmas=False), kind, "Softplus")
+
+
+# -- parts of parts of a layer -------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    """Halves of a layer of which one is cut once more, and read whole too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.one, self.two = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(2, 8)
+
+    def forward(self, x: Any) -> Any:
+        first, second = self.fc(x).chunk(2, -1)
+        third, _ = second.chunk(2, -1)
+        return self.one(torch.cat([first, second], -1).tanh()) + self.two(third.relu())
+
+
+def test_a_part_of_a_part_that_is_read_whole_too() -> None:
+    """Three layers of 4, 2 and 2 outputs: q follows from these by hand."""
+    reading = kc.read(Parts(), (2, 6), sigmas=False)
+    assert reading.fidelity.level == "exact" and not told(reading)
+    rows = [op.rows for op in operations(reading) if isinstance(op, Linear) and op.rows]
+    assert sorted(rows) == [(0, 1, 2, 3), (4, 5), (6, 7)]
+    mean = kc.activation("tanh").q_map(1.0) + 0.5
+    assert kc.q_map(reading.network)(1.0) == pytest.approx(float(mean), rel=1e-12)
+
+
+@pytest.mark.slow
+def test_mixnet_at_64() -> None:
+    timm = pytest.importorskip("timm")
+    reading = kc.read(timm.create_model("mixnet_s").eval(), (2, 3, 64, 64))
+    assert not told(reading) and reading.fidelity.counts["exact"] > 400
+
+
+# -- arrays whose size the data decide -----------------------------------------------------------
+
+
+class Experts(nn.Module):
+    """Tokens are sent to the experts that score highest."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.style, self.stem, self.gate = style, nn.Linear(6, 8), nn.Linear(8, 3, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        h = self.stem(x)
+        flat = h.reshape(-1, 8)
+        weight, chosen = self.gate(flat).softmax(-1).topk(2, dim=-1)
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            if self.style == "index_add":
+                token, place = torch.where(chosen == number)
+                out.index_add_(0, token, expert(flat[token]) * weight[token, place, None])
+            elif self.style == "nonzero":
+                token = (chosen == number).any(-1).nonzero().squeeze(-1)
+                out = out.index_add(0, token, expert(flat[token]))
+            elif self.style == "branch":
+                token = (chosen == number).any(-1).nonzero(as_tuple=True)[0]
+                if token.numel():
+                    out[token] += expert(flat[token])
+            else:
+                mask = (chosen == number).any(-1)
+                out[mask] = out[mask] + expert(flat[mask])
+        return self.head(h + out.reshape(h.shape))
+
+
+@pytest.mark.parametrize("style", ["index_add", "nonzero", "branch", "mask"])
+@pytest.mark.parametrize("shape", [(2, 6), (2, 5, 6)])
+def test_loops_over_experts(style: str, shape: tuple[int, ...]) -> None:
+    reading = kc.read(Experts(style).eval(), torch.randn(shape), sigmas=False)
+    assert reading.fidelity.level == "not read" and not told(reading)
+    if style != "branch":
+        exact = {node for node, level in reading.fidelity.nodes.items() if level == "exact"}
+        assert {"stem", "head"} <= exact
+        assert any("depends on the data" in note.text for note in reading.notes)
+
+
+def test_outputs_whose_size_the_data_decide() -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 8)
+
+        def forward(self, x: Any) -> Any:
+            h = self.a(x)
+            return h[h[:, 0] > 0]
+
+    with refused("unknown size.*depends on the data"):
+        kc.read(Chosen(), torch.randn(4, 6))
+
+
+# -- builders ------------------------------------------------------------------------------------
+
+
+def torch_builder(width: Any) -> Any:
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU())
+
+
+def careless(width: Any) -> Any:
+    return nn.Sequential(nn.Linear(8, 4))
+
+
+def nothing() -> Any:
+    return torch_builder(4)
+
+
+def equinox_builder(width: Any) -> Any:
+    eqx = pytest.importorskip("equinox")
+    return eqx.nn.MLP(8, 3, width, 2, key=jax.random.key(0))
+
+
+def flax_builder(width: Any) -> Any:
+    nnx = pytest.importorskip("flax.nnx")
+    return nnx.Linear(8, width, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("build", [torch_builder, careless, nothing, equinox_builder, flax_builder])
+@pytest.mark.parametrize("example", [np.zeros((2, 8), np.float32), (2, 8)])
+def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
+    name = re.escape(build.__name__)
+    with refused(rf"{name} .*call it first.*kc\.read\({name}\(\.\.\.\)") as caught:
+        kc.read(build, example)
+    assert "Tracer" not in str(caught.value)
+
+
+@pytest.mark.parametrize("example", [torch.zeros(2, 8)])
+def test_builders_with_inputs_of_torch(example: Any) -> None:
+    with refused("a function that builds a model"):
+        kc.read(torch_builder, example)
+
+
+def test_norms_of_one_node_do_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations made for a norm that fails are taken back."""
+    own = norms.Norms._written
+
+    def fail(self: Any, *given: Any) -> Any:
+        own(self, *given)
+        raise KeyError("the works")
+
+    monkeypatch.setattr(norms.Norms, "_written", fail)
+    reading = attends()
+    assert told(reading) and not any(isinstance(op, Normalise) for op in operations(reading))
