@@ -13,6 +13,8 @@ from tests.erf_kernels import ERF, SB, SW, erf_kernels
 from tests.wiring import wired
 
 L = kc.layers
+
+
 def data(count, seed=0, norms="any"):
     X = np.random.default_rng(seed).normal(size=(count, 4))
     if norms == "one":
