@@ -173,6 +173,11 @@ def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
     return merged(sorted(out, key=lambda t: t.atom.age))
 
 
+def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
+    """The network inputs in atoms as they are, not behind weights; oldest first."""
+    return [a for a in with_all_below(a for a in atoms if a.raw) if a.raw and not a.parts]
+
+
 def with_all_below(atoms: Iterable[Atom]) -> list[Atom]:
     """The atoms and all that they are made of, the oldest first."""
     found: set[Atom] = set()

@@ -16,7 +16,7 @@ from ..fields import NUMPY
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from . import crossing
-from .atoms import Atom, Pair
+from .atoms import Atom, Pair, raw_inputs
 from .second_moments import Part, SecondMoments, is_zero
 
 Number = Any
@@ -257,7 +257,7 @@ def _steins(a: Atom, b: Atom) -> bool:
 
 def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
     """Refuse atoms of two different network inputs. Raises: FreshnessError."""
-    raw = list({id(a): a for a in atoms if a.raw}.values())
+    raw = raw_inputs(atoms)
     if len(raw) > 1:
         raise FreshnessError(
             f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and "

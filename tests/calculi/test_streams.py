@@ -248,3 +248,58 @@ def test_an_activation_of_a_deep_sum_of_activations_is_refused_at_once():
     steps.append(("end", L.Nonlinear("relu"), "s39"))
     with pytest.raises(kc.KcalcError, match="'s0'.*'t0'"):
         kc.c_map(wired(*steps))(0.5)
+
+
+def notes_of(network, **options):
+    return {(note.node, note.kind): note.text for note in kc.c_map(network, **options).assumptions}
+
+
+def test_streams_that_hold_an_input_do_not_take_it_as_uncorrelated_with_itself():
+    """Both streams are x + W relu(...), and E x^2 enters their cross term."""
+    net = wired(
+        ("a", L.Affine(), "x"),
+        ("p", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(), "p"),
+        ("s1", L.Sum(weights=(1.0, 2.0)), "x b"),
+        ("s2", L.Sum(weights=(3.0, -1.0)), "x b"),
+        ("o", L.Sum(), "s1 s2"),
+        ("out", L.Affine(), "o"),
+    )
+    assert kc.q_map(net)(1.0) == pytest.approx(16 + 1 / 2, rel=1e-14)
+    found = notes_of(net)
+    assert ("o", "exact") in found and ("o", "convention") not in found
+
+
+def test_two_inputs_in_streams_are_refused_by_their_own_names_or_noted():
+    net = wired(
+        ("x", L.Input()),
+        ("y", L.Input()),
+        ("w", L.Affine(), "x"),
+        ("s", L.Sum(), "x w"),
+        ("t", L.Sum(), "y w"),
+        ("o", L.Sum(), "s t"),
+        ("out", L.Affine(), "o"),
+    )
+    with pytest.raises(kc.KcalcError, match="'o' adds the inputs '[xy]' and '[xy]' directly"):
+        kc.c_map(net)(0.5)
+    found = notes_of(net, assume_independent=True)
+    assert found["o", "convention"] == "the inputs 'x', 'y' are taken as uncorrelated"
+    assert "independent" in found["o", "heuristic"]
+    assert ("o", "exact") not in found  # its cross terms are not computed
+
+
+def test_scaling_notes_inputs_only_where_their_cross_term_is_left_out():
+    def notes(*steps):
+        net = wired(*steps, features=64)
+        return [note.text for note in kc.scaling(net).assumptions if "uncorrelated" in note.text]
+
+    streams = (
+        ("a", L.Affine(64), "x"),
+        ("s1", L.Sum(weights=(1.0, 2.0)), "x a"),
+        ("s2", L.Sum(weights=(3.0, -1.0)), "x a"),
+        ("o", L.Sum(), "s1 s2"),
+        ("out", L.Affine(64), "o"),
+    )
+    assert not notes(*streams)
+    two = (("x", L.Input(64)), ("y", L.Input(64)), ("s", L.Sum(), "x y"), ("o", L.Affine(64), "s"))
+    assert notes(*two)
