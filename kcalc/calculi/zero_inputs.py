@@ -189,9 +189,9 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
     bad = ~(np.isfinite(q) & (np.asarray(q) >= 0))
     if np.any(bad):
         raise KcalcError(
-            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} somewhere: q values must "
-            f"stay finite and >= 0; they "
-            "explode before this node (kc.gain(activation) gives the sigma_w that keeps q)"
+            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location or row: q values "
+            "must stay finite and >= 0; they explode before this node (kc.gain(activation) gives "
+            "the sigma_w that keeps q)"
         )
 
 
