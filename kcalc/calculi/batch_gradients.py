@@ -14,11 +14,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from ..fields import NUMPY
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
+from ..foundation.rootfinding import zero_between
 from ..network.compose import interpret, interpret_back
 from ..network.network import Network
 from ..network.primitives import Norm, Primitive
@@ -84,14 +84,14 @@ def _two_examples(network: Network, q: Mapping[Node, Any]) -> tuple[Kernel, dict
             network, kernel, {node: kernel.start(node, q[node], q[node], gap) for node in q}
         )
 
-    def off(c: float, place: int = 0) -> float:
+    def off(c: float) -> float:
         kernel, states = run(c)
-        _, op, read = norms[place]
+        _, op, read = norms[0]
         return float(1 - kernel.whole(states[read])[2].value) - float(op.batch_c)
 
     c = 0.0
     if abs(off(0.0)) > SAME and off(0.0) < 0 < off(1 - SAME):
-        c = float(brentq(off, 0.0, 1 - SAME))
+        c = zero_between(off, 0.0, 1 - SAME, 1e-12)
     kernel, states = run(c)
     for node, op, read in norms:
         between = float(1 - kernel.whole(states[read])[2].value)

@@ -186,10 +186,10 @@ def gradients(
     ``kc.large_batch(net)``: nodes have the gradient of one example's output at its own features,
     weights that through all examples of the batch. Where branches share weights or activations are
     fused, only the Affine layers and the inputs are reported. ``tokens``, ``token_cosine``: the
-    tokens of an input, for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may also be an array, as in
-    :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T,
-    features). For such tokens, for attention that tells tokens apart (causal masks, rotary
-    embeddings, ALiBi, sinusoidal positions), and where ``sampling`` is given, a
+    tokens of an input, for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may also
+    be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or
+    inputs (N, T, features). For such tokens, for attention that tells tokens apart (causal masks,
+    rotary embeddings, ALiBi, sinusoidal positions), and where ``sampling`` is given, a
     :class:`kcalc.Sampling`, attention is sampled.
 
     Returns: a :class:`Gradients`, where attention is sampled a :class:`SampledGradients`.

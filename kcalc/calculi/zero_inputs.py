@@ -141,8 +141,8 @@ class ZeroStatistics(Statistics):
         dead = [np.asarray(q) == 0 for q in (q1, q2)]
         if not any(np.any(mask) for mask in dead):
             return super().divided(below, q1, q2, mean1, mean2, node)
-        live = [np.where(mask, 1.0, q) for mask, q in zip(dead, (q1, q2), strict=True)]
-        out = super().divided(below, *live, mean1, mean2, node)
+        live1, live2 = (np.where(mask, 1.0, q) for mask, q in zip(dead, (q1, q2), strict=True))
+        out = super().divided(below, live1, live2, mean1, mean2, node)
 
         def still(pair: Pair) -> Pair:
             m = pair.moments

@@ -51,7 +51,9 @@ class RowSet:
             raise KcalcError(
                 f"{what}[{i}, {j}] is {rows[i, j]}; every entry must be a finite number"
             )
-        zero = ~rows.any(axis=1) if not norms.all() else np.zeros(len(rows), dtype=bool)
+        zero = np.zeros(len(rows), dtype=bool)
+        if not norms.all():
+            zero[:] = ~rows.any(axis=1)
         bad = np.flatnonzero(~zero & ~((norms > _SMALLEST) & (norms < _LARGEST)))
         if bad.size:
             i = bad[0]
