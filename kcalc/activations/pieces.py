@@ -502,8 +502,7 @@ def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
     SymPy never ends with them. Inner ones come first.
     """
     for part in sorted(piece.atoms(sp.exp, sp.Pow, HyperbolicFunction), key=sp.count_ops):
-        inner = part.exp if isinstance(part, sp.Pow) else part.args[0]
-        size = abs(inner.xreplace(at).evalf(5))
+        size = abs(part.args[-1].xreplace(at).evalf(5))  # the exponent
         if size.is_Float and size._mpf_[2] + size._mpf_[3] > _MOST_BITS:
             raise OverflowError
 
