@@ -502,7 +502,8 @@ def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
     SymPy never ends with them. Inner ones come first.
     """
     for part in sorted(piece.atoms(sp.exp, sp.Pow, HyperbolicFunction), key=sp.count_ops):
-        size = abs(part.args[-1].xreplace(at).evalf(5))  # the exponent
+        exponent: Any = part.args[-1]
+        size = abs(exponent.xreplace(at).evalf(5))
         if size.is_Float and size._mpf_[2] + size._mpf_[3] > _MOST_BITS:
             raise OverflowError
 
