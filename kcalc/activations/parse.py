@@ -30,6 +30,7 @@ from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, entered, same_function
 from kcalc.activations.rescaled import rescaled
 from kcalc.fields import NUMPY, SYMPY
+from kcalc.fields.degrees import check_degree, expandable
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.plain_arguments import items, utf8
 from kcalc.foundation.process_state import cached_property
@@ -157,7 +158,9 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
 
 def _as_rectifier(candidate: Activation) -> Activation | None:
     """The candidate as one of two slopes, where it is that: Max(x, x/5)."""
-    if candidate.kinks != (0,) or not all(piece.is_polynomial(X) for piece in candidate.pieces):
+    if candidate.kinks != (0,) or not all(
+        piece.is_polynomial(X) and expandable(piece) for piece in candidate.pieces
+    ):
         return None
     left, right = (piece.coeff(X, 1) for piece in candidate.pieces)
     if any(
@@ -188,6 +191,7 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
             f"{text} contains nan or infinity: an activation is a real function, finite on the "
             f"whole line"
         )
+    check_degree(spec)
     if any(abs(number) > _LARGEST for number in spec.atoms(sp.Number)):
         raise KcalcError(f"{text} contains a number beyond double precision")
     expr: Any = spec.xreplace(dict.fromkeys(symbols, X))

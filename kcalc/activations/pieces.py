@@ -13,11 +13,13 @@ from typing import Any
 import mpmath
 import numpy as np
 import sympy as sp
+from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 
 from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.activations.wide import compile_wide
 from kcalc.fields import SYMPY
 from kcalc.fields.balls import working
+from kcalc.fields.degrees import poly
 from kcalc.fields.expressions import CORNERED, Rewriting, rational, switches
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
@@ -34,6 +36,7 @@ KINK_REACH = 128
 _SOUGHT = KINK_REACH + 2
 _DIGITS = 50
 _SAME = 4e-15  # relative distance of roots found twice, in different forms
+_MOST_BITS = 10_000  # of a number that is exponentiated
 _BALL_BITS = (200, 1200)  # the latter enclose values that underflow
 _ISOLATED = 8  # sign changes beyond KINK_REACH: more than these are an oscillation, seen at random
 _SPECIAL = (sp.erf, sp.erfc, sp.erfi, sp.gamma, sp.loggamma, sp.besselj, sp.Si, sp.Ci, sp.LambertW)
@@ -100,11 +103,11 @@ def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
 
     None where its coefficients are beyond SymPy's algebra and its degree beyond 2.
     """
-    poly = sp.Poly(rational(expr), X)
-    if poly.domain.is_QQ or poly.domain.is_ZZ:
-        roots = sp.real_roots(poly)
-    elif poly.degree() <= 2:
-        roots = [root for root in sp.roots(poly) if sp.re(root).evalf() == root.evalf()]
+    level = poly(rational(expr), X)
+    if level.domain.is_QQ or level.domain.is_ZZ:
+        roots = sp.real_roots(level)
+    elif level.degree() <= 2:
+        roots = [root for root in sp.roots(level) if sp.re(root).evalf() == root.evalf()]
     else:
         return None
     return _in_digits(roots, expr)
@@ -285,7 +288,7 @@ def landmark(inner: sp.Expr) -> list[tuple[float, float]]:
     if not inner.is_polynomial(X) or not inner.has(X):
         return []
     try:
-        coefficients = [float(c) for c in sp.Poly(inner, X).all_coeffs()]
+        coefficients = [float(c) for c in poly(inner, X).all_coeffs()]
     except (TypeError, OverflowError):  # complex, or beyond double precision
         return []
     if len(coefficients) == 2:
@@ -418,14 +421,27 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
     return None
 
 
+def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
+    """Raise OverflowError for exponentials of numbers of thousands of digits, as in exp(exp(1e6)).
+
+    SymPy never ends with them. Inner ones come first.
+    """
+    for part in sorted(piece.atoms(sp.exp, sp.Pow, HyperbolicFunction), key=sp.count_ops):
+        exponent: Any = part.args[-1]
+        size = abs(exponent.xreplace(at).evalf(5))
+        if size.is_Float and size._mpf_[2] + size._mpf_[3] > _MOST_BITS:
+            raise OverflowError
+
+
 @alone
 def _exact_value(piece: sp.Expr, point: float) -> float:
     """``piece`` at ``point`` without overflow in between; nan where it is not real."""
     if not np.isfinite(point):
         return float("nan")
     try:
-        at: Any = piece.xreplace({X: sp.Float(point, 40)})
-        value = at.evalf(30)
+        at = {X: sp.Float(point, 40)}
+        _refuse_towers(piece, at)
+        value: Any = piece.xreplace(at).evalf(30)
         return float(value) if value.is_real else (float("inf") if value == sp.oo else float("nan"))
     except (TypeError, ValueError, ZeroDivisionError):
         return float("nan")

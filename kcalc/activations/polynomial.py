@@ -15,6 +15,7 @@ from kcalc.activations.closed import Closed, whole_power
 from kcalc.activations.parameters import whole
 from kcalc.activations.registry import register
 from kcalc.fields import NUMPY, SYMPY, Field, Number, mpmath_field
+from kcalc.fields.degrees import poly
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
 
@@ -35,7 +36,7 @@ class Polynomial(Closed):
 
     @cached_property
     def _coefficients(self) -> tuple[sp.Expr, ...]:
-        return tuple(reversed(sp.Poly(self.expr, X).all_coeffs()))
+        return tuple(reversed(poly(self.expr, X).all_coeffs()))
 
     def _hermite(self, n: int, q: Number, field: Field) -> Number:
         """A_n(q) = sum_j p_(n+2j) q^(n/2+j) (n+2j)!/(2^j j! n!)."""
@@ -172,9 +173,9 @@ def polynomial(expr: sp.Expr, name: str) -> Polynomial:
 
     Multiplied out it would lose digits. Those of Hermite are recognised.
     """
-    poly = sp.Poly(expr, X)
-    order = int(poly.degree())
-    coefficients = {power: coefficient for (power,), coefficient in poly.terms()}
+    expanded = poly(expr, X)
+    order = int(expanded.degree())
+    coefficients = {power: coefficient for (power,), coefficient in expanded.terms()}
     if 2 <= order <= _HIGHEST and coefficients == _hermite_coefficients(order):
         return replace(hermite(order), name=name)
     degree = order if len(coefficients) == 1 else None

@@ -11,6 +11,7 @@ import sympy as sp
 from kcalc.activations.base import Activation, Transformed, X
 from kcalc.activations.periodic import gabor
 from kcalc.activations.transformation import Transformation
+from kcalc.fields.degrees import expandable
 from kcalc.fields.expressions import rational
 
 
@@ -37,6 +38,8 @@ def rescaled(candidate: Activation, known: Iterable[Activation]) -> Activation |
     None unless the candidate is s phi(a x) for numbers s and a.
     """
     if candidate.kinks or candidate.numeric_only or candidate.expr.is_polynomial(X):
+        return None
+    if not expandable(candidate.expr):
         return None
     for phi in (*known, *_gabors(candidate.expr)):
         if not phi.closed_in_numpy or phi.kinks or phi.expr.is_polynomial(X):

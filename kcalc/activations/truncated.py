@@ -26,6 +26,7 @@ from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 
 from kcalc.activations.pieces import X
 from kcalc.fields import SYMPY, Field, Number, mpmath_field
+from kcalc.fields.degrees import expandable
 from kcalc.fields.expressions import rational
 
 Terms = dict[tuple[int, sp.Expr], sp.Expr]
@@ -97,6 +98,8 @@ def _exact_pieces(phi: Any) -> tuple[sp.Expr, ...]:
 
 
 def _terms(piece: sp.Expr) -> Terms | None:
+    if not expandable(piece):
+        return None
     if any(
         not isinstance(f, sp.exp | HyperbolicFunction) for f in piece.atoms(sp.Function) if f.has(X)
     ):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..foundation.errors import KcalcError
+from ..foundation.files import read_at_most
 from ..foundation.plain_arguments import file_path
 from .findings import CHANGED, Finding, named
 from .laws import EXACT, Law
@@ -36,7 +37,7 @@ def lock_text(name: str, rows: Sequence[ParameterRow]) -> str:
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = file_path(path)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_at_most(file, "a lock file").decode("utf-8"))
         if found["schema"] != SCHEMA:
             raise ValueError
         entries: dict[str, Any] = found["parameters"]
@@ -46,6 +47,8 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
                 raise TypeError
             if not (isinstance(entry["shape"], list) and isinstance(entry["law"], str)):
                 raise TypeError
+    except KcalcError:
+        raise
     except OSError as error:
         raise KcalcError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -6,8 +6,9 @@ Atoms are network inputs, Gaussians, activations of one Gaussian, sums, and prod
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import count
 from operator import add
 from typing import Any
 
@@ -16,6 +17,7 @@ from .second_moments import Moments, is_zero
 
 Number = Any
 Node = Hashable
+_ages = count()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,15 @@ class Atom:
     patched: bool = False  # a sum of different channel windows: it must not be opened
     factors: tuple[Pair, ...] = ()  # a product of independent feature maps
     mixed: bool = False  # a mean or another linear combination of locations of one feature map
+    age: int = field(default_factory=_ages.__next__, init=False)  # more than those it is made of
+
+    @property
+    def parts(self) -> tuple[Atom, ...]:
+        """The atoms that it is made of: a source, addends, or those of factors."""
+        if self.source is not None:
+            return (self.source,)
+        terms = (*self.terms, *(t for pair in self.factors for t in pair.terms))
+        return tuple(t.atom for t in terms)
 
     @property
     def kind(self) -> str:
@@ -143,11 +154,37 @@ def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
 
 
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Terms with sums replaced by their addends, recursively, then merged."""
+    """Terms with sums replaced by their addends, recursively, then merged.
+
+    The newest sum is opened first, so that every sum is opened once. The oldest atoms come first.
+    """
     out: list[Term] = []
-    for t in terms:
-        if t.atom.terms:
-            out.extend(Term(t.a1 * s.a1, t.a2 * s.a2, s.atom) for s in opened(t.atom.terms))
-        else:
-            out.append(t)
-    return merged(out)
+    sums: dict[Atom, list[Term]] = {}
+
+    def add(found: Iterable[Term]) -> None:
+        for t in found:
+            (sums.setdefault(t.atom, []) if t.atom.terms else out).append(t)
+
+    add(terms)
+    while sums:
+        newest = max(sums, key=lambda atom: atom.age)
+        for t in merged(sums.pop(newest)):
+            add(Term(t.a1 * s.a1, t.a2 * s.a2, s.atom) for s in newest.terms)
+    return merged(sorted(out, key=lambda t: t.atom.age))
+
+
+def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
+    """The network inputs in atoms as they are, not behind weights; oldest first."""
+    return [a for a in with_all_below(a for a in atoms if a.raw) if a.raw and not a.parts]
+
+
+def with_all_below(atoms: Iterable[Atom]) -> list[Atom]:
+    """The atoms and all that they are made of, the oldest first."""
+    found: set[Atom] = set()
+    waiting = list(atoms)
+    while waiting:
+        atom = waiting.pop()
+        if atom not in found:
+            found.add(atom)
+            waiting.extend(atom.parts)
+    return sorted(found, key=lambda atom: atom.age)

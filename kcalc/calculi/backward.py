@@ -119,13 +119,21 @@ class Backward:
     @rule.register
     def _(self, op: P.Norm, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         if op.over == "batch":
-            raise no_rule("gradients", op, node)
+            return [self._through_batch(op, node, message, reads[0])]
         statistics, geometric = self.kernel.statistics, self.kernel.algebra.moments.geometric
         sizes = [
             statistics.variances(one, node) if op.centred else statistics.whole(one)[:2]
             for one in self.states[reads[0]].divisors(op.groups)
         ]
         return [[m / geometric(*size) for m, size in zip(message, sizes, strict=True)]]
+
+    def _through_batch(self, op: P.Norm, node: Node, message: Groups, read: Node) -> Groups:
+        """The gradient at the example itself, over a large batch; those at others vanish."""
+        if op.batch_c is None:
+            raise no_rule("gradients", op, node)
+        left, geometric = 1 - float(op.batch_c), self.kernel.algebra.moments.geometric
+        moments = [pair.moments for pair in self.states[read].pairs]
+        return [m / (left * geometric(k.q1, k.q2)) for m, k in zip(message, moments, strict=True)]
 
     @rule.register
     def _(
@@ -187,6 +195,17 @@ def mean_slopes(network: Network, backward: Backward) -> dict[Node, float]:
 def parameters(network: Network) -> dict[Node, Node]:
     """{node with parameters: the feature map that they make, a node of the lowered network}."""
     return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+
+
+def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:
+    """Refuse, with BatchNorm, sums whose addends share weights."""
+    for note in notes:
+        if note.kind == "exact":
+            raise KcalcError(
+                f"node {note.node!r}: {note.text}, for which there are no gradients through "
+                "BatchNorm; put an Affine in between, or drop the norm with "
+                "net.without_normalization()"
+            )
 
 
 def refuse_shared(notes: Iterable[Assumption]) -> None:

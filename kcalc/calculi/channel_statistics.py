@@ -15,7 +15,7 @@ from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from ..maps.maps import Assumption
 from ..network.primitives import Fresh, Norm, owner
-from .atoms import Atom, Pair, Term
+from .atoms import Atom, Pair, Term, raw_inputs
 from .channels import Channels
 from .checks import check_q, check_variance
 from .second_moments import Moments, Part, SecondMoments, is_zero
@@ -335,14 +335,20 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
 
 
 def note_raw_means(ledger: Ledger, pairs: Sequence[Pair], node: Node) -> None:
-    """Record that sums of network inputs take them as uncorrelated and of mean 0."""
-    raw = dict.fromkeys(t.atom.node for p in pairs for t in p.terms if t.atom.raw)
-    if len(raw) > 1:
-        ledger.note(
-            node, f"the inputs {', '.join(map(repr, raw))} are taken as uncorrelated", "convention"
-        )
-    if raw and not all(is_zero(p.moments.mean1) for p in pairs):
+    """Record that sums of network inputs with other addends take them as of mean 0."""
+    if any(p.raw for p in pairs) and not all(is_zero(p.moments.mean1) for p in pairs):
         ledger.note(node, "the network input has channel mean 0", "convention")
+
+
+def note_raw_pairs(ledger: Ledger, pairs: Sequence[Pair], node: Node) -> None:
+    """Record which network inputs a sum takes as uncorrelated: those of its addends.
+
+    Only a sum whose cross terms are left out does so; others refuse two inputs.
+    """
+    inputs = dict.fromkeys(a.node for p in pairs for a in raw_inputs(t.atom for t in p.terms))
+    if len(inputs) > 1:
+        names = ", ".join(map(repr, inputs))
+        ledger.note(node, f"the inputs {names} are taken as uncorrelated", "convention")
 
 
 def _mean1(pair: Pair) -> Number:

@@ -11,8 +11,10 @@ other pairs of atoms have the cross moments of :mod:`kcalc.calculi.products`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import reduce
 from itertools import combinations
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from ..fields import NUMPY, SYMPY
 from ..fields.deferred import deferrable
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
-from .atoms import Atom, Pair, Term, disjoint, merged
+from .atoms import Atom, Pair, Term, disjoint, merged, with_all_below
 from .checks import CANCELLED, is_one
 from .products import Products, check_raw
 from .second_moments import Moments, Part, SecondMoments, is_zero
@@ -237,19 +239,15 @@ def _constant_at_zero(terms: Sequence[Term], second: bool) -> Any:
 
     Black pixels without biases are an example.
     """
-    found: Any = True
-    for atom in (t.atom for t in terms):
-        inner = (
-            [Term(1, 1, atom.source)]
-            if atom.source is not None
-            else [*atom.terms, *(t for pair in atom.factors for t in pair.terms)]
-        )
-        found = found & (
-            _constant_at_zero(inner, second)
-            if inner
-            else _value(atom.moments.q2 if second else atom.moments.q1) == 0
-        )
-    return found
+    known: dict[Atom, Any] = {}
+    for atom in with_all_below(t.atom for t in terms):
+        q = atom.moments.q2 if second else atom.moments.q1
+        known[atom] = _all(known[part] for part in atom.parts) if atom.parts else _value(q) == 0
+    return _all(known[t.atom] for t in terms)
+
+
+def _all(masks: Iterable[Any]) -> Any:
+    return reduce(and_, masks, True)
 
 
 def _value(number: Number) -> Any:

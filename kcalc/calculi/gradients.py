@@ -30,9 +30,18 @@ from .attention.sampled import Sampling, read_sampling
 from .attention.sampled_gradients import Chain, followed
 from .attention.structure import given_tokens, read_tokens, tells_tokens_apart
 from .attention.values import averaged, several, with_error
-from .backward import Backward, Groups, added, mean_slopes, parameters, refuse_shared
+from .backward import (
+    Backward,
+    Groups,
+    added,
+    mean_slopes,
+    parameters,
+    refuse_shared,
+    refuse_shared_in_batches,
+)
+from .batch_gradients import normalised_batches, weight_gradients
 from .ntk import WIDTH, TangentReading
-from .tangent import Tangent
+from .tangent import ACROSS, Tangent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,12 +184,14 @@ def gradients(
     """How large gradients are at every node of a network at initialisation, infinite width.
 
     ``q``: the mean square of the inputs, a number or {input: number}; ``output``: which output,
-    needed where there are several. Where branches share weights or activations are fused, only the
-    Affine layers and the inputs are reported. ``tokens``, ``token_cosine``: the tokens of an input,
-    for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may also be an array, as in
-    :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T,
-    features). For such tokens, for attention that tells tokens apart (causal masks, rotary
-    embeddings, ALiBi, sinusoidal positions), and where ``sampling`` is given, a
+    needed where there are several. Through BatchNorm gradients need a large batch,
+    ``kc.large_batch(net)``: nodes have the gradient of one example's output at its own features,
+    weights that through all examples of the batch. Where branches share weights or activations are
+    fused, only the Affine layers and the inputs are reported. ``tokens``, ``token_cosine``: the
+    tokens of an input, for networks with attention, as in :func:`kcalc.c_map`. ``tokens`` may also
+    be an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (T,) or (N, T), or
+    inputs (N, T, features). For such tokens, for attention that tells tokens apart (causal masks,
+    rotary embeddings, ALiBi, sinusoidal positions), and where ``sampling`` is given, a
     :class:`kcalc.Sampling`, attention is sampled.
 
     Returns: a :class:`Gradients`, where attention is sampled a :class:`SampledGradients`.
@@ -206,19 +217,26 @@ def gradients(
     assert isinstance(kernel, Tangent)
     simple = not any(note.kind == "exact" for note in kernel.notes.values())
     backward = Backward(kernel.kernel, states)
+    batches = bool(normalised_batches(network))
+    if batches and not simple:
+        refuse_shared_in_batches(kernel.notes.values())
     totals = (
         _backward(network, backward, chosen)
         if simple
         else _forward(network, reading, given, chosen)
     )
-    weights = {
-        node: float(kernel.whole(states[made])[0]) * totals[node]
-        for node, made in parameters(network).items()
-        if node in totals
-    }
+    if batches:
+        weights = weight_gradients(network, backward, _start(backward, chosen), given)
+    else:
+        weights = {
+            node: float(kernel.whole(states[made])[0]) * totals[node]
+            for node, made in parameters(network).items()
+            if node in totals
+        }
     _check_finite(totals, weights)
     resized = network.nodes_of(Resize)
-    notes = (*reading.assumptions, *(Assumption(n, COPIES, "heuristic") for n in resized))
+    known = (note for note in reading.assumptions if note.text != ACROSS)  # weights count them here
+    notes = (*known, *(Assumption(n, COPIES, "heuristic") for n in resized))
     if not simple:
         text = (
             "branches share weights or activations are fused: gradients are reported at Affine "
@@ -245,12 +263,15 @@ def _check_finite(*tables: Mapping[Node, float]) -> None:
 
 def _backward(network: Network, backward: Backward, output: Node) -> dict[Node, float]:
     """{node: E|d out_k / d node|^2}; 0 at nodes from which no path leads to the output."""
+    messages = interpret_back(network, backward.rule, _start(backward, output), added)
+    return {node: float(sum(messages[node])) for node in network}
+
+
+def _start(backward: Backward, output: Node) -> dict[Node, Groups]:
+    """The first messages: 1 at a channel of the output, 0 elsewhere."""
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
-    start[output] = [float(share) for share, _ in states[output].groups]
-
-    messages = interpret_back(network, backward.rule, start, added)
-    return {node: float(sum(messages[node])) for node in network}
+    return start | {output: [float(share) for share, _ in states[output].groups]}
 
 
 def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:

@@ -22,7 +22,14 @@ from ..network import primitives as P
 from ..network.compose import interpret, no_rule
 from ..network.network import Network
 from .atoms import Atom, Pair, disjoint
-from .channel_statistics import Ledger, Statistics, check_groups, grouped, note_raw_means
+from .channel_statistics import (
+    Ledger,
+    Statistics,
+    check_groups,
+    grouped,
+    note_raw_means,
+    note_raw_pairs,
+)
 from .channels import Channels, overlaid
 from .checks import check_several
 from .field_maps import FieldMaps, field_maps_of
@@ -162,20 +169,22 @@ class Kernel:
 
         def add(pairs: Sequence[Pair]) -> Pair:
             note_raw_means(self.ledger, pairs, node)
-            if not disjoint([p.support for p in pairs]):
-                self.note(
-                    node, "the addends share weights; their cross terms are computed", "exact"
-                )
             try:
-                return self.statistics.checked(
+                found = self.statistics.checked(
                     self.algebra.weighted_sum(pairs, weights, node), node
                 )
+                if not disjoint([p.support for p in pairs]):
+                    self.note(
+                        node, "the addends share weights; their cross terms are computed", "exact"
+                    )
+                return found
             except FreshnessError as error:
                 if not self.statistics.assume_independent:
                     raise FreshnessError(
                         error.message,
                         "; or pass assume_independent=True to treat the addends as independent",
                     ) from None
+            note_raw_pairs(self.ledger, pairs, node)
             self.note(
                 node, "the addends are treated as independent and centred, which they are not"
             )

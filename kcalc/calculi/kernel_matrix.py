@@ -22,10 +22,12 @@ from ..matrices.gram.options import Options, tolerance
 from ..matrices.gram.plans import PairPlan, Plan, TablePlan
 from ..matrices.gram.rows import RowSet
 from ..matrices.gram.tables import AngleTable, tabulate
+from ..matrices.gram.zeros import planned
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
 from .local_tables import LocalTable, RecordedMaps, TabledMaps
 from .powers import DeepKernel, rows_of
+from .zero_inputs import ZeroTangent, zero_kernel
 
 if TYPE_CHECKING:
     from .channels import Channels
@@ -162,6 +164,17 @@ class MatrixKernel:
         ((nngp, ntk),) = self.reading.values({node: gap}, {node: q1}, second, self.seeds).values()
         return rows_of(gap.shape, nngp, ntk)
 
+    def at_zero(self, q: Array) -> Array:
+        """(NNGP, NTK) of the input 0 with inputs of q values >= 0, 0 itself among them: (2, n)."""
+        network = self.reading.network
+        (node,), (output,) = network.inputs, network.outputs
+        kernel = ZeroTangent(zero_kernel(self.reading.assume), self.seeds, self.reading.fan_in)
+        jet = Jet((np.ones(q.shape), np.zeros(q.shape)))
+        start = kernel.start(node, np.zeros(q.shape), q, jet)
+        state = self.reading.interpreted(kernel, {node: start})[output]
+        with np.errstate(all="ignore"):
+            return rows_of(q.shape, *(part + 0.0 for part in kernel.kernels(state)))
+
     @property
     def smooth(self) -> bool:
         """Whether the kernels are smooth functions of the q values: no activation has kinks."""
@@ -284,6 +297,10 @@ class Binding:
         )
         return replace(plan, method=text)
 
+    def at_zero(self, q: Array) -> Array:
+        """The kernels of a zero row with rows of q values >= 0: (2, n)."""
+        return self.kernel.at_zero(q)
+
     def by_angle(self) -> tuple[AngleTable, int]:
         """(table, k) with K = table(c) (q1 q2)^(k/2).
 
@@ -377,8 +394,12 @@ class WithMatrices:
         backend: "numpy" or "jax", for NumPy data.
         mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
 
-        Raises: KcalcError for zero rows, nan, unsuitable shapes, several inputs or outputs, files
-        of another run, unknown options.
+        A zero row has no angle; its kernels depend on the other row's norm. They are 0 where
+        nothing but the input feeds the network, and what biases, and activations with phi(0) != 0,
+        give it elsewhere; a norm of a feature map that is 0 is 0, as in frameworks.
+
+        Raises: KcalcError for zero rows where ``q`` is given, nan, unsuitable shapes, several
+        inputs or outputs, files of another run, unknown options.
         """
         parts = self._parts(kind)
         options = Options(dtype, out, block_rows, memory, progress, backend, mesh)
@@ -396,7 +417,7 @@ class WithMatrices:
         left = RowSet.of(X, "X")
         right = left if Y is None else RowSet.of(Y, "Y")
         binding = Binding(self._matrix_kernel, method, None if q is None else one_q(q))
-        return binding.plan(left.q, right.q, tolerance(left.single and right.single)).method
+        return planned(binding, left.q, right.q, tolerance(left.single and right.single)).method
 
     def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
         """:class:`Matrices`: NNGP and NTK of the same data from one pass.

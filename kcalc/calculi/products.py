@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from . import crossing
-from .atoms import Atom, Pair
+from .atoms import Atom, Pair, raw_inputs
 from .second_moments import Part, SecondMoments, is_zero
 
 Number = Any
@@ -33,15 +34,60 @@ class Products:
 
     def __init__(self, moments: SecondMoments) -> None:
         self.moments, self.field, self.uniform = moments, moments.field, moments.uniform
+        # {newer atom: {older atom: their cross moments}}, for as long as the newer one is used
+        self._known: WeakKeyDictionary[Atom, dict[Atom, Both]] = WeakKeyDictionary()
 
-    def product(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
+    def product(self, a: Atom, b: Atom, node: Node) -> Both:
         """``E a_i b_j``: one part with (i, j) = 11, 22, 12 and one with 11, 22, 21.
 
+        Cross moments are kept: sums of sums ask for those of their addends again and again.
         Raises: FreshnessError where the dependence of a and b has no rule.
         """
         if a is b:
             own = self.moments.own(a.moments)
             return own, own
+        older, newer = by_age(a, b)
+        for one, two in self._missing(older, newer):
+            self._known.setdefault(two, {})[one] = self._made(one, two, node)
+        ahead, back = self._known[newer][older]
+        return (ahead, back) if older is a else (back, ahead)
+
+    def _missing(self, older: Atom, newer: Atom) -> list[tuple[Atom, Atom]]:
+        """The pair, and the pairs that opened sums and factors ask for: oldest first, unless known.
+
+        So no chain of sums is too deep for recursion.
+        """
+        found: dict[tuple[Atom, Atom], None] = {}
+        waiting = [(older, newer)]
+        while waiting:
+            pair = waiting.pop()
+            one, two = pair
+            if one is two or pair in found or one in self._known.get(two, ()):
+                continue
+            found[pair] = None
+            waiting.extend(by_age(*asked) for asked in self._asked(one, two))
+        return sorted(found, key=lambda pair: pair[0].age + pair[1].age)
+
+    def _asked(self, a: Atom, b: Atom) -> list[tuple[Atom, Atom]]:
+        """The pairs of atoms below a and b that their own rule asks for, if sums or products."""
+        if not a.support & b.support or a.patched or b.patched:
+            return []
+        if a.factors or b.factors:
+            return [
+                (s.atom, t.atom)
+                for f in a.factors or (Pair.of(a),)
+                for g in b.factors or (Pair.of(b),)
+                if f is not g and f.support & g.support
+                for s in f.terms
+                for t in g.terms
+            ]
+        if _steins(a, b) or _steins(b, a):
+            return []
+        top, other = (b, a) if b.terms else (a, b)
+        return [(t.atom, other) for t in top.terms]
+
+    def _made(self, a: Atom, b: Atom, node: Node) -> Both:
+        """The cross moments of two atoms; b is the newer one, so that it is opened first."""
         m, n = a.moments, b.moments
         if not a.support & b.support:
             check_raw([a, b], node)
@@ -54,23 +100,27 @@ class Products:
             )
         if a.factors or b.factors:
             return self._of_products(a, b, node)
-        if a.gaussian and b.activation is not None:
+        if _steins(a, b):
             return self._stein(a, b, node)
-        if b.gaussian and a.activation is not None:
+        if _steins(b, a):
             ahead, back = self._stein(b, a, node)
             return back, ahead
-        if a.terms:
-            return self._opened(a, b, node)
         if b.terms:
             ahead, back = self._opened(b, a, node)
             return back, ahead
+        if a.terms:
+            return self._opened(a, b, node)
         return self._crossed(a, b, node)
 
-    def _opened(self, a: Atom, b: Atom, node: Node) -> tuple[Part, Part]:
-        zero = Part(0, 0, 0)
-        ahead, back = zero, zero
+    def _opened(self, a: Atom, b: Atom, node: Node) -> Both:
+        ahead = back = Part(0, 0, 0)
         for t in a.terms:
             forth, reverse = self.product(t.atom, b, node)
+            if _vanishes(forth) and _vanishes(reverse):  # of independent centred atoms
+                continue
+            if self.uniform:
+                ahead = back = plus(ahead, forth.times(t.a1))
+                continue
             ahead = plus(ahead, forth.scaled(t.a1, t.a2, t.a1))
             back = plus(back, reverse.scaled(t.a1, t.a2, t.a2))
         return ahead, back
@@ -189,9 +239,25 @@ class Products:
         return ahead, back
 
 
+def by_age(a: Atom, b: Atom) -> tuple[Atom, Atom]:
+    """Two atoms, the older one first."""
+    return (a, b) if a.age < b.age else (b, a)
+
+
+def _vanishes(part: Part) -> bool:
+    """Whether a contribution is plainly 0: numbers of Python, which no array stands for."""
+    numbers = (part.first, part.second, part.joint, part.deficit)
+    return all(isinstance(number, int | float) and number == 0 for number in numbers)
+
+
+def _steins(a: Atom, b: Atom) -> bool:
+    """Whether a is a Gaussian and b an activation of one."""
+    return a.gaussian and b.activation is not None
+
+
 def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
     """Refuse atoms of two different network inputs. Raises: FreshnessError."""
-    raw = list({id(a): a for a in atoms if a.raw}.values())
+    raw = raw_inputs(atoms)
     if len(raw) > 1:
         raise FreshnessError(
             f"node {node!r} {verb} the inputs {raw[0].node!r} and {raw[1].node!r} directly, and "

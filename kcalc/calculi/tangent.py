@@ -20,7 +20,7 @@ from ..foundation.errors import KcalcError
 from ..network.compose import no_rule
 from ..network.layers import Affine, ClassToken, Embedding, Positions
 from ..network.network import Network
-from ..network.primitives import Blend, Fresh, Post, Primitive, owner
+from ..network.primitives import Blend, Fresh, Norm, Post, Primitive, owner
 from .atoms import Pair
 from .channels import Channels
 from .kernel import Kernel
@@ -32,6 +32,10 @@ Node = Hashable
 Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
 TIED = "(tied)"  # in what readers say of a readout
+ACROSS = (
+    "the outputs of other examples of the batch, which BatchNorm reads too, are taken as fixed; "
+    "kc.gradients counts them"
+)
 CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a parameter"
 
 
@@ -61,6 +65,8 @@ class Tangent:
         """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
         if isinstance(op, Post):
             refuse_jumps(op.activation, node)
+        if isinstance(op, Norm) and op.over == "batch" and op.batch_c is not None:
+            self.kernel.note(node, ACROSS)
         if isinstance(op, Blend) and op.random and op.permutes is None:
             raise no_rule("tangent kernels", op, node)
         state = self.kernel.rule(op, node, inputs)

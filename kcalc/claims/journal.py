@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..foundation.errors import KcalcError
-from ..foundation.files import write_whole
+from ..foundation.files import read_at_most, write_whole
 from .claim import SCHEMA
 from .finding import Finding
 
@@ -51,8 +51,7 @@ class Journal:
         return {"schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed}
 
     def _read(self, path: Path) -> None:
-        with path.open(encoding="utf-8", errors="replace", newline="\n") as stream:
-            lines = stream.read().split("\n")
+        lines = read_at_most(path, "a journal").decode("utf-8", errors="replace").split("\n")
         if not lines[-1]:
             lines.pop()
         head = _line(lines[0])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from inspect import signature
+from io import BytesIO, StringIO
 from typing import Any
 
 import numpy as np
 
+from ..foundation.errors import KcalcError
+from ..foundation.files import read_at_most
 from ..shaping import METHODS, record
 from ..shaping.advice import OPTION
 from .command import Option, number
@@ -39,18 +42,23 @@ def given_tokens(text: str) -> np.ndarray | int:
     if text.isdigit():
         return int(text)
     try:
-        if text.endswith(".npy"):
-            return np.load(text, allow_pickle=False)
-        return np.loadtxt(text, delimiter="," if text.endswith(".csv") else None, ndmin=2)
-    except (OSError, ValueError, EOFError) as error:
+        data = read_at_most(text, "an array of tokens")
+        if not text.endswith(".npy"):
+            lines = StringIO(data.decode("utf-8"))
+            return np.loadtxt(lines, delimiter="," if text.endswith(".csv") else None, ndmin=2)
+        found = np.load(BytesIO(data), allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        reason = "it holds several arrays"
+    except KcalcError as error:
+        reason = str(error)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
         reason = (
             error.strerror
             if isinstance(error, OSError) and error.strerror
             else "it holds no array of numbers"
         )
-        raise argparse.ArgumentTypeError(
-            f"cannot read token cosines from {text!r}: {reason}"
-        ) from None
+    raise argparse.ArgumentTypeError(f"cannot read token cosines from {text!r}: {reason}")
 
 
 PARSED: dict[str, dict[str, Any]] = {  # of targets whose default does not tell what they are

@@ -26,6 +26,26 @@ def write_whole(path: str | os.PathLike[str], data: bytes | memoryview | str) ->
     return Path(path)
 
 
+MOST_BYTES = 64 * 2**20  # of a document
+
+
+def read_at_most(path: str | os.PathLike[str], what: str, most: int | None = None) -> bytes:
+    """The bytes of a file.
+
+    ``what``: what it should be; ``most``: how many bytes that may have, by default MOST_BYTES. No
+    more are ever read: devices, pipes and files of ``/proc`` do not tell their size.
+    Raises: OSError where it cannot be read, KcalcError for a file of more bytes.
+    """
+    most = MOST_BYTES if most is None else most
+    with Path(path).open("rb") as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise KcalcError(
+            f"{glimpse(str(path), 300)} is larger than {most >> 20} MiB; this is not {what}"
+        )
+    return data
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A binary stream whose contents replace a file when the block ends.

@@ -19,6 +19,7 @@ from sympy.core.function import UndefinedFunction
 from sympy.logic.boolalg import BooleanTrue
 
 from ..activations import X
+from ..fields.degrees import Degrees, check_degree
 from ..fields.expressions import ELEMENTARY, Fold
 from ..foundation.errors import KcalcError
 
@@ -26,6 +27,8 @@ MAX_DEPTH = 60
 MAX_NODES = 5_000
 MAX_INTEGER = 10**40
 MAX_POWER = 64
+MAX_COMPARED = 20
+MAX_BITS = 4096  # of numerators and denominators
 
 OPERATIONS: dict[str, Any] = {
     name: getattr(sp, name)
@@ -127,6 +130,7 @@ class TreeReader:
 
     def __init__(self, budget: int = 200_000) -> None:
         self.budget = budget
+        self.degrees = Degrees()
 
     def number(self, tree: Any, where: str) -> Any:
         """A number of a layer: a plain int or float, or a SymPy expression."""
@@ -205,10 +209,16 @@ class TreeReader:
         args = [self._read(arg, where, depth + 1) for arg in tree["args"]]
         if name == "Pow":
             _check_power(args, where)
+        if name in ("Max", "Min"):
+            _check_many(OPERATIONS[name], args, where)
         try:
             expr = OPERATIONS[name](*args)
         except (TypeError, ValueError, ArithmeticError):
             raise KcalcError(f"{where}: {name} does not take these {len(args)} arguments") from None
+        try:
+            check_degree(expr, self.degrees)
+        except KcalcError as error:
+            raise KcalcError(f"{where}: {error}") from None
         return _bounded(expr, where)
 
     def _relation(self, tree: Any, where: str, depth: int) -> Any:
@@ -234,6 +244,9 @@ def _bounded(expr: Any, where: str) -> Any:
 
     The check comes before anything is built on the expression.
     """
+    parts = (expr, *expr.args)
+    if any(p.is_Rational and (abs(p.p) | p.q).bit_length() > MAX_BITS for p in parts):
+        raise KcalcError(f"{where}: a number in the expression has too many digits")
     try:
         good = (
             bool(expr.free_symbols)
@@ -312,6 +325,12 @@ def _declared(symbol: sp.Symbol) -> list[str]:
     """The assumptions that a symbol was declared with."""
     given = getattr(symbol, "_assumptions_orig", symbol.assumptions0)
     return [flag for flag in FLAGS if given.get(flag)]
+
+
+def _check_many(kind: Any, args: list[sp.Expr], where: str) -> None:
+    """Refuse a Max or Min of many arguments: SymPy compares all pairs of them."""
+    if sum(len(arg.args) if isinstance(arg, kind) else 1 for arg in args) > MAX_COMPARED:
+        raise KcalcError(f"{where}: {kind.__name__} takes at most {MAX_COMPARED} arguments")
 
 
 def _check_power(args: list[sp.Expr], where: str) -> None:

@@ -17,6 +17,7 @@ import sympy as sp
 
 from ..activations import Activation, X, activation, celu, names
 from ..activations.registry import entered
+from ..fields.degrees import check_degree, expandable
 from ..foundation.errors import KcalcError
 from .trace import Held
 
@@ -147,10 +148,12 @@ def recognised(expr: Any) -> Activation:
 
     Raises: KcalcError where it is none.
     """
+    check_degree(expr)
     try:
         found = activation(expr)
     except KcalcError:
-        simpler = sp.simplify(expr) if sp.count_ops(expr) < 60 else expr
+        short = sp.count_ops(expr) < 60 and expandable(expr)
+        simpler = sp.simplify(expr) if short else expr
         if simpler == expr:
             raise
         found = activation(simpler)
@@ -190,12 +193,16 @@ def _celu(phi: Activation) -> Activation | None:
 def linear_factor(expr: Any) -> Any:
     """c where the expression is c X; None else."""
     c = expr.coeff(X, 1) if expr.is_Add or expr.is_Mul or expr == X else None
-    return c if c is not None and c.is_number and sp.expand(expr - c * X) == 0 else None
+    return (
+        c
+        if c is not None and c.is_number and expandable(expr) and sp.expand(expr - c * X) == 0
+        else None
+    )
 
 
 def is_affine(expr: Any) -> bool:
     """Whether the expression is c X + d."""
-    return bool(expr.is_polynomial(X)) and int(sp.Poly(expr, X).degree()) <= 1
+    return bool(expr.is_polynomial(X) and expandable(expr)) and int(sp.Poly(expr, X).degree()) <= 1
 
 
 def combination(expr: Any, symbols: Sequence[sp.Symbol]) -> tuple[str, Any] | None:

@@ -18,7 +18,7 @@ import sympy as sp
 
 from ..activations import Activation, activation, aliases, leaky_relu, names
 from ..foundation.errors import KcalcError, glimpse, unknown
-from ..foundation.files import write_whole
+from ..foundation.files import read_at_most, write_whole
 from ..foundation.plain_arguments import choice, file_path, utf8
 from ..network.layers import KINDS, Layer
 from ..network.network import Network, require_network
@@ -266,8 +266,9 @@ def load_json(path: str | os.PathLike[str]) -> Network:
     """
     file = file_path(path)
     try:
-        small = file.stat().st_size <= MAX_BYTES
-        text = file.read_text(encoding="utf-8") if small else ""
+        text = read_at_most(file, "a network document", MAX_BYTES).decode("utf-8")
+    except KcalcError:
+        raise
     except (OSError, ValueError) as error:
         reason = (
             "it is not UTF-8 text"
@@ -275,10 +276,6 @@ def load_json(path: str | os.PathLike[str]) -> Network:
             else getattr(error, "strerror", None) or error
         )
         raise KcalcError(f"cannot read {glimpse(str(file), 300)}: {reason}") from None
-    if not small:
-        raise KcalcError(
-            f"{file} is larger than {MAX_BYTES >> 20} MiB; this is not a network document"
-        )
     return network_from_dict(parse_json(text, str(file)))
 
 

@@ -224,9 +224,12 @@ def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
     else by small blocks of the matrix.
     """
     if hasattr(kernel, "at_angle") and not traced(X):
-        return kernel.at_angle(
-            np.zeros(len(X)), np.mean(np.square(np.asarray(X, dtype=float)), axis=1)
-        )
+        sizes = np.mean(np.square(np.asarray(X, dtype=float)), axis=1)
+        found = np.array(kernel.at_angle(np.zeros(len(X)), np.where(sizes > 0, sizes, 1.0)))
+        zero = np.flatnonzero(sizes == 0)
+        if zero.size:  # no angle
+            found[zero] = gram(kernel, X[zero[:1]])[0, 0]
+        return found
     algebra = algebra_of(X)
     parts = [algebra.xp.diagonal(gram(kernel, X[i : i + block])) for i in range(0, len(X), block)]
     return algebra.xp.concatenate(parts)

@@ -143,8 +143,7 @@ def test_jax_arrays_gradients_and_precision() -> None:
         assert np.isfinite(
             jax.jit(jax.grad(lambda y: kc.ntk(TANH).matrix(y, q=1.0).sum()))(z)
         ).all()
-        with refused("zero"):
-            K.matrix(jnp.zeros((2, 3)))
+        assert not np.asarray(K.matrix(jnp.zeros((2, 3)))).any()
         with refused("not finite"):
             K.matrix(jnp.full((2, 3), jnp.nan))
 
@@ -206,8 +205,8 @@ def test_dask_arrays_give_the_same_numbers_lazily() -> None:
         )
     with refused("no out"):
         kc.ntk(RELU).matrix(da.from_array(x), out="k.npy")
-    with refused("zero or not finite"):
-        kc.ntk(RELU).matrix(da.zeros((5, 3))).compute(scheduler="sync")
+    with refused("not finite"):
+        kc.ntk(RELU).matrix(da.full((5, 3), np.nan)).compute(scheduler="sync")
 
 
 @pytest.mark.slow

@@ -109,11 +109,10 @@ def test_many_devices_and_stopped_runs(tmp_path: Path) -> None:
 
 def test_rows_that_cannot_be_used() -> None:
     theta, data = kc.ntk(kc.architectures.vanilla(1, "elu")), rows(50)
-    for entry, says in ((0.0, "row 7 of X is zero"), (np.nan, r"X\[7, 0\] is nan")):
-        bad = data.copy()
-        bad[7] = entry
-        with refused(says):
-            theta.matrix(bad)
+    bad = data.copy()
+    bad[7] = np.nan
+    with refused(r"X\[7, 0\] is nan"):
+        theta.matrix(bad)
 
 
 def test_progress_reaches_every_user_of_matrices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce, singledispatchmethod
+from itertools import combinations
 from operator import or_
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..spatial.geometry import Window, convolution
 from ..tangent import refuse_jumps
 from . import activation_moments as act
 from . import affine, pools
-from .linear import combined
+from .linear import combined, expanded
 from .state import Law, Part, State, locations_of, with_diagonal
 from .windows import cut
 
@@ -243,9 +244,9 @@ class Forward:
         self._same_channels(node, inputs)
         parts = combined(inputs, weights, uncorrelated, f"node {node!r}")
         law, support, final = _together(inputs)
-        if len(inputs) > 1 and sum(not one.final and not one.source for one in inputs) > 1:
-            self.note(node, "inputs are taken as uncorrelated")
         terms = tuple(zip(weights, inputs, strict=True))
+        if taken_as_uncorrelated(terms):
+            self.note(node, "inputs are taken as uncorrelated")
         return State(parts, first.locations, first.size, law, support, final, terms)
 
     def _same_channels(self, node: Node, inputs: list[State]) -> None:
@@ -329,15 +330,28 @@ def _together(inputs: Sequence[State]) -> tuple[Law, int, int]:
     return law, reduce(or_, (one.support for one in inputs)), final
 
 
+def taken_as_uncorrelated(terms: Sequence[tuple[Number, State]]) -> bool:
+    """Whether a sum leaves a cross term out for no other reason than that inputs are different."""
+    items = [state for _, state in terms]
+    if not all(uncorrelated(one, two) for one, two in combinations(items, 2)):
+        items = [leaf for _, leaf in expanded(terms)]
+    pairs = ((one, two) for one, two in combinations(items, 2) if one is not two)
+    return any(uncorrelated(*pair) and not _by_signs(*pair) for pair in pairs)
+
+
+def _by_signs(one: State, two: State) -> bool:
+    """Whether a change of sign of one's last weights, which the other lacks, changes it alone."""
+    alone = one.final and not one.final & two.support
+    return bool(alone or (two.final and not two.final & one.support))
+
+
 def uncorrelated(one: State, two: State) -> bool:
     """True if E x y = 0 by symmetry.
 
     A change of sign of one's last weights, on which the other does not depend, changes its sign
     only; or both are symmetric and depend on no common input or weights.
     """
-    if one.final and not one.final & two.support:
-        return True
-    if two.final and not two.final & one.support:
+    if _by_signs(one, two):
         return True
     alone = not (one.terms or two.terms or one is two or one.support & two.support)
     return alone and one.law.symmetric and two.law.symmetric

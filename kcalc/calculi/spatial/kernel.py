@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, singledispatchmethod
-from typing import Any
 
 import numpy as np
 
@@ -35,9 +34,10 @@ from ..kernel import Kernel
 from ..kernel_activations import Activations
 from ..second_moments import Moments
 from ..tangent import refuse_jumps
+from ..zero_inputs import ZeroMoments, ZeroProducts, check_not_negative
 from .convolutions import Convolutions, Weights
 from .forms import Forms
-from .local import LocationMaps, LocationMoments, LocationProducts
+from .local import LocationMaps
 from .plan import mixes
 from .pools import Pools
 
@@ -55,9 +55,9 @@ def location_kernel(
 
     ``pooled``: as for :class:`Pools`.
     """
-    moments = LocationMoments(NUMPY, False)
-    statistics = Statistics(moments, Ledger(), True, assume_independent, _check)
-    algebra = Algebra(moments, LocationProducts(moments))
+    moments = ZeroMoments(NUMPY, False)
+    statistics = Statistics(moments, Ledger(), True, assume_independent, check_not_negative)
+    algebra = Algebra(moments, ZeroProducts(moments))
     kernel = Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
     convolutions = Convolutions(kernel, forms, weights)
     return LocationKernel(kernel, forms, convolutions, Pools(kernel, forms, convolutions, pooled))
@@ -198,14 +198,3 @@ class LocationKernel:
                 f"node {node!r} normalises its input, which is 0 at {where}; add a bias (sigma_b "
                 f"> 0) before it"
             )
-
-
-def _check(field: Any, q: Any, node: Node) -> None:
-    """Refuse q values that are negative or not finite; 0 is allowed at a location."""
-    bad = ~(np.isfinite(q) & (np.asarray(q) >= 0))
-    if np.any(bad):
-        raise KcalcError(
-            f"node {node!r} has q = {np.asarray(q)[bad].ravel()[0]} at a location: q values must "
-            f"stay finite and >= 0; they "
-            "explode before this node (kc.gain(activation) gives the sigma_w that keeps q)"
-        )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from ...fields.degrees import expandable
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import lambdify
 from ..fusion import Fixed, tidied
@@ -298,6 +299,8 @@ def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
 
 def _mean(expr: Any) -> Any:
     """The mean of a polynomial of degree at most 2, whose other numbers are means themselves."""
+    if not expandable(expr):
+        raise ValueError
     poly = sp.Poly(sp.expand(expr), X)
     if poly.degree() > 2 or any(str(s).startswith("held:") for s in expr.free_symbols):
         raise ValueError
@@ -322,6 +325,8 @@ def _normal(expr: Any) -> tuple[str, float, float, Any, Any] | None:
     The form is factor gain (X - M1) / sqrt(M2 - M1^2 + epsilon) + bias, or that without the mean;
     gain and bias are made of held arrays.
     """
+    if not expandable(expr):
+        return None
     expr = sp.expand(expr.subs(M2, V + M1**2)) if expr.has(M1) else expr
     slope = sp.diff(expr, X)
     if slope.has(X) or slope == 0:

@@ -15,6 +15,7 @@ from .plans import Plan, TablePlan
 from .rows import RowSet
 from .sinks import ArraySink
 from .stripes import MEMORY, Job, block_rows, run
+from .zeros import planned, unpacked
 
 Array = np.ndarray
 
@@ -111,16 +112,17 @@ def _plan(
     equal: float,
 ) -> Plan:
     for q, means, what in ((left, mean1, "X"), (right, mean2, "Y")):
-        if not np.isfinite(q).all() or not (q > 0).all():
+        if not np.isfinite(q).all():
             raise KcalcError(
-                f"row {np.flatnonzero(~(np.isfinite(q) & (q > 0)))[0]} of the data is zero or not "
-                f"finite"
+                f"row {np.flatnonzero(~np.isfinite(q))[0]} of the data is not finite; every entry "
+                "must be a finite number"
             )
         if means is not None:
             check_means(kernels, means, q, what)
-    plan = kernels.plan(left, right, equal)
-    if isinstance(plan, TablePlan):
-        _ = plan.table.near_rows  # made once here, not by every worker
+    plan = planned(kernels, left, right, equal)
+    inner, _ = unpacked(plan)
+    if isinstance(inner, TablePlan):
+        _ = inner.table.near_rows  # made once here, not by every worker
     return plan
 
 

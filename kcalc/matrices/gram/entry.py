@@ -15,6 +15,7 @@ from .plans import Plan
 from .rows import RowSet
 from .sinks import ArraySink, FileSink, places, recorded_block
 from .stripes import MEMORY, Job, block_rows, run
+from .zeros import planned
 
 Array = np.ndarray
 
@@ -53,10 +54,10 @@ def compute(
     right = left if Y is None or Y is X else RowSet.of(Y, "Y")
     check_widths(kernels, left.width, right.width)
     for rows, what in ((left, "X"), (right, "Y")):
-        check_means(kernels, rows.rows.mean(axis=1), rows.q, what)
+        check_means(kernels, rows.means, rows.q, what)
     single = left.single and right.single
     on_device = options.backend == "jax" or options.mesh is not None
-    plan = kernels.plan(left.q, right.q, tolerance(single), on_device)
+    plan = planned(kernels, left.q, right.q, tolerance(single), on_device)
     return _filled(left, right, plan, parts, options, single)
 
 

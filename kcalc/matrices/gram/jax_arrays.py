@@ -21,6 +21,7 @@ from .series import scanned
 from .sinks import ArraySink, FileSink
 from .stripes import MEMORY, Job
 from .tables import BITS, NEAR, PARTS, AngleTable
+from .zeros import WithZeros, planned, unpacked
 
 Array = np.ndarray
 
@@ -44,11 +45,32 @@ def jax_matrices(
     single = all(value.dtype != jnp.float64 for value in given)
     dtype = options.kind(single)
     traced = any(isinstance(value, Tracer) for value in given)
-    shares = _traced(kernels, given, parts) if traced else _known(kernels, given, single, parts)
+    if traced:
+        shares, zeros = _traced(kernels, given, parts), None
+    else:
+        shares, zeros = _known(kernels, given, single, parts)
     with jax.enable_x64(True):
-        data = [value.astype(jnp.float64) for value in given]
+        data = [_without_zeros(value.astype(jnp.float64)) for value in given]
         found = _whole(data[0], data[-1], len(data) == 1, shares, options)
+        if zeros is not None:
+            found = [_overwritten(zeros, k, value) for k, value in zip(parts, found, strict=True)]
         return [value.astype(dtype) for value in found]
+
+
+def _without_zeros(value: Any) -> Any:
+    """The rows, ones in the place of zero rows, which have no angle."""
+    import jax.numpy as jnp
+
+    return jnp.where((value == 0).all(axis=1)[:, None], 1.0, value)
+
+
+def _overwritten(zeros: WithZeros, part: int, values: Any) -> Any:
+    """The matrix with the kernels of zero rows and columns."""
+    import jax.numpy as jnp
+
+    (above, beside), (one, two) = zeros.zero, zeros.kernels
+    values = jnp.where(above[:, None], two[part][None, :], values)
+    return jnp.where(beside[None, :], one[part][:, None], values)
 
 
 @dataclass(frozen=True)
@@ -122,12 +144,15 @@ class _Shares:
     parts: int
 
 
-def _known(kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]) -> _Shares:
-    """Those of concrete data."""
+def _known(
+    kernels: Kernels, given: list[Any], single: bool, parts: tuple[int, ...]
+) -> tuple[_Shares, WithZeros | None]:
+    """Those of concrete data, and the plan of zero rows if there are any."""
     q = [_q(value, what) for value, what in zip(given, "XY", strict=False)]
     for value, level, what in zip(given, q, "XY", strict=False):
         check_means(kernels, np.asarray(value, dtype=np.float64).mean(axis=1), level, what)
-    return _shares(kernels.plan(q[0], q[-1], tolerance(single), True), parts, len(q[0]), len(q[-1]))
+    plan, zeros = unpacked(planned(kernels, q[0], q[-1], tolerance(single), True))
+    return _shares(plan, parts, len(q[0]), len(q[-1])), zeros
 
 
 def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shares:
@@ -140,7 +165,12 @@ def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shar
 
     table, degree = kernels.by_angle()
     with jax.enable_x64(True):
-        scales = [(value.astype(jnp.float64) ** 2).mean(axis=1) ** (degree / 2) for value in given]
+        sizes = [(value.astype(jnp.float64) ** 2).mean(axis=1) for value in given]
+        scales = [
+            # the kernel with 0 is 0, but for degree 0
+            jnp.where(q > 0, jnp.where(q > 0, q, 1.0) ** (degree / 2), 0.0 if degree else jnp.nan)
+            for q in sizes
+        ]
     rows, columns = ((scales[k], np.zeros(len(given[k]), np.int64)) for k in (0, -1))
     return _Shares(_lookup_of(table, parts), rows, columns, _coefficients(table), len(parts))
 
@@ -159,18 +189,13 @@ def _check(value: Any, what: str) -> None:
 def _q(value: Any, what: str) -> Array:
     """|x|^2/d of the rows as concrete numbers.
 
-    Raises: KcalcError for rows that are zero or not finite.
+    Raises: KcalcError for rows that are not finite.
     """
     q = (np.asarray(value, dtype=np.float64) ** 2).mean(axis=1)
     if not np.isfinite(q).all():
         raise KcalcError(
             f"row {np.flatnonzero(~np.isfinite(q))[0]} of {what} is not finite; every entry must "
             f"be a finite number"
-        )
-    if not (q > 0).all():
-        raise KcalcError(
-            f"row {np.flatnonzero(~(q > 0))[0]} of {what} is zero, so it has no angle to the "
-            f"others; leave it out"
         )
     return q
 
@@ -232,7 +257,8 @@ def run_jax(
     devices = 1 if mesh is None else mesh.size
     height = -(-job.block // devices) * devices
     with jax.enable_x64(True):
-        shares = _shares(job.plan, job.parts, len(job.left), len(job.right))
+        plan, zeros = unpacked(job.plan)
+        shares = _shares(plan, job.parts, len(job.left), len(job.right))
         function = _compiled(shares.program, mesh, height, len(job.parts))
         right = jnp.asarray(job.right.rows)
         for k, rows in enumerate(job.stripes):
@@ -247,13 +273,12 @@ def run_jax(
                     shares.columns,
                     shares.whole,
                 )
+                columns = slice(0, len(job.right))
                 for part, values in zip(job.parts, found, strict=True):
-                    sink.write(
-                        part,
-                        rows,
-                        slice(0, len(job.right)),
-                        np.asarray(values)[: rows.stop - rows.start],
-                    )
+                    block = np.array(values)[: rows.stop - rows.start]
+                    if zeros is not None:
+                        zeros.overwrite(part, rows, columns, block)
+                    sink.write(part, rows, columns, block)
                 sink.finished(k)
             advance((rows.stop - rows.start) * (len(job.right) - job.columns(rows).start))
 

@@ -36,11 +36,17 @@ class Kernels(Widths, Protocol):
     """The options of kernel matrices.
 
     A plan for rows of given q values (``tabled``: by a table however few the pairs), and, for data
-    that are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``.
+    that are not known yet, a table T and a degree k with ``K = T(c) (q1 q2)^(k/2)``. ``at_zero``:
+    (2, n) kernels of a zero row with rows of q values >= 0. ``q``: the q value that all rows count
+    as having, or None.
     """
+
+    @property
+    def q(self) -> float | None: ...
 
     def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> Plan: ...
     def by_angle(self) -> tuple[AngleTable, int]: ...
+    def at_zero(self, q: Array) -> Array: ...
 
 
 @dataclass(frozen=True)

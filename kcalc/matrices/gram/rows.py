@@ -27,19 +27,20 @@ _CLOSE = 0.01  # of the distance to the centre: closer pairs lose digits in a ce
 class RowSet:
     """Rows x_i, float64 (n, d), with |x_i| (n,) and x_i / |x_i|.
 
-    ``single`` if they came in single precision.
+    ``single`` if they came in single precision. ``zero``: mask of the rows that are 0, in whose
+    place ``rows`` and ``norms`` have those of another row; see :mod:`.zeros`.
     """
 
     rows: Array
     norms: Array
     single: bool
+    zero: Array
 
     @classmethod
     def of(cls, data: Any, what: str = "X") -> RowSet:
         """Make a RowSet of a data matrix.
 
-        Raises: KcalcError unless ``data`` is a matrix of finite real numbers whose rows are not
-        zero.
+        Raises: KcalcError unless ``data`` is a matrix of finite real numbers.
         """
         array = real_matrix(data, what)
         rows = np.ascontiguousarray(array, dtype=np.float64)
@@ -50,17 +51,20 @@ class RowSet:
             raise KcalcError(
                 f"{what}[{i}, {j}] is {rows[i, j]}; every entry must be a finite number"
             )
-        bad = np.flatnonzero(~((norms > _SMALLEST) & (norms < _LARGEST)))
+        zero = np.zeros(len(rows), dtype=bool)
+        if not norms.all():
+            zero[:] = ~rows.any(axis=1)
+        bad = np.flatnonzero(~zero & ~((norms > _SMALLEST) & (norms < _LARGEST)))
         if bad.size:
             i = bad[0]
-            if not rows[i].any():
-                raise KcalcError(
-                    f"row {i} of {what} is zero, so it has no angle to the others; leave it out"
-                )
             raise KcalcError(
                 f"row {i} of {what} has a norm beyond {_SMALLEST} ... {_LARGEST}; rescale the data"
             )
-        return cls(rows, norms, array.dtype == np.float32)
+        if zero.any():
+            stand_in = np.ones(rows.shape[1]) if zero.all() else rows[~zero][0]
+            rows = np.where(zero[:, None], stand_in, rows)
+            norms = np.where(zero, np.sqrt(stand_in @ stand_in), norms)
+        return cls(rows, norms, array.dtype == np.float32, zero)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -77,8 +81,13 @@ class RowSet:
 
     @property
     def q(self) -> Array:
-        """|x_i|^2 / d."""
-        return self.norms**2 / self.width
+        """|x_i|^2 / d, which is 0 for a zero row."""
+        return np.where(self.zero, 0.0, self.norms**2 / self.width)
+
+    @property
+    def means(self) -> Array:
+        """The mean of every row."""
+        return np.where(self.zero, 0.0, self.rows.mean(axis=1))
 
 
 def real_matrix(data: Any, what: str) -> Array:

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ...foundation.files import write_whole
+from ...foundation.files import read_at_most, write_whole
 from .stripes import Job
 
 Array = np.ndarray
+RECORD = "a record of finished rows"
 
 
 @dataclass
@@ -102,7 +103,7 @@ class FileSink:
     def _resumed(cls, paths: dict[int, Path], job: Job, record: dict[str, Any]) -> FileSink:
         beside = _beside(paths)
         try:
-            old = json.loads(beside.read_text())
+            old = json.loads(read_at_most(beside, RECORD))
             if not (isinstance(old, dict) and isinstance(old.get("finished"), dict)):
                 raise ValueError("it is no record of finished rows")
             done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
@@ -189,7 +190,7 @@ class FileSink:
 def _begun(beside: Path, record: dict[str, Any]) -> bool:
     """Whether this very run was begun and interrupted before it had any numbers."""
     try:
-        old = json.loads(beside.read_text())
+        old = json.loads(read_at_most(beside, RECORD))
     except (OSError, ValueError):
         return False
     return (
@@ -202,7 +203,7 @@ def _begun(beside: Path, record: dict[str, Any]) -> bool:
 def recorded_block(paths: dict[int, Path]) -> int | None:
     """Rows a stripe of the run that began these files, if there was one."""
     try:
-        return int(json.loads(_beside(paths).read_text())["block_rows"])
+        return int(json.loads(read_at_most(_beside(paths), RECORD))["block_rows"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

@@ -1,0 +1,104 @@
+"""Gradients through batch normalisation over a large batch.
+
+BatchNorm gives the output of one example a gradient at every example of the batch. At the example
+itself it is divided by ``(1 - b) q``, as the C map of a large batch says; at each of the n others
+it is of order 1/n, so that their squared norms vanish, but they add up: the gradients at all
+examples of the batch sum to 0 before a BatchNorm. So a message has, beside ``d K_out / d K`` of the
+example with itself, the sum over all pairs of different examples. Node by node only the former
+counts; weights, which all examples share, see both. [De and Smith 2020; Yang et al. 2019]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..fields import NUMPY
+from ..fields.jets import Jet
+from ..foundation.errors import KcalcError
+from ..foundation.rootfinding import zero_between
+from ..network.compose import interpret, interpret_back
+from ..network.network import Network
+from ..network.primitives import Norm, Primitive
+from .backward import Backward, Groups, added, parameters
+from .channels import Channels
+from .kernel import Kernel, kernel_over
+
+Node = Hashable
+Both = tuple[Groups, Groups]  # of the example with itself, and of all pairs of different examples
+SAME = 1e-6  # c values of one batch agree within it
+
+
+def normalised_batches(network: Network) -> list[tuple[Node, Norm, Node]]:
+    """(node, norm, node read) of every BatchNorm of a large batch."""
+    return [
+        (node, op, reads[0])
+        for node, op, reads in network.operations
+        if isinstance(op, Norm) and op.over == "batch" and op.batch_c is not None
+    ]
+
+
+def weight_gradients(
+    network: Network,
+    backward: Backward,
+    start: Mapping[Node, Groups],
+    q: Mapping[Node, Any],
+) -> dict[Node, float]:
+    """{node with parameters: E|d out_k / d parameters|^2}, through all examples of the batch."""
+    kernel, states = _two_examples(network, q)
+    apart = Backward(kernel, states, apart=True)
+
+    def rule(op: Primitive, node: Node, message: Both, reads: Sequence[Node]) -> list[Both]:
+        own = backward.rule(op, node, message[0], reads)
+        if isinstance(op, Norm) and op.over == "batch":
+            others = [[-m for m in groups] for groups in own]
+        else:
+            others = apart.rule(op, node, message[1], reads)
+        return list(zip(own, others, strict=True))
+
+    first: dict[Node, Both] = {n: (groups, [0.0] * len(groups)) for n, groups in start.items()}
+    messages = interpret_back(
+        network, rule, first, lambda a, b: (added(a[0], b[0]), added(a[1], b[1]))
+    )
+    found = {}
+    for node, made in parameters(network).items():
+        size, _, gap = kernel.whole(states[made])
+        own, others = map(sum, messages[made])
+        found[node] = max(float(size * (own + (1 - gap.value) * others)), 0.0)
+    return found
+
+
+def _two_examples(network: Network, q: Mapping[Node, Any]) -> tuple[Kernel, dict[Node, Channels]]:
+    """The states of two examples of the batch, whose c value the first BatchNorm tells.
+
+    Raises: KcalcError where the BatchNorms are not those of one batch.
+    """
+    norms = normalised_batches(network)
+
+    def run(c: float) -> tuple[Kernel, dict[Node, Channels]]:
+        kernel = kernel_over(NUMPY, True)
+        gap = Jet((np.asarray(1.0 - c),))
+        return kernel, interpret(
+            network, kernel, {node: kernel.start(node, q[node], q[node], gap) for node in q}
+        )
+
+    def off(c: float) -> float:
+        kernel, states = run(c)
+        _, op, read = norms[0]
+        return float(1 - kernel.whole(states[read])[2].value) - float(op.batch_c)
+
+    c = 0.0
+    if abs(off(0.0)) > SAME and off(0.0) < 0 < off(1 - SAME):
+        c = zero_between(off, 0.0, 1 - SAME, 1e-12)
+    kernel, states = run(c)
+    for node, op, read in norms:
+        between = float(1 - kernel.whole(states[read])[2].value)
+        if abs(between - float(op.batch_c)) > SAME:
+            raise KcalcError(
+                f"node {node!r}: batch_c = {float(op.batch_c):.6g}, but in the batch of the other "
+                f"BatchNorms and of these inputs it is {between:.6g}; set all of them with "
+                "kc.large_batch(net, c=..., q=...), and pass the same q"
+            )
+    return kernel, states

@@ -1,0 +1,143 @@
+"""How large expressions would be, multiplied out: bounds that come before anything is expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import comb, inf
+from typing import Any
+
+import sympy as sp
+
+from ..foundation.errors import KcalcError
+from .expressions import Fold
+
+MOST_DEGREE = 200  # Gaussian moments of powers beyond 150 exceed double precision
+MOST_POWERS = 10_000  # of functions, as in sin(x)^2000
+MOST_TERMS = 2000  # more are not multiplied out
+Counts = tuple[float, float]
+
+
+class Degrees(Fold[Counts]):
+    """Bounds of the degrees of expressions: in their symbols, and in any functions of these.
+
+    Sums, products, powers, corners and choices count, also powers that are not whole; any other
+    function, and a fraction, has degree 0 in the symbols and 1 in itself. ``greatest``: the largest
+    of all parts, arguments of functions included.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.greatest: Counts = 0.0, 0.0
+
+    def visit(self, expr: Any) -> Counts:
+        found = super().visit(expr)
+        self.greatest = _largest([self.greatest, found])
+        return found
+
+    def number(self, expr: Any) -> Counts:
+        found = float(isinstance(expr, sp.Symbol))
+        return found, found
+
+    def sum(self, terms: Sequence[Any]) -> Counts:
+        return _largest(map(self, terms))
+
+    def multiply(self, first: Counts, second: Counts) -> Counts:
+        return first[0] + second[0], first[1] + second[1]
+
+    def power(self, base: Any, exponent: Any) -> Counts:
+        (symbols, functions), size = self(base), _size(exponent)
+        self(exponent)
+        if exponent.is_negative:  # a fraction, which is not multiplied out
+            return 0.0, functions and functions * size
+        return symbols and symbols * size, functions and functions * size
+
+    def corner(self, kind: Any, *arguments: Any) -> Counts:
+        found = self.sum(arguments)
+        return (0.0, 1.0) if kind in (sp.sign, sp.Heaviside) else found
+
+    def choice(self, rows: list[tuple[Any, Any]]) -> Counts:
+        return _largest(self.sum(row) for row in rows)
+
+    def function(self, kind: Any, *arguments: Any) -> Counts:
+        for argument in arguments:
+            self(argument)
+        return 0.0, 1.0
+
+
+def _largest(counts: Iterable[Counts]) -> Counts:
+    symbols, functions = zip(*counts, strict=True)
+    return max(symbols), max(functions)
+
+
+def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
+    """Refuse an expression of which some part has too high a degree.
+
+    ``degrees``: bounds of its parts that are known already. Raises: KcalcError.
+    """
+    degrees = Degrees() if degrees is None else degrees
+    degrees(expr)
+    for found, most in zip(degrees.greatest, (MOST_DEGREE, MOST_POWERS), strict=True):
+        if found > most:
+            size = f"{found:.0f}" if found < 1e15 else "1e15 or more"
+            raise KcalcError(
+                f"the expression has a power of degree {size}, and the most is {most}: Gaussian "
+                f"moments of powers beyond {MOST_DEGREE} exceed double precision. Take a smaller "
+                "exponent, or give a Python function of a NumPy array"
+            )
+
+
+class Terms(Fold[float]):
+    """How many terms expressions have when they are multiplied out, at most."""
+
+    def number(self, expr: Any) -> float:
+        return 1.0
+
+    def power(self, base: Any, exponent: Any) -> float:
+        terms = self(base)
+        if not (exponent.is_Integer and exponent.is_positive) or terms == 1:
+            return 1.0
+        if _size(exponent) * terms > 1e6:
+            return inf
+        return float(comb(int(exponent) + int(terms) - 1, int(exponent)))
+
+    def function(self, kind: Any, *arguments: Any) -> float:
+        """One, where no argument is too large: ``sp.expand`` goes into arguments."""
+        return 1.0 if all(self(argument) <= MOST_TERMS for argument in arguments) else inf
+
+
+def expandable(expr: Any) -> bool:
+    """Whether an expression has at most ``MOST_TERMS`` terms when it is multiplied out."""
+    return Terms()(expr) <= MOST_TERMS
+
+
+class _Polynomials(Fold[Any]):
+    """Polynomials by sums, products and powers of polynomials."""
+
+    def number(self, expr: Any) -> Any:
+        return sp.Poly(expr, self.symbol)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        return self(base) ** int(exponent)
+
+
+def poly(expr: Any, symbol: Any) -> sp.Poly:
+    """A polynomial expression as a SymPy polynomial in one symbol.
+
+    Powers of many terms are multiplied out term by term, which SymPy does not do.
+    """
+    return sp.Poly(expr, symbol) if expandable(expr) else _Polynomials(symbol)(expr)
+
+
+def _size(exponent: Any) -> float:
+    """The absolute value of an exponent; 1 for what is not a number."""
+    if not exponent.is_number:
+        return 1.0
+    try:
+        return abs(complex(exponent))
+    except OverflowError:
+        return inf
+    except (TypeError, ValueError):
+        return 1.0
+
+
+__all__ = ["MOST_DEGREE", "Degrees", "check_degree", "expandable", "poly"]

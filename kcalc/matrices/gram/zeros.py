@@ -1,0 +1,107 @@
+"""Rows that are 0: they have no angle, and their kernels are functions of the other row's norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import cached_property
+from .options import Kernels
+from .plans import Plan
+
+Array = np.ndarray
+Two = tuple[Array, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class WithZeros:
+    """A plan for rows of which some are 0.
+
+    ``plan``: that with other rows in their place; ``zero``: masks of the rows and of the columns
+    that are 0; ``kernels``: (2, n) arrays, the kernels of every row, and of every column, with 0.
+    """
+
+    plan: Plan
+    zero: Two
+    kernels: Two
+
+    @property
+    def at_once(self) -> int:
+        """As :class:`Plan` says."""
+        return self.plan.at_once
+
+    @property
+    def error_bound(self) -> float:
+        """That of the other rows; zero rows are exact."""
+        return self.plan.error_bound
+
+    @property
+    def method(self) -> str:
+        """A description."""
+        return f"{self.plan.method}; zero rows by the norms of the others"
+
+    @cached_property
+    def fingerprint(self) -> list[float]:
+        """Values that tell one plan from another."""
+        places = [float(v) for mask in self.zero for v in np.flatnonzero(mask)]
+        ends = [float(v) for found in self.kernels for v in found.sum(axis=1)]
+        return [*self.plan.fingerprint, *places, *ends]
+
+    def fill(
+        self,
+        w: Array,
+        upper: Array,
+        rows: slice,
+        columns: slice,
+        near: Array,
+        parts: tuple[int, ...],
+        out: tuple[Array, ...],
+    ) -> None:
+        """As :meth:`Plan.fill`."""
+        self.plan.fill(w, upper, rows, columns, near, parts, out)
+        for part, values in zip(parts, out, strict=True):
+            self.overwrite(part, rows, columns, values)
+
+    def overwrite(self, part: int, rows: slice, columns: slice, values: Array) -> None:
+        """Put the kernels of zero rows and columns into a block."""
+        above, beside = self.zero[0][rows], self.zero[1][columns]
+        values[above] = self.kernels[1][part, columns]
+        values[:, beside] = self.kernels[0][part, rows][:, None]
+
+    def cut(self, rows: Array, columns: Array) -> WithZeros:
+        """The plan of some rows and columns."""
+        zero = self.zero[0][rows], self.zero[1][columns]
+        kernels = self.kernels[0][:, rows], self.kernels[1][:, columns]
+        return replace(self, plan=self.plan.cut(rows, columns), zero=zero, kernels=kernels)
+
+
+def planned(
+    kernels: Kernels, left: Array, right: Array, tolerance: float, tabled: bool = False
+) -> Plan:
+    """The plan for rows of q values ``left`` and ``right``, of which some may be 0.
+
+    Raises: KcalcError for zero rows where only angles count, and as ``kernels.plan`` does.
+    """
+    zero = left == 0, right == 0
+    if not (zero[0].any() or zero[1].any()):
+        return kernels.plan(left, right, tolerance, tabled)
+    if kernels.q is not None:
+        what, mask = ("X", zero[0]) if zero[0].any() else ("Y", zero[1])
+        raise KcalcError(
+            f"row {np.flatnonzero(mask)[0]} of {what} is zero, so it has no angle to the others; "
+            "leave it out, or drop q= so that norms count"
+        )
+    sizes, places = np.unique(np.concatenate([left, right]), return_inverse=True)
+    found = kernels.at_zero(sizes)[:, places]
+    positive = sizes[sizes > 0]
+    inner = [np.where(q > 0, q, positive[0] if positive.size else 1.0) for q in (left, right)]
+    plan = kernels.plan(inner[0], inner[1], tolerance, tabled)
+    return WithZeros(plan, zero, (found[:, : len(left)], found[:, len(left) :]))
+
+
+def unpacked(plan: Plan) -> tuple[Any, WithZeros | None]:
+    """The plan of the rows that are not 0, and that of all of them if some are."""
+    return (plan.plan, plan) if isinstance(plan, WithZeros) else (plan, None)

@@ -1,0 +1,305 @@
+"""Sums of several streams, ``X_i' = sum_j H_ij X_j + p_i F(sum_j h_j X_j)`` (hyper-connections).
+
+The truth keeps every stream as a combination of the independent feature maps that new weights
+emit: there a covariance is a sum of squared coefficients times covariances.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+import kcalc as kc
+from tests.wiring import wired
+
+L = kc.layers
+POINTS = np.arange(-9, 9, 0.08)  # the trapezoid rule converges exponentially
+SHARES = np.exp(-(POINTS**2) / 2) / np.exp(-(POINTS**2) / 2).sum()
+
+
+def tanh_moments(q1, q2, cov):
+    """E tanh tanh and E tanh' tanh' by the trapezoid rule."""
+    rest = math.sqrt(max(q2 - cov * cov / q1, 0))
+    one = np.tanh(math.sqrt(q1) * POINTS)
+    two = np.tanh(cov / math.sqrt(q1) * POINTS[:, None] + rest * POINTS)
+    slopes = SHARES @ ((1 - one**2) * ((1 - two**2) @ SHARES))
+    return float(SHARES @ (one * (two @ SHARES))), float(slopes)
+
+
+def erf_moments(q1, q2, cov):
+    """E erf erf and E erf' erf' [Williams 1997]."""
+    size = (1 + 2 * q1) * (1 + 2 * q2)
+    product = 2 / math.pi * math.asin(2 * cov / math.sqrt(size))
+    return product, 4 / math.pi / math.sqrt(size - 4 * cov * cov)
+
+
+def relu_moments(q1, q2, cov):
+    """E relu relu and E relu' relu' [Cho and Saul 2009]."""
+    norm = math.sqrt(q1 * q2)
+    angle = 0.0 if cov / norm > 1 - 1e-14 else math.acos(cov / norm)
+    product = norm * (math.sin(angle) + (math.pi - angle) * math.cos(angle)) / (2 * math.pi)
+    return product, (math.pi - angle) / (2 * math.pi)
+
+
+MOMENTS = {"relu": relu_moments, "tanh": tanh_moments, "erf": erf_moments}
+
+
+@dataclass
+class Truth:
+    """The independent feature maps: their (q1, q2, covariance), and what each was made of."""
+
+    act: str
+    kernels: list = field(default_factory=list)
+    below: list = field(default_factory=list)  # d covariance / d covariances of those before it
+    inner: list = field(default_factory=list)  # weights inside a branch: (kernel, slope to the end)
+
+    def moments(self, streams):
+        squares = streams**2
+        return tuple(squares @ np.array([k[i] for k in self.kernels]) for i in range(3))
+
+    def branch(self, read, norm, scale, bias, end):
+        """A branch norm, Affine, activation, Affine that reads a combination; its coefficients."""
+        q1, q2, cov = self.moments(read)
+        slope = 1.0
+        if norm:
+            slope = 1 / math.sqrt(q1 * q2)
+            q1, q2, cov = 1.0, 1.0, cov * slope
+        first = tuple(scale**2 * k + bias**2 for k in (q1, q2, cov))
+        slope *= scale**2
+        triples = ((first[0],) * 3, (first[1],) * 3, first)
+        found = [MOMENTS[self.act](*k) for k in triples]
+        sizes, rate = [k[0] for k in found], found[2][1]
+        last = tuple(end**2 * k + bias**2 for k in sizes)
+        return self.add(last, read**2 * slope * rate * end**2, (first[2], rate * end**2))
+
+    def add(self, kernel, below, inner=None):
+        self.below.append(np.array(below))
+        self.kernels.append(kernel)
+        self.inner.append(inner)
+        return np.eye(len(self.kernels))[-1]
+
+    def sensitivities(self, out):
+        """d covariance of the combination ``out`` / d covariance of every feature map."""
+        count = len(self.kernels)
+        found = np.zeros(count)
+        found[: len(out)] = out**2
+        for m in reversed(range(count)):
+            found[: len(self.below[m])] += found[m] * self.below[m]
+        return found
+
+    def tangent(self, out):
+        """The tangent kernel: covariance of every weight layer times its sensitivity."""
+        rates = self.sensitivities(out)
+        total = sum(rate * kernel[2] for rate, kernel in zip(rates, self.kernels, strict=True))
+        parts = zip(rates, self.inner, strict=True)
+        return total + sum(rate * i[0] * i[1] for rate, i in parts if i is not None)
+
+
+def streams(count, depth, seed, act="relu", norm=True, bias=0.3, q=(1.0, 1.0), c=0.5, sparse=False):
+    """A network of several streams with a tap, and the truth about its output and its tap.
+
+    Two inputs; streams are made from one or the other.
+    """
+    draw, truth, steps = np.random.default_rng(seed), Truth(act), []
+    inputs = ("x", "y") if seed % 2 else ("x",)
+    steps += [(name, L.Input()) for name in inputs]
+    given = (*q, c * math.sqrt(q[0] * q[1]))
+    rows = []
+    for i in range(count):
+        scale = float(draw.uniform(0.7, 1.3))
+        steps.append((f"s0_{i}", L.Affine(sigma_w=scale, sigma_b=bias), inputs[i % len(inputs)]))
+        rows.append(truth.add(tuple(scale**2 * k + bias**2 for k in given), []))
+    tap = None
+    for level in range(1, depth + 1):
+        rows = [np.pad(row, (0, len(truth.kernels) - len(row))) for row in rows]
+        mix, read, write = draw.normal(size=(count, count)), *draw.normal(size=(2, count))
+        if sparse:
+            mix[(draw.random(size=mix.shape) < 0.5) & ~np.eye(count, dtype=bool)] = 0
+        mix = mix / np.abs(np.linalg.eigvals(mix)).max()
+        before = " ".join(f"s{level - 1}_{j}" for j in range(count))
+        scale, end = map(float, draw.uniform(0.8, 1.4, size=2))
+        top = f"u{level}"
+        steps.append((top, L.Sum(weights=tuple(map(float, read))), before))
+        if norm:
+            steps.append((f"n{level}", L.RMSNorm(), top))
+            top = f"n{level}"
+        steps += [
+            (f"a{level}", L.Affine(sigma_w=scale, sigma_b=bias), top),
+            (f"p{level}", L.Nonlinear(act), f"a{level}"),
+            (f"b{level}", L.Affine(sigma_w=end, sigma_b=bias), f"p{level}"),
+        ]
+        new = truth.branch(np.array(read) @ rows, norm, scale, bias, end)
+        rows = [np.pad(row, (0, 1)) for row in rows]
+        old = np.array(rows)
+        rows = [mix[i] @ old + write[i] * new for i in range(count)]
+        for i in range(count):
+            weights = (*map(float, mix[i]), float(write[i]))
+            kept = [
+                (w, n) for w, n in zip(weights, [*before.split(), f"b{level}"], strict=True) if w
+            ]
+            layer = L.Sum(weights=tuple(w for w, _ in kept))
+            steps.append((f"s{level}_{i}", layer, " ".join(n for _, n in kept)))
+        if level == max(depth // 2, 1):
+            tap = (f"s{level}_0", rows[0])
+    tapped, coefficients = tap
+    final = tuple(map(float, draw.normal(size=count + 1)))
+    reads = " ".join(f"s{depth}_{j}" for j in range(count)) + f" {tapped}"
+    steps.append(("out", L.Sum(weights=final), reads))
+    size = len(truth.kernels)
+    out = np.array(final[:-1]) @ rows + final[-1] * np.pad(
+        coefficients, (0, size - len(coefficients))
+    )
+    return wired(*steps, outputs=["out"]), truth, out
+
+
+def c_and_q(truth, out):
+    q1, q2, cov = truth.moments(out)
+    return cov / math.sqrt(q1 * q2), q1, q2
+
+
+CASES = [
+    (2, 1, "relu", True),
+    (2, 5, "tanh", True),
+    (3, 4, "relu", False),
+    (4, 6, "erf", False),
+    (5, 3, "relu", True),
+]
+
+
+@pytest.mark.parametrize(("count", "depth", "act", "norm"), CASES)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_kernel_maps_of_several_streams_are_the_recursion_of_their_covariances(
+    count, depth, act, norm, seed
+):
+    sizes = (1.0, 1.0) if seed == 0 else (0.7, 1.9)
+    net, truth, out = streams(
+        count, depth, seed + 7 * depth, act, norm, q=sizes, c=0.3, sparse=seed == 2
+    )
+    c, q1, q2 = c_and_q(truth, out)
+    found = kc.c_map(net)(0.3) if sizes[0] == sizes[1] else kc.c_map(net)(0.3, *sizes)
+    assert found == pytest.approx(c, rel=1e-11, abs=1e-12)
+    assert kc.q_map(net)(sizes[0]) == pytest.approx(q1, rel=1e-11)
+    assert kc.q_map(net)(sizes[1]) == pytest.approx(q2, rel=1e-11)
+
+
+@pytest.mark.parametrize(("count", "depth", "act", "norm"), CASES)
+def test_tangent_kernels_and_gradients_of_several_streams(count, depth, act, norm):
+    net, truth, out = streams(count, depth, 2 * depth, act, norm, c=-0.2)
+    assert kc.ntk(net)(-0.2) == pytest.approx(truth.tangent(out), rel=1e-10)
+    _, same, end = streams(count, depth, 2 * depth, act, norm, c=1.0)
+    rates, found = same.sensitivities(end), kc.gradients(net)
+    for i in range(count):
+        assert found.nodes[f"s0_{i}"] == pytest.approx(rates[i], rel=1e-10)
+    for level in range(depth):
+        assert found.nodes[f"b{level + 1}"] == pytest.approx(rates[count + level], rel=1e-10)
+
+
+def test_48_sublayers_of_4_streams_take_seconds_at_most():
+    start = time.process_time()
+    net, truth, out = streams(4, 48, 4, "relu", c=0.5)
+    c, q1, _ = c_and_q(truth, out)
+    assert kc.c_map(net)(0.5) == pytest.approx(c, rel=1e-9)
+    assert kc.q_map(net)(1.0) == pytest.approx(q1, rel=1e-9)
+    assert time.process_time() - start < 4
+
+
+def test_a_long_stream_that_is_tapped_needs_no_recursion():
+    """x_l+1 = x_l + W relu(x_l), 600 times, plus x_0: all addends are independent."""
+    steps = [("s0", L.Affine(), "x")]
+    for level in range(600):
+        steps += [
+            (f"p{level}", L.Nonlinear("relu"), f"s{level}"),
+            (f"b{level}", L.Affine(sigma_w=0.1), f"p{level}"),
+            (f"s{level + 1}", L.Sum(), f"s{level} b{level}"),
+        ]
+    steps.append(("out", L.Sum(), "s600 s0"))
+    q = 1.005**600
+    assert kc.q_map(wired(*steps))(1.0) == pytest.approx(q - 1 + 4, rel=1e-10)
+
+
+def test_streams_that_hold_shared_activations_are_summed_exactly():
+    """Streams with relu(z) and z in them: E z relu(z) = E relu(z)^2 = 1/2."""
+    net = wired(
+        ("z", L.Affine(), "x"),
+        ("p", L.Nonlinear("relu"), "z"),
+        ("one", L.Sum(weights=(1.0, 2.0)), "z p"),
+        ("two", L.Sum(weights=(3.0, -1.0)), "z p"),
+        ("a", L.Sum(weights=(1.0, 1.0)), "one two"),
+        ("b", L.Sum(weights=(1.0, -2.0)), "one two"),
+        ("out", L.Sum(weights=(2.0, 1.0)), "a b"),
+    )
+    one, two = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    v = 2 * (one + two) + one - 2 * two
+    assert kc.q_map(net)(1.0) == pytest.approx(v[0] ** 2 + v[1] ** 2 / 2 + v[0] * v[1], rel=1e-12)
+
+
+def test_an_activation_of_a_deep_sum_of_activations_is_refused_at_once():
+    """Sums that share addends are opened once: before, each was opened again for every reader."""
+    steps = [("z", L.Affine(), "x"), ("y", L.Affine(), "x")]
+    steps += [("s0", L.Nonlinear("relu"), "z"), ("t0", L.Nonlinear("tanh"), "y")]
+    for level in range(1, 40):
+        read = f"s{level - 1} t{level - 1}"
+        steps += [(f"s{level}", L.Sum(weights=(0.5, 0.4)), read)]
+        steps += [(f"t{level}", L.Sum(weights=(0.3, 0.6)), read)]
+    steps.append(("end", L.Nonlinear("relu"), "s39"))
+    with pytest.raises(kc.KcalcError, match="'s0'.*'t0'"):
+        kc.c_map(wired(*steps))(0.5)
+
+
+def notes_of(network, **options):
+    return {(note.node, note.kind): note.text for note in kc.c_map(network, **options).assumptions}
+
+
+def test_streams_that_hold_an_input_do_not_take_it_as_uncorrelated_with_itself():
+    """Both streams are x + W relu(...), and E x^2 enters their cross term."""
+    net = wired(
+        ("a", L.Affine(), "x"),
+        ("p", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(), "p"),
+        ("s1", L.Sum(weights=(1.0, 2.0)), "x b"),
+        ("s2", L.Sum(weights=(3.0, -1.0)), "x b"),
+        ("o", L.Sum(), "s1 s2"),
+        ("out", L.Affine(), "o"),
+    )
+    assert kc.q_map(net)(1.0) == pytest.approx(16 + 1 / 2, rel=1e-14)
+    found = notes_of(net)
+    assert ("o", "exact") in found and ("o", "convention") not in found
+
+
+def test_two_inputs_in_streams_are_refused_by_their_own_names_or_noted():
+    net = wired(
+        ("x", L.Input()),
+        ("y", L.Input()),
+        ("w", L.Affine(), "x"),
+        ("s", L.Sum(), "x w"),
+        ("t", L.Sum(), "y w"),
+        ("o", L.Sum(), "s t"),
+        ("out", L.Affine(), "o"),
+    )
+    with pytest.raises(kc.KcalcError, match="'o' adds the inputs '[xy]' and '[xy]' directly"):
+        kc.c_map(net)(0.5)
+    found = notes_of(net, assume_independent=True)
+    assert found["o", "convention"] == "the inputs 'x', 'y' are taken as uncorrelated"
+    assert "independent" in found["o", "heuristic"]
+    assert ("o", "exact") not in found  # its cross terms are not computed
+
+
+def test_scaling_notes_inputs_only_where_their_cross_term_is_left_out():
+    def notes(*steps):
+        net = wired(*steps, features=64)
+        return [note.text for note in kc.scaling(net).assumptions if "uncorrelated" in note.text]
+
+    streams = (
+        ("a", L.Affine(64), "x"),
+        ("s1", L.Sum(weights=(1.0, 2.0)), "x a"),
+        ("s2", L.Sum(weights=(3.0, -1.0)), "x a"),
+        ("o", L.Sum(), "s1 s2"),
+        ("out", L.Affine(64), "o"),
+    )
+    assert not notes(*streams)
+    two = (("x", L.Input(64)), ("y", L.Input(64)), ("s", L.Sum(), "x y"), ("o", L.Affine(64), "s"))
+    assert notes(*two)

@@ -1,0 +1,168 @@
+"""Documents that are small and would grow without bound, and files without an end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+import sympy as sp
+
+import kcalc as kc
+from kcalc.audit import lock
+from kcalc.cli.targets import given_tokens
+from kcalc.fields.degrees import Degrees, expandable, poly
+from kcalc.interchange import network_from_dict
+from kcalc.interchange.fusion import recognised
+
+x = sp.Symbol("x", real=True)
+X = {"symbol": "x"}
+
+
+def op(name, *args):
+    return {"op": name, "args": list(args)}
+
+
+def tower(tree, exponent, levels, between=lambda tree: tree):
+    for _ in range(levels):
+        tree = between(op("Pow", tree, exponent))
+    return tree
+
+
+def document(tree, **activation):
+    layer = {"type": "Nonlinear", "activation": {"name": "mine", "expr": tree} | activation}
+    nodes = [
+        {"id": "x", "layer": {"type": "Input", "features": 8}},
+        {"id": "a", "layer": {"type": "Affine", "features": 8}, "reads": ["x"]},
+        {"id": "p", "reads": ["a"], "layer": layer},
+    ]
+    return {"schema": "kcalc.network/1", "nodes": nodes}
+
+
+def waves(weight):
+    return op("Add", op("sin", X), op("Mul", weight, op("cos", X)))
+
+
+TOWERS = {
+    "powers": tower(X, 64, 9),
+    "two levels": tower(X, 64, 2),
+    "of a sum": tower(op("Add", X, 1), 64, 9),
+    "of sums": tower(op("Add", X, 1), 64, 9, lambda tree: op("Add", tree, 1)),
+    "rational exponents": tower(op("Add", op("Pow", X, 2), 1), {"rational": [127, 2]}, 9),
+    "corners": tower(X, 64, 9, lambda tree: op("Max", tree, X)),
+    "waves": tower(waves(2), 64, 9, lambda tree: op("Add", tree, {"rational": [1, 3]})),
+    "inside a function": op("sin", tower(op("Add", X, 1), 64, 4)),
+    "inside a condition": {
+        "op": "Piecewise",
+        "rows": [{"value": X, "if": {"rel": "<", "args": [tower(X, 64, 5), 1]}}],
+    },
+    "products": op("Mul", *[op("Pow", op("Add", X, k), 64) for k in range(1, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_the_degree_of_a_document_is_bounded_before_anything_is_expanded(name):
+    start = time.process_time()
+    with pytest.raises(kc.KcalcError, match=r"'p'.*degree|degree|'p'.*many terms"):
+        network_from_dict(document(TOWERS[name]))
+    assert time.process_time() - start < 1
+
+
+def test_the_degree_of_a_number_of_a_layer_is_bounded():
+    data = document(X)
+    data["nodes"][1]["layer"]["sigma_w"] = tower(op("Add", {"symbol": "s"}, 1), 64, 9)
+    with pytest.raises(kc.KcalcError, match="'a', sigma_w.*degree"):
+        network_from_dict(data)
+
+
+@pytest.mark.parametrize("tree", [tower(10**40, 64, 9), tower(op("Mul", 10**40, X), 64, 2)])
+def test_numbers_of_a_document_do_not_grow_without_bound(tree):
+    with pytest.raises(kc.KcalcError, match="'p'.*(digits|degree)"):
+        network_from_dict(document(op("Mul", X, tree)))
+
+
+def test_a_maximum_of_many_is_refused_before_its_arguments_are_compared():
+    many = op("Max", *[op("Add", op("Mul", k, X), k * k) for k in range(200)])
+    with pytest.raises(kc.KcalcError, match="'p'.*Max"):
+        network_from_dict(document(many))
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        x**3000000,
+        (x + 1) ** 3000000,
+        sp.Max(x, 0) ** 3000000,
+        sp.Abs(x) ** sp.Float(1e300),
+        ((x + 1) ** 64 + 1) ** 64,
+        sp.exp(-((x + 1) ** 10**9)),
+        (sp.sin(x) + sp.cos(x)) ** 3000000,
+    ],
+)
+def test_activations_have_a_bounded_degree(expr):
+    start = time.process_time()
+    with pytest.raises(kc.KcalcError, match="degree.*smaller exponent"):
+        kc.activation(expr)
+    with pytest.raises(kc.KcalcError, match="degree.*smaller exponent"):
+        recognised(expr.subs(x, kc.activation("tanh").expr.free_symbols.pop()))
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("expr", [sp.sin(x) ** 2000, (1 + x**2) ** -3000, (x / 2) ** 100])
+def test_high_powers_that_have_moments_stay_activations(expr):
+    assert kc.activation(expr).q_map(1.0) > 0
+
+
+def test_many_terms_are_not_multiplied_out():
+    """47905 terms, which took a minute; and a polynomial of 48 million terms before like ones."""
+    start = time.process_time()
+    kc.activation((sp.sin(x) + sp.exp(-x * x) + sp.tanh(x) + sp.cos(x)) ** 64 / 1000)
+    terms = sum(x**k / sp.Integer(10) ** k for k in range(11))
+    assert poly(terms**19, x).degree() == 190
+    assert poly(terms**2, x) == sp.Poly(sp.expand(terms**2), x)
+    assert time.process_time() - start < 3
+
+
+def test_exponentials_of_exponentials_end():
+    """exp(exp(exp(x))) at x = 1000, which has more digits than there is memory."""
+    with pytest.raises(kc.KcalcError, match="grows|finite"):
+        kc.activation(sp.exp(sp.exp(sp.exp(x))))
+
+
+def test_bounds_of_degrees():
+    def counts(expr):
+        degrees = Degrees()
+        degrees(expr)
+        return degrees.greatest
+
+    assert counts((x**3 + x) ** 5 * x) == (16, 16)
+    assert counts(sp.sin(x**7) ** 9) == (7, 9)
+    assert counts(sp.Max(x**3, 0) ** 4 + sp.pi**50) == (12, 12)
+    assert expandable((x + sp.sin(x)) ** 50) and not expandable((x + sp.sin(x) + 1) ** 500)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
+@pytest.mark.parametrize("read", [kc.load_json, lock._read])
+def test_files_without_an_end_are_not_read_to_it(read):
+    with pytest.raises(kc.KcalcError, match="/dev/zero.*larger than 64 MiB"):
+        read("/dev/zero")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
+def test_tokens_of_the_command_line_are_not_read_without_end(tmp_path):
+    with pytest.raises(Exception, match="larger than 64 MiB"):
+        given_tokens("/dev/zero")
+    path = tmp_path / "tokens.csv"
+    path.write_text("1,0.5\n0.5,1\n")
+    assert given_tokens(str(path)).tolist() == [[1, 0.5], [0.5, 1]]
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path):
+    document_of_net = tmp_path / "net.json"
+    kc.save_json(kc.chain(kc.layers.Input(), kc.layers.Affine()), document_of_net)
+    ends = os.pipe()
+    os.write(ends[1], json.dumps(json.loads(document_of_net.read_text())).encode())
+    os.close(ends[1])
+    assert len(list(kc.load_json(f"/dev/fd/{ends[0]}"))) == 2
+    os.close(ends[0])

@@ -1,0 +1,255 @@
+"""Rows of data that are 0: closed forms, in every plan and on every kind of array."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import kcalc as kc
+from tests.erf_kernels import ERF, SB, SW, erf_kernels
+from tests.wiring import wired
+
+L = kc.layers
+
+
+def data(count, seed=0, norms="any"):
+    X = np.random.default_rng(seed).normal(size=(count, 4))
+    if norms == "one":
+        X /= np.linalg.norm(X, axis=1)[:, None]
+    if norms == "few":
+        X *= (np.arange(count) % 3 + 1)[:, None] / np.linalg.norm(X, axis=1)[:, None]
+    X[[0, count // 2]] = 0
+    return X
+
+
+def check(found, X, Y=None, rel=1e-10):
+    for one, two in zip(found, erf_kernels(X, X if Y is None else Y), strict=True):
+        np.testing.assert_allclose(np.asarray(one), two, rtol=rel, atol=rel * 1e-3)
+
+
+def test_the_kernel_of_a_zero_row_is_that_of_the_biases():
+    """Expected from outside: K(0, 3) and K(0, 0) of erf with sigma_w = 1.5, sigma_b = 0.3."""
+    found = kc.ntk(ERF).nngp.matrix(np.array([[0.0], [3.0]]))
+    assert found[0, 1] == found[1, 0] == pytest.approx(0.1267686752172095, rel=1e-13)
+    assert found[0, 0] == pytest.approx(0.3093572411961637, rel=1e-13)
+
+
+@pytest.mark.parametrize("norms", ["one", "few", "any"])
+@pytest.mark.parametrize("count", [5, 60])
+def test_tables_and_recursions_know_zero_rows(norms, count):
+    X, Y = data(count, 1, norms), data(count + 2, 2, norms)
+    kernel = kc.ntk(ERF)
+    check(kernel.matrices(X), X)
+    check(kernel.matrices(X, Y), X, Y)
+    check(kernel.matrices(X, Y[1:4]), X, Y[1:4])
+    check(kernel.matrices(X[1:4], Y), X[1:4], Y)
+    assert "zero rows" in kernel.matrix_method(X)
+    check(kernel.matrices(X, Y, block_rows=7), X, Y)
+    check(kernel.matrices(X, block_rows=7), X)
+
+
+@pytest.mark.parametrize("count", [4, 12])
+def test_the_general_recursion_knows_zero_rows(count):
+    X = data(count, 3)
+    check(kc.ntk(ERF).matrices(X, method="pairs"), X)
+
+
+def test_many_rows_of_many_norms():
+    X = data(330, 4)
+    check(kc.ntk(ERF).matrices(X), X)
+
+
+def test_rows_that_are_all_zero():
+    X = np.zeros((3, 2))
+    check(kc.ntk(ERF).matrices(X), X)
+    check(kc.ntk(ERF).matrices(X, data(4)[:, :2]), X, data(4)[:, :2])
+
+
+def test_single_precision():
+    X = data(20, 5).astype(np.float32)
+    found = kc.ntk(ERF).matrices(X)
+    assert all(part.dtype == np.float32 for part in found)
+    check(found, X.astype(float), rel=2e-6)
+
+
+@pytest.mark.parametrize("norms", ["one", "few", "any"])
+def test_jax_arrays(norms):
+    import jax
+    import jax.numpy as jnp
+
+    X, Y = data(20, 6, norms), data(9, 7, norms)
+    kernel = kc.ntk(ERF)
+    check(kernel.matrices(X, backend="jax"), X)
+    with jax.enable_x64(True):
+        check(kernel.matrices(jnp.asarray(X)), X)
+        check(kernel.matrices(jnp.asarray(X), jnp.asarray(Y)), X, Y)
+
+
+def test_a_zero_row_inside_jit_has_the_kernel_0():
+    import jax
+    import jax.numpy as jnp
+
+    kernel = kc.ntk(kc.architectures.vanilla(2, activation="relu"))
+    with jax.enable_x64(True):
+        X = jnp.asarray(data(5, 8))
+        found = jax.jit(kernel.matrix)(X)
+        np.testing.assert_allclose(found, kernel.matrix(np.asarray(X)), rtol=1e-9, atol=1e-12)
+        slope = jax.grad(lambda X: kernel.matrix(X).sum())(X)
+    assert not np.isnan(np.asarray(slope)[1:2]).any() and (np.asarray(found)[0] == 0).all()
+
+
+@pytest.mark.parametrize("norms", ["one", "any"])
+def test_dask_arrays(norms):
+    da = pytest.importorskip("dask.array")
+    X = data(22, 9, norms)
+    X[:5] = 0  # a whole block
+    rows = da.from_array(X, chunks=(5, 4))
+    nngp, ntk = kc.ntk(ERF).matrices(rows)
+    check([nngp.compute(), ntk.compute()], X)
+
+
+def test_files_that_resume(tmp_path):
+    X = data(30, 10)
+    path = tmp_path / "kernel.npy"
+    found = kc.ntk(ERF).matrix(X, out=path, block_rows=8)
+    again = kc.ntk(ERF).matrix(X, out=path, block_rows=8)
+    np.testing.assert_allclose(np.asarray(found), erf_kernels(X, X)[1], rtol=1e-10)
+    np.testing.assert_array_equal(found, again)
+    other = X.copy()
+    other[0] = X[1]  # the row that stands in for a zero row is no zero row
+    with pytest.raises(kc.KcalcError, match="another run|differ|other"):
+        kc.ntk(ERF).matrix(other, out=path, block_rows=8)
+
+
+# -- networks without biases, and with some
+
+
+def zero_kernels(net, y=3.0, **options):
+    found = kc.ntk(net, **options).matrices(np.array([[0.0], [y]]))
+    return [float(part[0, k]) for part in found for k in (0, 1)]
+
+
+def test_without_biases_the_kernels_of_a_zero_row_are_0():
+    for act in ("relu", "tanh", "erf", "gelu", "swish"):
+        net = kc.chain(L.Input(), L.Affine(), L.Nonlinear(act), L.Affine())
+        assert zero_kernels(net) == [0, 0, 0, 0]
+    deep = kc.architectures.vanilla(30, activation="tanh")
+    assert zero_kernels(deep) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("act", "function"),
+    [
+        ("cos", mpmath.cos),
+        ("sigmoid", lambda z: 1 / (1 + mpmath.exp(-z))),
+        ("softplus", lambda z: mpmath.log(1 + mpmath.exp(z))),
+        ("exp", mpmath.exp),
+    ],
+)
+def test_activations_that_are_not_0_at_0(act, function):
+    """K(0, y) = sigma_w^2 phi(0) E phi(sqrt(q) z); the first layer's tangent kernel is 0 there."""
+    phi = kc.activation("cos") if act == "cos" else None
+    if phi is None:
+        import sympy as sp
+
+        x = sp.Symbol("x", real=True)
+        phi = kc.activation(sp.exp(x)) if act == "exp" else kc.activation(act)
+    net = kc.chain(L.Input(), L.Affine(sigma_w=0.4), L.Nonlinear(phi), L.Affine(sigma_w=1.5))
+    q = mpmath.mpf(0.4) ** 2 * 9
+    mean = mpmath.quad(
+        lambda z: function(mpmath.sqrt(q) * z) * mpmath.npdf(z), mpmath.linspace(-12, 12, 9)
+    )
+    one = float(2.25 * function(0) ** 2)
+    two = float(2.25 * function(0) * mean)
+    assert zero_kernels(net) == pytest.approx([one, two, one, two], rel=1e-11)
+
+
+def test_a_bias_in_a_later_layer_alone():
+    """First layer 0, relu 0; then K2(0, y) = sb^2, and the rest as for inputs of that kernel."""
+    net = kc.chain(
+        L.Input(),
+        L.Affine(),
+        L.Nonlinear("relu"),
+        L.Affine(sigma_w=2.0, sigma_b=0.5),
+        L.Nonlinear("erf"),
+        L.Affine(),
+    )
+    zero, other = 0.25, 0.25 + 4 * 9 / 2  # q values of the second layer: of 0, of 3
+
+    def kernels(k11, k22, k12):
+        product = (1 + 2 * k11) * (1 + 2 * k22)
+        nngp = 2 / math.pi * math.asin(2 * k12 / math.sqrt(product))
+        return nngp, nngp + k12 * 4 / math.pi / math.sqrt(product - 4 * k12**2)
+
+    (one, tangent1), (two, tangent2) = kernels(zero, zero, zero), kernels(zero, other, zero)
+    expected = [one, two, tangent1, tangent2]
+    assert zero_kernels(net) == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize("norm", [L.RMSNorm(), L.LayerNorm()])
+def test_a_norm_of_a_zero_row_is_0(norm):
+    """As in frameworks, which add a small number to the variance."""
+    head = [L.Affine(), norm, L.Affine(sigma_w=1.5, sigma_b=0.5), L.Nonlinear("erf"), L.Affine()]
+    net = kc.chain(L.Input(), *head)
+    q1, q2, k = 0.25, 0.25 + 2.25, 0.25
+
+    def nngp(a, b):
+        return 2 / math.pi * math.asin(2 * k / math.sqrt((1 + 2 * a) * (1 + 2 * b)))
+
+    found = zero_kernels(net)
+    assert found[:2] == pytest.approx([nngp(q1, q1), nngp(q1, q2)], rel=1e-12)
+
+
+def test_residual_networks_and_gates():
+    """x W + relu(x W) V with a bias in V; a product of two layers is 0 for a zero row."""
+    net = wired(
+        ("a", L.Affine(), "x"),
+        ("p", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(sigma_b=0.5), "p"),
+        ("s", L.Sum(weights=(2.0, 3.0)), "a b"),
+        ("g", L.Affine(), "x"),
+        ("m", L.Product(), "s g"),
+        ("o", L.Sum(weights=(1.0, 1.0)), "m b"),
+        ("out", L.Affine(), "o"),
+    )
+    found = zero_kernels(net)
+    assert found[:2] == pytest.approx([0.25, 0.25], rel=1e-12)
+
+
+def test_the_standard_parameterisation():
+    """Biases with sigma_b > 0 are counted; those that start at 0 behind a 0 are refused."""
+    net = kc.chain(
+        L.Input(1),
+        L.Affine(50, sigma_w=SW, sigma_b=SB),
+        L.Nonlinear("erf"),
+        L.Affine(1, sigma_w=SW, sigma_b=SB),
+    )
+    close = kc.ntk(net, "standard").matrix(np.array([[1e-9], [3.0]]))
+    assert kc.ntk(net, "standard").matrix(np.array([[0.0], [3.0]])) == pytest.approx(
+        close, rel=1e-7
+    )
+    bare = kc.chain(L.Input(1), L.Affine(50), L.Nonlinear("erf"), L.Affine(1))
+    with pytest.raises(kc.KcalcError, match="sigma_b > 0"):
+        kc.ntk(bare, "standard").matrix(np.array([[0.0], [3.0]]))
+    free = kc.chain(
+        L.Input(1), L.Affine(50, bias=False), L.Nonlinear("erf"), L.Affine(1, bias=False)
+    )
+    assert zero_kernels(free, parameterization="standard") == [0, 0, 0, 0]
+
+
+def test_zero_rows_are_refused_where_only_angles_count():
+    with pytest.raises(kc.KcalcError, match="row 0 of X is zero.*drop q="):
+        kc.ntk(ERF).matrix(data(4), q=1.0)
+    jump = kc.chain(L.Input(), L.Affine(), L.Nonlinear("sign"), L.Affine())
+    with pytest.raises(kc.KcalcError, match="jumps"):
+        kc.ntk(jump).matrix(data(4))
+
+
+def test_parts_of_the_tangent_kernel_add_up():
+    kernel = kc.ntk(ERF)
+    X = data(6, 11)
+    total = sum(part.matrix(X) for part in kernel.layers.values())
+    np.testing.assert_allclose(total, erf_kernels(X, X)[1], rtol=1e-11)
