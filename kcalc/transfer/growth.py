@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import sympy as sp
 
 from ..foundation.errors import KcalcError
@@ -17,12 +16,12 @@ from ..network import primitives as P
 from ..network.layers import Affine, Attend, ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
-from .branches import Branch, along_stream, branches, refuse_nested
+from .branches import Branch, along_stream, branches, grown_places, refuse_nested
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
+from .shortcuts import PROBES, Carried, carried, carried_alone, stream
 
 Node = Hashable
 WEIGHTS = (Affine, Embedding, Positions, ClassToken)
-PROBES = np.linspace(-3.1, 2.9, 9)  # arguments at which activations are compared
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,8 @@ class Growth:
     ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
     that its scores need}; ``branches``: the residual branches where their number grows, else none;
     ``ratios``: {symbol: its ratio}, of known ones; ``along``: nodes on the stream itself of which
-    there are as many as branches.
+    there are as many as branches; ``carried``: the powers of the depth that stand before branches
+    in the network itself.
     """
 
     channels: Mapping[Node, Power]
@@ -41,6 +41,7 @@ class Growth:
     branches: tuple[Branch, ...]
     ratios: Mapping[sp.Symbol, float] = field(default_factory=dict)
     along: frozenset[Node] = frozenset()
+    carried: Carried = field(default_factory=Carried)
 
 
 def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
@@ -69,7 +70,7 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
     refuse_nested(deep)
     scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(Attend)}
     known = {} if ratio is None else {WIDTH: float(ratio)}
-    along = along_stream(network, deep) if deep else frozenset()
+    along = along_stream(network, deep, grown_places(network, deep)) if deep else frozenset()
     for node, op, _ in network.operations:
         if node in along and isinstance(op, P.Fresh):
             raise KcalcError(
@@ -77,7 +78,8 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
                 f"residual branches: depth has exponents where only branches grow in number; leave "
                 f"'depth' out of axes"
             )
-    return Growth(channels, {}, scores, deep, known, along)
+    given = carried_alone(network, deep, along) if deep else Carried()
+    return Growth(channels, {}, scores, deep, known, along, given)
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
@@ -96,7 +98,9 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     refuse_nested(deep)
     pairs = {node: counterparts(base, network, node) for node in network.nodes_of(*WEIGHTS, Attend)}
     _check_places((base, old), (network, new), pairs)
-    _check_forms(base, network, bool(deep))
+    if len(new) == len(old):
+        _check_forms(_forms(base), _forms(network), deep=False)
+    along, given = _stream((base, old), (network, new)) if deep else (frozenset(), Carried())
     ratios: dict[Node, Fraction] = {}
     for node in network.nodes_of(*WEIGHTS, Attend):
         ratios[node] = _one_ratio(
@@ -117,9 +121,7 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     symbols = width_symbols([*ratios.values(), *groups.values(), *heads.values()])
     known = {s: float(r) for r, s in symbols.items() if s != 1}
     if deep:
-        known[DEPTH] = len(new) / len(old) if old else math.inf
-        if not old:
-            raise KcalcError("the base has no residual branches, and the larger network has some")
+        known[DEPTH] = len(new) / len(old)
     _check_axes(axes, wide=any(r != 1 for r in ratios.values()), deep=bool(deep))
     scores = {
         node: _scores(network.layer(node), base.layer(pairs[node][0]), ratio, symbols[ratio], node)
@@ -131,8 +133,28 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
         scores,
         deep,
         known,
-        along_stream(network, deep, base) if deep else frozenset(),
+        along,
+        given,
     )
+
+
+def _stream(
+    base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
+) -> tuple[frozenset[Node], Carried]:
+    """(what grows in number on the stream, what it carries) of a network deeper than its base.
+
+    Raises: KcalcError where the base has no branches, and for streams without powers of the depth.
+    """
+    if not base[1]:
+        raise KcalcError("the base has no residual branches, and the larger network has some")
+    if not network[1]:
+        raise KcalcError("the base has residual branches, and the larger network has none")
+    places = grown_places(*network, base[0])
+    along = [along_stream(*one, places) for one in (base, network)]
+    sums = [nodes | {b.sum for b in one[1]} for nodes, one in zip(along, (base, network))]
+    _check_forms(_forms(base[0], sums[0]), _forms(network[0], sums[1]), deep=True)
+    given = carried(*(stream(*one, nodes) for one, nodes in zip((base, network), along)))
+    return along[1], given
 
 
 def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
@@ -275,9 +297,8 @@ def _scores(own: Attend, base: Attend, ratio: Fraction, grown: Power, node: Node
     )
 
 
-def _check_forms(base: Network, network: Network, deep: bool) -> None:
+def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: bool) -> None:
     """Raises: KcalcError where an operation without weights is another one than in the base."""
-    small, large = _forms(base), _forms(network)
     if deep:  # nodes have other numbers: every form must occur in both
         strange = [n for n, form in large.items() if form not in set(small.values())]
         strange += [n for n, form in small.items() if form not in set(large.values())]
@@ -301,11 +322,12 @@ class _Form:
     text: str = field(compare=False)
 
 
-def _forms(network: Network) -> dict[str, _Form]:
-    """{node: its form}."""
+def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
+    """{node: its form}, but for ``sums`` on the stream, whose factors have rules of their own."""
     found, added = {}, set(network.nodes_of(Positions))
     for node, op, _ in network.operations:
-        form = None if owner(node) in added else _form(op)
+        carries = isinstance(op, P.Mix) and node in sums
+        form = None if owner(node) in added or carries else _form(op)
         if form is not None:
             found[str(node)] = form
     return found

@@ -106,6 +106,7 @@ def setting(growth: Growth, chosen: Options) -> Setting:
         aligned=chosen.aligned,
         capped=not chosen.aligned and chosen.optimizer == "sgd",
         order=order_of(growth.ratios),
+        given=growth.carried.powers,
     )
 
 
@@ -131,7 +132,11 @@ def derive(
         book.multipliers,
         tuple(book.edits),
         {str(symbol): ratio for symbol, ratio in growth.ratios.items()},
-        (*_assumptions(chosen, bool(growth.branches)), *network.assumptions),
+        (
+            *_assumptions(chosen, bool(growth.branches)),
+            *growth.carried.notes,
+            *network.assumptions,
+        ),
     )
 
 
@@ -230,16 +235,15 @@ class _Book:
 
     def branches(self) -> None:
         """Multipliers of residual branches that do not end with weights that could take them."""
-        nodes: list[Node] = []
-        power = ONE
+        nodes: dict[Power, list[Node]] = {}
         for branch in self.growth.branches:
-            if not (self.told.absorb and branch.last is not None):
-                power = self.told.factor(branch)
+            power = self.told.factor(branch)
+            if power != 1 and not (self.told.absorb and branch.last is not None):
                 self.multipliers[f"{branch.sum} (branch)"] = value(power, self.growth.ratios)
-                nodes.append(branch.sum)
-        if nodes:
+                nodes.setdefault(power, []).append(branch.sum)
+        for power, sums in nodes.items():
             self.edits.append(
-                f"multiply the residual branches that {_listed(nodes)} add by {self._told(power)}"
+                f"multiply the residual branches that {_listed(sums)} add by {self._told(power)}"
             )
 
     def _told(self, power: Power) -> str:
