@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -96,7 +96,9 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     old, new = branches(base), branches(network)
     deep = new if len(old) != len(new) else ()
     refuse_nested(deep)
-    pairs = {node: counterparts(base, network, node) for node in network.nodes_of(*WEIGHTS, Attend)}
+    names = labels(base), labels(network)
+    weights = network.nodes_of(*WEIGHTS, Attend)
+    pairs = {node: counterparts(base, network, node, names) for node in weights}
     _check_places((base, old), (network, new), pairs)
     if len(new) == len(old):
         _check_forms(_forms(base), _forms(network), deep=False)
@@ -207,14 +209,17 @@ def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
     }
 
 
-def counterparts(base: Network, network: Network, node: Node) -> list[Node]:
+def counterparts(
+    base: Network, network: Network, node: Node, names: tuple[dict[Node, str], dict[Node, str]]
+) -> list[Node]:
     """The nodes of the base that stand for a node: of its name, or with other numbers in it.
 
-    In a base of another depth ``blocks.7.up`` stands for ``blocks.0.up`` of it.
+    In a base of another depth ``blocks.7.up`` stands for ``blocks.0.up`` of it. ``names``: the
+    labels of both networks.
     Raises: KcalcError where there is none.
     """
     kind = type(network.layer(node))
-    named = matching_name(str(node), {str(n): n for n in base.nodes_of(kind)})
+    named = matching_name(names[1][node], {names[0][n]: n for n in base.nodes_of(kind)})
     if not named:
         raise KcalcError(
             f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "
@@ -223,14 +228,35 @@ def counterparts(base: Network, network: Network, node: Node) -> list[Node]:
     if kind is Affine:
         own = network.layer(node)
         for other in named:
-            theirs = base.layer(other)
+            layer = base.layer(other)
             for what in ("kernel", "stride", "bias", "standardised"):
-                if getattr(own, what) != getattr(theirs, what):
+                if getattr(own, what) != getattr(layer, what):
                     raise KcalcError(
                         f"node {node!r} has {what} {getattr(own, what)}, and {other!r} of the base "
-                        f"{getattr(theirs, what)}: the base may differ in width and depth alone"
+                        f"{getattr(layer, what)}: the base may differ in width and depth alone"
                     )
     return named
+
+
+def labels(network: Network) -> dict[Node, str]:
+    """{node: its name, in which a range of channels is the place of that part}.
+
+    So that the second of three parts of a fused projection, ``qkv[128:192]``, is the second one in
+    the base, too, ``qkv[64:96]``, where fewer heads have keys.
+    """
+    found: dict[Node, str] = {}
+    parts: dict[str, list[tuple[tuple[int, ...], Node]]] = {}
+    for node in network:
+        name = str(node)
+        ranges = re.findall(r"\[([^\]]*)\]", name)
+        found[node] = name
+        if ranges:
+            starts = tuple(int(digits) for digits in re.findall(r"\d+", " ".join(ranges)))
+            parts.setdefault(re.sub(r"\[[^\]]*\]", "[]", name), []).append((starts, node))
+    for name, nodes in parts.items():
+        for place, (_, node) in enumerate(sorted(nodes, key=lambda one: one[0])):
+            found[node] = name.replace("[]", f"[{'i' * (place + 1)}]")
+    return found
 
 
 def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
@@ -306,8 +332,9 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
         strange = [n for n in {**large, **small} if small.get(n) != large.get(n)]
     if not strange:
         return
-    node = strange[0]
-    shown = [one[node].text if node in one else "has no counterpart" for one in (large, small)]
+    name = strange[0]
+    shown = [one[name].text if name in one else "has no counterpart" for one in (large, small)]
+    node = next(one[name].node for one in (large, small) if name in one)
     raise KcalcError(
         f"node {node!r} {shown[0]}, in the base it {shown[1]}: keep functions, norms and "
         f"multipliers as they are in the base; kc.transfer says which multipliers to change"
@@ -320,16 +347,19 @@ class _Form:
 
     key: tuple[Any, ...]
     text: str = field(compare=False)
+    node: str = field(default="", compare=False)
 
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
-    """{node: its form}, but for ``sums`` on the stream, whose factors have rules of their own."""
+    """{label: form}, but for ``sums`` on the stream, whose factors have rules of their own."""
     found, added = {}, set(network.nodes_of(Positions))
+    known = labels(network)
     for node, op, _ in network.operations:
         carries = isinstance(op, P.Mix) and node in sums
         form = None if owner(node) in added or carries else _form(op)
         if form is not None:
-            found[str(node)] = form
+            label = known.get(node, str(node))
+            found[label] = replace(form, node=str(node))
     return found
 
 

@@ -152,14 +152,14 @@ class _Book:
         """The record of a parameter, by the strictest of its uses."""
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
-        if len(set(roles)) > 1 and not tied:
-            raise KcalcError(
-                f"{name} is used in two roles that conflict: {roles[0]} at node "
-                f"{owner(uses[0].node)!r}, {next(r for r in roles if r != roles[0])} at node "
-                f"{owner(uses[[r != roles[0] for r in roles].index(True)].node)!r}; untie them"
-            )
-        every = [self._rates(one, tied) for one in uses]
         order = self.told.order
+        every = [self._rates(one, tied) for one in uses]
+        for k, one in enumerate(every):
+            alike = order.alike(one.init_std, every[0].init_std) and order.alike(
+                one.learning_rate, every[0].learning_rate
+            )
+            if not tied and not (alike and roles[k] == roles[0]):
+                raise _conflict(name, (uses[0], roles[0], every[0]), (uses[k], roles[k], one))
         rate = order.smaller(*(one.learning_rate for one in every))
         strictest = next(one for one in every if one.learning_rate == rate)
         powers = {
@@ -250,6 +250,25 @@ class _Book:
         number = value(power, self.growth.ratios)
         text = str(power).replace("**", "^")
         return f"{text} = {number:.6g}" if isinstance(number, float) else text
+
+
+def _conflict(
+    name: str, one: tuple[Placement, str, Rates], two: tuple[Placement, str, Rates]
+) -> KcalcError:
+    """The error for a parameter whose uses ask for different rules."""
+    places = ", ".join(f"{role} at node {owner(use.node)!r}" for use, role, _ in (one, two))
+    asked = (
+        f"initial weights {one[2].init_std} and {two[2].init_std}, learning rates "
+        f"{one[2].learning_rate} and {two[2].learning_rate}"
+    ).replace("**", "^")
+    rows = all("[" in str(owner(use.node)) for use, _, _ in (one, two))
+    advice = (
+        "these are rows of one matrix, and a parameter has one rule; give each of them a layer of "
+        "its own"
+        if rows
+        else "untie them"
+    )
+    return KcalcError(f"{name} is used in two roles that conflict: {places} ({asked}); {advice}")
 
 
 def _listed(nodes: Iterable[Node]) -> str:

@@ -110,7 +110,10 @@ def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) ->
         / (shortcut[branch.sum] if normed and shortcut[branch.sum] else 1.0)
         for branch in found
     }
-    return Stream((kept[found[0].sum], kept[found[-1].sum]), factors)
+    ends = [kept[found[k].sum] for k in (0, -1)]
+    if normed:  # which share is left counts, the size does not
+        ends = [Kept(one.share / one.total if one.total else 0.0, 1.0) for one in ends]
+    return Stream((ends[0], ends[1]), factors)
 
 
 def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
