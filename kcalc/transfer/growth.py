@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -152,11 +152,13 @@ def _stream(
     if not network[1]:
         raise KcalcError("the base has residual branches, and the larger network has none")
     places = grown_places(*network, base[0])
-    along = [along_stream(*one, places) for one in (base, network)]
-    sums = [nodes | {b.sum for b in one[1]} for nodes, one in zip(along, (base, network))]
-    _check_forms(_forms(base[0], sums[0]), _forms(network[0], sums[1]), deep=True)
-    given = carried(*(stream(*one, nodes) for one, nodes in zip((base, network), along)))
-    return along[1], given
+    forms, streams = [], []
+    for one in (base, network):
+        along = along_stream(*one, places)
+        forms.append(_forms(one[0], along | {branch.sum for branch in one[1]}))
+        streams.append(stream(*one, along))
+    _check_forms(*forms, deep=True)
+    return along, carried(*streams)
 
 
 def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
@@ -326,10 +328,14 @@ def _scores(own: Attend, base: Attend, ratio: Fraction, grown: Power, node: Node
 def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: bool) -> None:
     """Raises: KcalcError where an operation without weights is another one than in the base."""
     if deep:  # nodes have other numbers: every form must occur in both
-        strange = [n for n, form in large.items() if form not in set(small.values())]
-        strange += [n for n, form in small.items() if form not in set(large.values())]
+        strange = [n for n, form in large.items() if not form.among(small.values())]
+        strange += [n for n, form in small.items() if not form.among(large.values())]
     else:
-        strange = [n for n in {**large, **small} if small.get(n) != large.get(n)]
+        strange = [
+            n
+            for n in {**large, **small}
+            if n not in small or n not in large or not large[n].among([small[n]])
+        ]
     if not strange:
         return
     name = strange[0]
@@ -343,36 +349,73 @@ def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: b
 
 @dataclass(frozen=True)
 class _Form:
-    """What an operation without weights computes, whatever its extents."""
+    """What an operation without weights computes, whatever its extents.
+
+    ``key``: with its numbers as they are; ``unbiased``: without the factors sqrt(1 - 1 / n) that
+    the standard deviation of n channels brings into a norm written out, ``h.std()`` for
+    ``h.std(unbiased=False)``: they go to 1.
+    """
 
     key: tuple[Any, ...]
-    text: str = field(compare=False)
-    node: str = field(default="", compare=False)
+    text: str
+    unbiased: tuple[Any, ...] = ()
+    node: str = ""
+
+    def among(self, others: Iterable[_Form]) -> bool:
+        """Whether one of the others is the same."""
+        return any(
+            self.key == other.key or (self.unbiased and self.unbiased == other.unbiased)
+            for other in others
+        )
 
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
     """{label: form}, but for ``sums`` on the stream, whose factors have rules of their own."""
     found, added = {}, set(network.nodes_of(Positions))
-    known = labels(network)
-    for node, op, _ in network.operations:
+    known, norms = labels(network), _bessel(network)
+    for node, op, reads in network.operations:
         carries = isinstance(op, P.Mix) and node in sums
-        form = None if owner(node) in added or carries else _form(op)
+        factors = [norms.get(read, 1.0) for read in reads]
+        form = None if owner(node) in added or carries else _form(op, factors)
         if form is not None:
-            label = known.get(node, str(node))
-            found[label] = replace(form, node=str(node))
+            found[known.get(node, str(node))] = replace(form, node=str(node))
     return found
 
 
-def _form(op: Any) -> _Form | None:
-    """None for weights, inputs, attention, and what only moves numbers."""
+def _bessel(network: Network) -> dict[Node, float]:
+    """{norm over channels: the factor behind it where it divides by an unbiased deviation}."""
+    counts = {
+        node: (network.features[owner(node)], op.groups)
+        for node, op, _ in network.operations
+        if isinstance(op, P.Norm)
+    }
+    return {
+        node: math.sqrt(1 - groups / channels)
+        for node, (channels, groups) in counts.items()
+        if isinstance(channels, int) and channels > groups
+    }
+
+
+def _form(op: Any, factors: Sequence[float]) -> _Form | None:
+    """None for weights, inputs, attention, and what only moves numbers.
+
+    ``factors``: those of unbiased norms among what it reads, else 1.
+    """
     if isinstance(op, P.Post):
-        phi = op.activation
-        values = [str(phi.expr)] if phi.free_symbols else [f"{v:.5g}" for v in phi(PROBES)]
-        return _Form(("Post", *values), f"computes {phi.expr}")
+        phi, symbols = op.activation, bool(op.activation.free_symbols)
+        values = [str(phi.expr)] if symbols else _printed(phi(PROBES))
+        free = () if symbols else ("Post", *_printed(phi(PROBES / factors[0])))
+        return _Form(("Post", *values), f"computes {phi.expr}", free)
     if isinstance(op, P.Mix):
-        weights = [str(w) if hasattr(w, "free_symbols") else f"{float(w):.6g}" for w in op.weights]
+        symbols = any(hasattr(w, "free_symbols") for w in op.weights)
+        weights = [str(w) if symbols else f"{float(w):.6g}" for w in op.weights]
+        free = (
+            () if symbols else _printed([w / f for w, f in zip(op.weights, factors, strict=True)])
+        )
         text = "multiplies by" if len(weights) == 1 else "adds with factors"
-        return _Form(("Mix", *weights), f"{text} {', '.join(weights)}")
+        return _Form(
+            ("Mix", *weights), f"{text} {', '.join(weights)}", ("Mix", *free) if free else ()
+        )
     if isinstance(op, P.Norm):
         return _Form(
             ("Norm", op.centred, op.over, op.batch_c is None), f"is a {op.kind} over {op.over}"
@@ -383,3 +426,7 @@ def _form(op: Any) -> _Form | None:
         keys = (op.pooling, op.stride, op.padding)
         return _Form(("Window", *map(str, keys)), f"is a {op.kind} with stride {op.stride}")
     return _Form(("Prod",), "multiplies its inputs") if isinstance(op, P.Prod) else None
+
+
+def _printed(numbers: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(f"{float(number):.5g}" for number in numbers)

@@ -65,7 +65,7 @@ class Placement:
     "vector" (added, or a token of its own) or "shared" (a factor that many channels share);
     ``shape``: its shape; ``base_std``: its standard deviation in the base, None where there is
     none; ``base_entries``: its number of entries there; ``repeated``: whether the larger network
-    has more parameters of its name.
+    has more parameters of its name; ``zero``: whether all of it starts at 0.
     """
 
     name: str
@@ -75,6 +75,26 @@ class Placement:
     base_std: float | None = None
     base_entries: int = 0
     repeated: bool = False
+    zero: bool = False
+
+
+def _before_zeros(network: Network, zeros: set[Node]) -> frozenset[Node]:
+    """The weights whose output reaches, channel by channel, only weights that start at 0."""
+    readers: dict[Node, list[tuple[Node, Any]]] = {}
+    for node, op, reads in network.operations:
+        for read in reads:
+            readers.setdefault(read, []).append((node, None if len(reads) > 1 else op))
+    alike = P.Post | P.Mask | P.Reshape | P.Mix
+
+    def silent(node: Node) -> bool:
+        behind = readers.get(node, [])
+        return bool(behind) and all(
+            other in zeros or (isinstance(op, alike) and silent(other)) for other, op in behind
+        )
+
+    return frozenset(
+        node for node, op, _ in network.operations if isinstance(op, P.Fresh) and silent(node)
+    )
 
 
 def placements(network: Network) -> list[Placement]:
@@ -121,7 +141,8 @@ def derive(
     by_name: dict[str, list[Placement]] = {}
     for one in placed:
         by_name.setdefault(one.name, []).append(one)
-    book = _Book(growth, chosen, told, found)
+    before = _before_zeros(network, {one.node for one in placed if one.zero})
+    book = _Book(growth, chosen, told, found, before)
     parameters = {name: book.rule(name, uses) for name, uses in by_name.items()}
     book.scores()
     book.branches()
@@ -135,6 +156,7 @@ def derive(
         (
             *_assumptions(chosen, bool(growth.branches)),
             *growth.carried.notes,
+            *book.notes(),
             *network.assumptions,
         ),
     )
@@ -143,8 +165,17 @@ def derive(
 class _Book:
     """Rules as they are derived, with the multipliers and edits that they need."""
 
-    def __init__(self, growth: Growth, chosen: Options, told: Setting, found: Sizes) -> None:
+    def __init__(
+        self,
+        growth: Growth,
+        chosen: Options,
+        told: Setting,
+        found: Sizes,
+        before_zeros: frozenset[Node] = frozenset(),
+    ) -> None:
         self.growth, self.chosen, self.told, self.found = growth, chosen, told, found
+        self.before_zeros = before_zeros
+        self.kept_size: list[Node] = []
         self.multipliers: dict[str, Any] = {}
         self.edits: list[str] = []
 
@@ -191,12 +222,25 @@ class _Book:
             )
         if one.kind != "weight":
             return bias_rates(optimizer, *self._vector(one, gradient))
-        use = self.found.uses[one.node]
+        use = self._started(self.found.uses[one.node])
         gauge = "mup" if tied and self.chosen.gauge == "none" else self.chosen.gauge
         factor = multiplier(gauge, use)
         if factor != 1:
             self._multiply(one, use, factor, tied)
         return rates(optimizer, use, gradient, factor, one.shape)
+
+    def _started(self, use: Use) -> Use:
+        """Weights into a narrow map that weights of zeros read (LoRA): their output has size 1.
+
+        Else the first steps of what reads it, which are proportional to it, shrink with the width;
+        as long as these weights are 0, nothing passes on how the map changes.
+        """
+        narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
+        if use.node not in self.before_zeros or not narrow:
+            return use
+        self.kept_size.append(use.node)
+        initial = use.output / use.reads / use.fan_in**HALF
+        return replace(use, initial=initial, size=self.told.order.larger(initial, use.change))
 
     def _vector(self, one: Placement, gradient: Power) -> tuple[Power, Power, Power]:
         """(change, initial size, size of the gradient) of a parameter that is no weight."""
@@ -244,6 +288,16 @@ class _Book:
         for power, sums in nodes.items():
             self.edits.append(
                 f"multiply the residual branches that {_listed(sums)} add by {self._told(power)}"
+            )
+
+    def notes(self) -> Iterable[Assumption]:
+        """What holds for the first steps only."""
+        for node in dict.fromkeys(self.kept_size):
+            yield Assumption(
+                owner(node),
+                "what it returns has size 1 at the start, as the weights that read it start at 0: "
+                "right for the first steps; late in training it may grow as the root of the width",
+                "heuristic",
             )
 
     def _told(self, power: Power) -> str:

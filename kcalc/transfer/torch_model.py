@@ -144,11 +144,20 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
     known = {op.name: op for op in _norms(small)}
     for op in _norms(large):
         for other in matching_name(op.name, known):
-            if not math.isclose(op.epsilon, other.epsilon, rel_tol=1e-6):
+            if not any(
+                math.isclose(own, theirs, rel_tol=1e-6)
+                for own, theirs in zip(_epsilons(op), _epsilons(other), strict=True)
+            ):
                 raise KcalcError(
                     f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
                     f"{other.epsilon:g}: the base may differ in width and depth alone"
                 )
+
+
+def _epsilons(op: Normalise) -> tuple[float, float]:
+    """The epsilon, and that of an unbiased variance, which the reader multiplies by 1 - 1 / n."""
+    count = math.prod(op.shape[axis] for axis in op.axes) / op.groups
+    return op.epsilon, op.epsilon / (1 - 1 / count) if count > 1 else op.epsilon
 
 
 def _norms(reading: Reading) -> list[Normalise]:
@@ -181,6 +190,7 @@ def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
                     moments(others)[0] if others else None,
                     sum(p.numel() for p in others),
                     counts[0][pattern] > counts[1][pattern],
+                    kind == "weight" and _is_zero(own[name]),
                 )
             )
     return found
@@ -267,7 +277,8 @@ def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool
 def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
     """Whether a norm is the module that holds a parameter, or is computed in it itself."""
     module = name.rpartition(".")[0]
-    inner = op.name.removeprefix(f"{module}.")
+    # an unbiased standard deviation puts a factor behind the norm, which gets a name of its own
+    inner = op.name.removeprefix(f"{module}.").removesuffix(".norm")
     here = inner != op.name and "." not in inner and f"{op.name}.weight" not in own
     return op.name == module or here
 
