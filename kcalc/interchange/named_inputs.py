@@ -55,9 +55,7 @@ def _free(signature: inspect.Signature, count: int) -> tuple[list[str], bool]:
     return named, any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
 
-def _ordered(
-    signature: inspect.Signature, given: tuple[Any, ...], named: dict[Any, Any]
-) -> Call:
+def _ordered(signature: inspect.Signature, given: tuple[Any, ...], named: dict[Any, Any]) -> Call:
     """The call with as many arguments by position as there can be, others in their order."""
     positional = list(given)
     places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]

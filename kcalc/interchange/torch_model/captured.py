@@ -7,6 +7,7 @@ from typing import Any
 
 from ..named_inputs import Call
 
+
 @dataclass(frozen=True, eq=False)
 class Captured:
     """A graph and the meaning of its nodes.

@@ -13,7 +13,6 @@ from ..named_inputs import Call
 from .examples import called, copied, first_line, undisturbed
 
 
-
 def batch_size(arguments: Call) -> int:
     """The number of examples: the first axis of the first tensor that has one."""
     leaves = pytree.tree_leaves(arguments)

@@ -57,8 +57,8 @@ def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> 
     required = [p for p in signature.parameters.values() if p.default is p.empty]
     for name in (p.name for p in required if p.kind is p.KEYWORD_ONLY and p.name not in named):
         raise KcalcError(
-            f"the model takes its input {name!r} by name only: give it in a dictionary behind the "
-            f"others, kc.read(model, {{{name!r}: {name}}})"
+            f"the model takes its input {name!r} by name only: give it by name, in a dictionary "
+            f"behind the others, kc.read(model, {{{name!r}: {name}}})"
         )
     names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     call = f"kc.read(model, {', '.join(names)})"

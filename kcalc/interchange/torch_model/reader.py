@@ -77,9 +77,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     from .counting import batch_size, plainly_alike, resized
 
     arguments = example_arguments(model, examples)
-    arrays = not any(
-        map(is_shape, (*examples, *(examples[-1].values() if arguments[1] else ())))
-    )
+    arrays = not any(map(is_shape, (*examples, *(examples[-1].values() if arguments[1] else ()))))
 
     def traced(count: int) -> Trace:
         given = resized(arguments, count)
@@ -94,9 +92,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
         raise
 
 
-def _traced(
-    model: Any, captured: Captured, arguments: Call | None, arrays: bool = False
-) -> Trace:
+def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool = False) -> Trace:
     """The trace of a captured model.
 
     ``arguments`` None: it cannot be captured again; ``arrays``: whether they are the user's own.
