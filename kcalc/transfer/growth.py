@@ -221,7 +221,11 @@ def counterparts(
     Raises: KcalcError where there is none.
     """
     kind = type(network.layer(node))
-    named = matching_name(names[1][node], {names[0][n]: n for n in base.nodes_of(kind)})
+    known = {names[0][n]: n for n in base.nodes_of(kind)}
+    # the first call of a function has no number, the second is sum_2
+    named = matching_name(names[1][node], known) or matching_name(
+        re.sub(r"_\d+$", "", names[1][node]), known
+    )
     if not named:
         raise KcalcError(
             f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "

@@ -62,7 +62,7 @@ class Only(Pair):
         return self.added(x, y)
 
 
-class Any_(Pair):
+class AnyName(Pair):
     def forward(self, **inputs: Any) -> Any:
         return self.added(inputs["x"], inputs["y"])
 
@@ -86,7 +86,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "position and name": (Both, (X, {"y": Y})),
     "one between left out": (Behind, ({"y": Y, "x": X},)),
     "by name only": (Only, (X, {"y": Y})),
-    "any name": (Any_, ({"x": X, "y": Y},)),
+    "any name": (AnyName, ({"x": X, "y": Y},)),
     "one dictionary": (One, ({"x": X, "y": Y},)),
     "one dictionary by name": (One, ({"batch": {"x": X, "y": Y}},)),
     "nested": (Nested, (X, {"extra": {"y": [Y]}})),
