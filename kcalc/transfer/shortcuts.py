@@ -245,6 +245,6 @@ def _power(before: set[float], after: set[float], ratio: float) -> Any:
     if len(before) == len(after) == 1 and min(*before, *after) > 0:
         exact = -math.log(next(iter(after)) / next(iter(before))) / math.log(ratio)
         power = sp.Rational(round(4 * exact), 4)
-        if abs(exact - float(power)) < 0.02:
+        if abs(exact - float(power)) < 1e-3:
             return power
     return None
