@@ -30,13 +30,13 @@ def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
     if _is(model, "flax.nnx", "Module"):
         from .flax import trace_nnx
 
-        return trace_nnx(model, positional(model.__call__, inputs))
+        return trace_nnx(model, positional(model, inputs))
     if _is(model, "flax.linen", "Module"):
         return _linen(model, inputs)
     if _is(model, "equinox", "Module"):
         from .equinox import trace_equinox
 
-        return trace_equinox(model, positional(model.__call__, inputs))
+        return trace_equinox(model, positional(model, inputs))
     if _is(model, "keras", "Layer"):
         from .keras import trace_keras
 
@@ -59,7 +59,7 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
             "flax: a Linen module is read with its variables and an example: kc.read((module, "
             "variables), x)"
         )
-    return trace_linen(module, inputs[0], positional(module.__call__, inputs[1:]))
+    return trace_linen(module, inputs[0], positional(module, inputs[1:]))
 
 
 def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
