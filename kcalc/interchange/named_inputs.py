@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
@@ -11,7 +11,7 @@ from ..foundation.errors import KcalcError, glimpse
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional arguments, and others by name
 
 
-def by_name(function: Callable[..., Any], examples: Sequence[Any]) -> Call:
+def by_name(function: Any, examples: Sequence[Any]) -> Call:
     """The arguments of one call of a function.
 
     A dictionary that stands last holds arguments by name where its keys are names of arguments that
@@ -39,7 +39,7 @@ def by_name(function: Callable[..., Any], examples: Sequence[Any]) -> Call:
     return _ordered(signature, given[:-1], dict(last))
 
 
-def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+def signature_of(function: Any) -> inspect.Signature | None:
     """The signature; None of a script, or of none of Python's functions."""
     try:
         return inspect.signature(function)
@@ -68,7 +68,7 @@ def _ordered(signature: inspect.Signature, given: tuple[Any, ...], named: dict[A
     return tuple(positional), rest
 
 
-def positional(function: Callable[..., Any], examples: Sequence[Any]) -> tuple[Any, ...]:
+def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments by position alone; those that are left out have their default values.
 
     Raises: KcalcError where an argument is taken by name only.
@@ -90,7 +90,7 @@ def positional(function: Callable[..., Any], examples: Sequence[Any]) -> tuple[A
     return bound.args
 
 
-def as_one(function: Callable[..., Any], examples: Sequence[Any]) -> str:
+def as_one(function: Any, examples: Sequence[Any]) -> str:
     """What to say where a call fails whose last argument is a dictionary; "" where it is none."""
     signature = signature_of(function)
     given, _ = by_name(function, examples)
