@@ -172,6 +172,7 @@ MIXINGS: dict[str, Mixing] = {
     "minus": lambda b, x, f: x - 0.3 * x + f,
     "doubled": lambda b, x, f: x + x + f,
     "tanh": lambda b, x, f: torch.tanh(x + f),
+    "leaky": lambda b, x, f: F.leaky_relu(x + f, 0.1),
     "dropout": lambda b, x, f: F.dropout(x + f, 0.1),
     "gate": lambda b, x, f: torch.sigmoid(x) * x + f,
     "kept": lambda b, x, f: 0.7 ** (4 / b.depth) * x + 0.3 * f,
@@ -253,6 +254,7 @@ def test_shortcuts_that_forget_are_refused(kind: str) -> None:
     [
         ("tanh", "'b.0.tanh', a function.*forgets"),
         ("dropout", "dropout.*forgets"),
+        ("leaky", "leaky_relu', a function.*forgets"),
         ("gate", "keep the depth of the base"),
         ("scale by depth", "shallow' starts at 0.25, in the base at 0.5"),
         ("irregular", "no power of the number of branches"),
