@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..foundation.errors import KcalcError
@@ -22,15 +21,16 @@ def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any
     Raises: KcalcError where there are no examples and the model has no configuration that says.
     """
     from ..interchange.example_shapes import listed
+    from ..interchange.named_inputs import by_name
 
     device = next((p.device for p in model.parameters()), None)
     if examples is None:
         return (), {name: value.to(device) for name, value in _configured(model).items()}
-    if isinstance(examples, Mapping):
-        named = {str(name): _tensor(model, value, name) for name, value in examples.items()}
-        return (), named
-    given = enumerate(listed(examples), 1)
-    return tuple(_tensor(model, e, f"example input {i}") for i, e in given), {}
+    given, named = by_name(model.forward, listed(examples))
+    return (
+        tuple(_tensor(model, e, f"example input {i}") for i, e in enumerate(given, 1)),
+        {name: _tensor(model, value, name) for name, value in named.items()},
+    )
 
 
 def _tensor(model: Any, value: Any, where: Any) -> Any:

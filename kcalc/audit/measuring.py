@@ -90,6 +90,7 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
 
 def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
     """``configured``: whether the inputs were made from the model's configuration."""
+    from ..interchange.named_inputs import as_one
     from ..interchange.torch_model.examples import first_line, place
 
     args, kwargs = call
@@ -106,6 +107,8 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
             advice = (
                 "a model that needs labels gets them in a dictionary: {'x': ..., 'labels': ...}"
             )
+        if not kwargs and (told := as_one(model.forward, args)):
+            advice = told
         if configured:
             advice = f"the configuration gave {', '.join(call[1])} alone: {ADVICE}"
         raise KcalcError(

@@ -13,7 +13,7 @@ from ..audit.result import Audit
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from .command import Option
-from .models import PYTHON, Inputs, python_attribute
+from .models import PYTHON, Inputs, assembled, python_attribute
 
 FOUND = 1
 FILES = {
@@ -100,7 +100,7 @@ def run(
         destination(path)
     found = audit(
         _named(model, "the builder"),
-        tuple(input) or None,
+        assembled(input) or None,
         _recipe(recipe),
         None if optimizer is None else _named(optimizer, "--optimizer"),
         tuple(also),

@@ -59,19 +59,42 @@ def token_ids(text: str) -> np.ndarray:
     return FIRST_ID + np.arange(prod(shape)).reshape(shape) % IDS
 
 
+def by_name(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A reader of ``SIZES`` that also takes ``NAME=SIZES``, as {name: what it gives for the sizes}.
+
+    Raises: argparse.ArgumentTypeError naming the text.
+    """
+
+    def read_one(text: str) -> Any:
+        name, named, rest = text.rpartition("=")
+        found = parse(rest.strip())
+        if named and not name.strip().isidentifier():
+            raise argparse.ArgumentTypeError(f"{glimpse(name)} is no name of an argument")
+        return {name.strip(): found} if named else found
+
+    return read_one
+
+
+def assembled(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The inputs of a model from the command line: by position, then a dictionary of names."""
+    named = {name: one for part in inputs if isinstance(part, dict) for name, one in part.items()}
+    places = tuple(part for part in inputs if not isinstance(part, dict))
+    return (*places, named) if named else places
+
+
 Inputs: TypeAlias = Annotated[
     tuple[Any, ...],
     Option(
         "as --input, for an input of token ids (whole numbers): 2,16 for 2 sequences of 16 tokens; "
         "inputs stand in the order of --input and --ids",
         "--ids",
-        type=token_ids,
+        type=by_name(token_ids),
         metavar="SIZES",
     ),
     Option(
         "the shape of an example input, the examples first: 1,3,224,224; once for every input of "
-        "the model",
-        type=sizes,
+        "the model, also by its name: mask=2,16",
+        type=by_name(sizes),
         metavar="SIZES",
     ),
 ]
@@ -96,9 +119,10 @@ def model_named(text: str, inputs: Sequence[Any] = (), sigmas: bool = True) -> R
 
     Raises: KcalcError for files and modules that are missing or no models.
     """
+    given = assembled(inputs)
     if PYTHON.fullmatch(text) and not _is_file(text):
-        return read(python_object(text), *inputs, sigmas=sigmas)
-    return read(Path(text), *inputs, sigmas=sigmas)
+        return read(python_object(text), *given, sigmas=sigmas)
+    return read(Path(text), *given, sigmas=sigmas)
 
 
 def python_object(text: str) -> Any:

@@ -14,7 +14,7 @@ from ..foundation.plain_arguments import whole
 from ..transfer import Transfer, transfer
 from ..transfer.optimizers import GAUGES, OPTIMIZERS
 from .command import Option
-from .models import PYTHON, Inputs, python_attribute
+from .models import PYTHON, Inputs, assembled, python_attribute
 from .networks import named_network
 from .text import Json, assumption_lines, check_json, show
 
@@ -103,6 +103,7 @@ def _transfer(
         raise KcalcError("give the widths of both models, --width and --to")
     if not inputs:
         raise KcalcError("give the sizes of the model's inputs, --input SIZES or --ids SIZES")
+    inputs = assembled(inputs)
     if not deep:
         return transfer(build, *inputs, base=width, to=to, **settings)
     base, large = ({name: pair[i] for name, pair in sizes.items()} for i in (0, 1))

@@ -26,6 +26,7 @@ COMMANDS = {
 }
 READINGS = {
     "(module, variables)": "name the pair (module, variables), and give --input SIZES",
+    "model, {": "--input NAME=SIZES",
     "function, params": "name a function of the inputs alone, and give --input SIZES",
 }
 WHOLE = "give an array of whole numbers"

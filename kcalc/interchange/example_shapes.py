@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -24,9 +25,11 @@ def is_shape(value: Any) -> bool:
 def listed(given: Any) -> tuple[Any, ...]:
     """The inputs that ``example_inputs=`` gives: one array or shape, or a sequence of them.
 
+    A dictionary of them by argument name is one, or the last of a sequence
+    (:mod:`kcalc.interchange.named_inputs`).
     Raises: KcalcError for anything else.
     """
-    one = is_shape(given) or hasattr(given, "__array__")
+    one = is_shape(given) or hasattr(given, "__array__") or isinstance(given, Mapping)
     return (given,) if one else items(given, "example_inputs")
 
 

@@ -46,7 +46,9 @@ def read(
 
     inputs: one array, or the shape of one as a tuple of integers with the examples first, for every
     input of the model (for JAX models shapes for all of them: beside an array a tuple is a
-    setting). ``example_inputs=[x, y]`` is another form of x and y after the model. For an Equinox
+    setting). ``example_inputs=[x, y]`` is another form of x and y after the model. The last one may
+    be a dictionary of inputs by argument name, ``{"idx": ids}``: one is if its keys are names of
+    arguments that were not given yet, else it is one argument, as it stands. For an Equinox
     module, which is written for one example, give one example as an array, such as one of shape
     (3, 32, 32), or the shape of a batch, such as (2, 3, 32, 32). Keras models and files know
     theirs; ``shapes`` gives an ONNX file's open dimensions, {input name: shape}.

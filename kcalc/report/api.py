@@ -79,7 +79,8 @@ def report(
 
     ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its
     own constants are "after", unless a method, targets or an activation are given), or a model that
-    :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, or a list of them.
+    :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, a list of them,
+    or a dictionary by argument name.
     ``path``: where the page is written (whole or not at all; None: nowhere). ``activation``: that
     of every nonlinear layer, None: each layer's own. ``method``: the shaping method of the page, by
     default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``,

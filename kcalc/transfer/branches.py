@@ -97,22 +97,26 @@ def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
     return places
 
 
-def along_stream(
+def grown_places(
     network: Network, found: tuple[Branch, ...], base: Network | None = None
-) -> frozenset[Node]:
-    """The operations on the stream whose number grows with that of the branches.
+) -> frozenset[Place]:
+    """The places on the stream of which there are more, the more branches there are.
 
     Those of which the larger network has more; without a base those of which there are two, and
     one for every second branch, at least.
     """
-    own = on_stream(network, found)
-    count = Counter(own.values())
+    count = Counter(on_stream(network, found).values())
     if base is None:
-        grown = {p for p, k in count.items() if k > 1 and 2 * k >= len(found)}
-    else:
-        before = Counter(on_stream(base, branches(base)).values())
-        grown = {p for p, k in count.items() if k > before[p]}
-    return frozenset(node for node, place in own.items() if place in grown)
+        return frozenset(p for p, k in count.items() if k > 1 and 2 * k >= len(found))
+    before = Counter(on_stream(base, branches(base)).values())
+    return frozenset(p for p, k in count.items() if k > before[p])
+
+
+def along_stream(
+    network: Network, found: tuple[Branch, ...], places: frozenset[Place]
+) -> frozenset[Node]:
+    """The operations on the stream that stand at one of these places."""
+    return frozenset(n for n, place in on_stream(network, found).items() if place in places)
 
 
 def refuse_nested(found: tuple[Branch, ...]) -> None:

@@ -38,10 +38,11 @@ def transfer(
     network or ``torch.nn.Module``, with the small one as ``base``; or a function of the width (or
     of keywords) that builds them, with what it is called with as ``base`` and ``to``: 64 and 1024,
     or ``{"width": 64, "depth": 4}`` and so on. ``example_inputs``: of a ``torch.nn.Module``, as for
-    :func:`kcalc.read`. ``optimizer``: "sgd", "adamw", "adafactor", "muon" (factor
-    ``sqrt(max(1, rows / columns))``) or "muon-match-rms" (``0.2 sqrt(max(rows, columns))``), as in
-    ``torch.optim``. For a network with open widths ``base`` and ``to`` are widths, and without
-    them results are symbolic. ``axes``: which of "width", "depth" change; None: those that do.
+    :func:`kcalc.read`, also by argument name, ``{"idx": ids}``. ``optimizer``: "sgd", "adamw",
+    "adafactor", "muon" (factor ``sqrt(max(1, rows / columns))``) or "muon-match-rms"
+    (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``. For a network with open widths
+    ``base`` and ``to`` are widths, and without them results are symbolic. ``axes``: which of
+    "width", "depth" change; None: those that do.
     ``gauge``: where the size of weights stands: "none", multipliers only where nothing else serves;
     "mup", readouts behind 1 / width; "abc", the parametrisation of [Yang, Hu 2021]; "unit", all
     weights start with standard deviation of order 1. ``decay``: weight decay is multiplied by
@@ -53,7 +54,7 @@ def transfer(
 
     Raises: KcalcError for optimisers without rules, models that differ from the base in more than
     width and depth, axes along which nothing changes, parameters used in two roles that conflict,
-    and layers without rules.
+    residual streams that forget what blocks add, and layers without rules.
     [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
     theory of transfer]
     """

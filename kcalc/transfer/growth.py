@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import sympy as sp
 
 from ..foundation.errors import KcalcError
@@ -17,12 +16,12 @@ from ..network import primitives as P
 from ..network.layers import Affine, Attend, ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import owner
-from .branches import Branch, along_stream, branches, refuse_nested
+from .branches import Branch, along_stream, branches, grown_places, refuse_nested
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
+from .shortcuts import PROBES, Carried, carried, carried_alone, stream
 
 Node = Hashable
 WEIGHTS = (Affine, Embedding, Positions, ClassToken)
-PROBES = np.linspace(-3.1, 2.9, 9)  # arguments at which activations are compared
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,8 @@ class Growth:
     ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
     that its scores need}; ``branches``: the residual branches where their number grows, else none;
     ``ratios``: {symbol: its ratio}, of known ones; ``along``: nodes on the stream itself of which
-    there are as many as branches.
+    there are as many as branches; ``carried``: the powers of the depth that stand before branches
+    in the network itself.
     """
 
     channels: Mapping[Node, Power]
@@ -41,6 +41,7 @@ class Growth:
     branches: tuple[Branch, ...]
     ratios: Mapping[sp.Symbol, float] = field(default_factory=dict)
     along: frozenset[Node] = frozenset()
+    carried: Carried = field(default_factory=Carried)
 
 
 def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
@@ -69,7 +70,7 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
     refuse_nested(deep)
     scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(Attend)}
     known = {} if ratio is None else {WIDTH: float(ratio)}
-    along = along_stream(network, deep) if deep else frozenset()
+    along = along_stream(network, deep, grown_places(network, deep)) if deep else frozenset()
     for node, op, _ in network.operations:
         if node in along and isinstance(op, P.Fresh):
             raise KcalcError(
@@ -77,7 +78,8 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
                 f"residual branches: depth has exponents where only branches grow in number; leave "
                 f"'depth' out of axes"
             )
-    return Growth(channels, {}, scores, deep, known, along)
+    given = carried_alone(network, deep, along) if deep else Carried()
+    return Growth(channels, {}, scores, deep, known, along, given)
 
 
 def _open_scores(layer: Any, width: bool) -> Power:
@@ -94,9 +96,13 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     old, new = branches(base), branches(network)
     deep = new if len(old) != len(new) else ()
     refuse_nested(deep)
-    pairs = {node: counterparts(base, network, node) for node in network.nodes_of(*WEIGHTS, Attend)}
+    names = labels(base), labels(network)
+    weights = network.nodes_of(*WEIGHTS, Attend)
+    pairs = {node: counterparts(base, network, node, names) for node in weights}
     _check_places((base, old), (network, new), pairs)
-    _check_forms(base, network, bool(deep))
+    if len(new) == len(old):
+        _check_forms(_forms(base), _forms(network), deep=False)
+    along, given = _stream((base, old), (network, new)) if deep else (frozenset(), Carried())
     ratios: dict[Node, Fraction] = {}
     for node in network.nodes_of(*WEIGHTS, Attend):
         ratios[node] = _one_ratio(
@@ -117,9 +123,7 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     symbols = width_symbols([*ratios.values(), *groups.values(), *heads.values()])
     known = {s: float(r) for r, s in symbols.items() if s != 1}
     if deep:
-        known[DEPTH] = len(new) / len(old) if old else math.inf
-        if not old:
-            raise KcalcError("the base has no residual branches, and the larger network has some")
+        known[DEPTH] = len(new) / len(old)
     _check_axes(axes, wide=any(r != 1 for r in ratios.values()), deep=bool(deep))
     scores = {
         node: _scores(network.layer(node), base.layer(pairs[node][0]), ratio, symbols[ratio], node)
@@ -131,8 +135,30 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
         scores,
         deep,
         known,
-        along_stream(network, deep, base) if deep else frozenset(),
+        along,
+        given,
     )
+
+
+def _stream(
+    base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
+) -> tuple[frozenset[Node], Carried]:
+    """(what grows in number on the stream, what it carries) of a network deeper than its base.
+
+    Raises: KcalcError where the base has no branches, and for streams without powers of the depth.
+    """
+    if not base[1]:
+        raise KcalcError("the base has no residual branches, and the larger network has some")
+    if not network[1]:
+        raise KcalcError("the base has residual branches, and the larger network has none")
+    places = grown_places(*network, base[0])
+    forms, streams = [], []
+    for one in (base, network):
+        along = along_stream(*one, places)
+        forms.append(_forms(one[0], along | {branch.sum for branch in one[1]}))
+        streams.append(stream(*one, along))
+    _check_forms(*forms, deep=True)
+    return along, carried(*streams)
 
 
 def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
@@ -185,14 +211,21 @@ def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
     }
 
 
-def counterparts(base: Network, network: Network, node: Node) -> list[Node]:
+def counterparts(
+    base: Network, network: Network, node: Node, names: tuple[dict[Node, str], dict[Node, str]]
+) -> list[Node]:
     """The nodes of the base that stand for a node: of its name, or with other numbers in it.
 
-    In a base of another depth ``blocks.7.up`` stands for ``blocks.0.up`` of it.
+    In a base of another depth ``blocks.7.up`` stands for ``blocks.0.up`` of it. ``names``: the
+    labels of both networks.
     Raises: KcalcError where there is none.
     """
     kind = type(network.layer(node))
-    named = matching_name(str(node), {str(n): n for n in base.nodes_of(kind)})
+    known = {names[0][n]: n for n in base.nodes_of(kind)}
+    # the first call of a function has no number, the second is sum_2
+    named = matching_name(names[1][node], known) or matching_name(
+        re.sub(r"_\d+$", "", names[1][node]), known
+    )
     if not named:
         raise KcalcError(
             f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "
@@ -201,14 +234,35 @@ def counterparts(base: Network, network: Network, node: Node) -> list[Node]:
     if kind is Affine:
         own = network.layer(node)
         for other in named:
-            theirs = base.layer(other)
+            layer = base.layer(other)
             for what in ("kernel", "stride", "bias", "standardised"):
-                if getattr(own, what) != getattr(theirs, what):
+                if getattr(own, what) != getattr(layer, what):
                     raise KcalcError(
                         f"node {node!r} has {what} {getattr(own, what)}, and {other!r} of the base "
-                        f"{getattr(theirs, what)}: the base may differ in width and depth alone"
+                        f"{getattr(layer, what)}: the base may differ in width and depth alone"
                     )
     return named
+
+
+def labels(network: Network) -> dict[Node, str]:
+    """{node: its name, in which a range of channels is the place of that part}.
+
+    So that the second of three parts of a fused projection, ``qkv[128:192]``, is the second one in
+    the base, too, ``qkv[64:96]``, where fewer heads have keys.
+    """
+    found: dict[Node, str] = {}
+    parts: dict[str, list[tuple[tuple[int, ...], Node]]] = {}
+    for node in network:
+        name = str(node)
+        ranges = re.findall(r"\[([^\]]*)\]", name)
+        found[node] = name
+        if ranges:
+            starts = tuple(int(digits) for digits in re.findall(r"\d+", " ".join(ranges)))
+            parts.setdefault(re.sub(r"\[[^\]]*\]", "[]", name), []).append((starts, node))
+    for name, nodes in parts.items():
+        for place, (_, node) in enumerate(sorted(nodes, key=lambda one: one[0])):
+            found[node] = name.replace("[]", f"[{'i' * (place + 1)}]")
+    return found
 
 
 def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
@@ -275,18 +329,22 @@ def _scores(own: Attend, base: Attend, ratio: Fraction, grown: Power, node: Node
     )
 
 
-def _check_forms(base: Network, network: Network, deep: bool) -> None:
+def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: bool) -> None:
     """Raises: KcalcError where an operation without weights is another one than in the base."""
-    small, large = _forms(base), _forms(network)
     if deep:  # nodes have other numbers: every form must occur in both
-        strange = [n for n, form in large.items() if form not in set(small.values())]
-        strange += [n for n, form in small.items() if form not in set(large.values())]
+        strange = [n for n, form in large.items() if not form.among(small.values())]
+        strange += [n for n, form in small.items() if not form.among(large.values())]
     else:
-        strange = [n for n in {**large, **small} if small.get(n) != large.get(n)]
+        strange = [
+            n
+            for n in {**large, **small}
+            if n not in small or n not in large or not large[n].among([small[n]])
+        ]
     if not strange:
         return
-    node = strange[0]
-    shown = [one[node].text if node in one else "has no counterpart" for one in (large, small)]
+    name = strange[0]
+    shown = [one[name].text if name in one else "has no counterpart" for one in (large, small)]
+    node = next(one[name].node for one in (large, small) if name in one)
     raise KcalcError(
         f"node {node!r} {shown[0]}, in the base it {shown[1]}: keep functions, norms and "
         f"multipliers as they are in the base; kc.transfer says which multipliers to change"
@@ -295,32 +353,73 @@ def _check_forms(base: Network, network: Network, deep: bool) -> None:
 
 @dataclass(frozen=True)
 class _Form:
-    """What an operation without weights computes, whatever its extents."""
+    """What an operation without weights computes, whatever its extents.
+
+    ``key``: with its numbers as they are; ``unbiased``: without the factors sqrt(1 - 1 / n) that
+    the standard deviation of n channels brings into a norm written out, ``h.std()`` for
+    ``h.std(unbiased=False)``: they go to 1.
+    """
 
     key: tuple[Any, ...]
-    text: str = field(compare=False)
+    text: str
+    unbiased: tuple[Any, ...] = ()
+    node: str = ""
+
+    def among(self, others: Iterable[_Form]) -> bool:
+        """Whether one of the others is the same."""
+        return any(
+            self.key == other.key or (self.unbiased and self.unbiased == other.unbiased)
+            for other in others
+        )
 
 
-def _forms(network: Network) -> dict[str, _Form]:
-    """{node: its form}."""
+def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
+    """{label: form}, but for ``sums`` on the stream, whose factors have rules of their own."""
     found, added = {}, set(network.nodes_of(Positions))
-    for node, op, _ in network.operations:
-        form = None if owner(node) in added else _form(op)
+    known, norms = labels(network), _bessel(network)
+    for node, op, reads in network.operations:
+        carries = isinstance(op, P.Mix) and node in sums
+        factors = [norms.get(read, 1.0) for read in reads]
+        form = None if owner(node) in added or carries else _form(op, factors)
         if form is not None:
-            found[str(node)] = form
+            found[known.get(node, str(node))] = replace(form, node=str(node))
     return found
 
 
-def _form(op: Any) -> _Form | None:
-    """None for weights, inputs, attention, and what only moves numbers."""
+def _bessel(network: Network) -> dict[Node, float]:
+    """{norm over channels: the factor behind it where it divides by an unbiased deviation}."""
+    counts = {
+        node: (network.features[owner(node)], op.groups)
+        for node, op, _ in network.operations
+        if isinstance(op, P.Norm)
+    }
+    return {
+        node: math.sqrt(1 - groups / channels)
+        for node, (channels, groups) in counts.items()
+        if isinstance(channels, int) and channels > groups
+    }
+
+
+def _form(op: Any, factors: Sequence[float]) -> _Form | None:
+    """None for weights, inputs, attention, and what only moves numbers.
+
+    ``factors``: those of unbiased norms among what it reads, else 1.
+    """
     if isinstance(op, P.Post):
-        phi = op.activation
-        values = [str(phi.expr)] if phi.free_symbols else [f"{v:.5g}" for v in phi(PROBES)]
-        return _Form(("Post", *values), f"computes {phi.expr}")
+        phi, symbols = op.activation, bool(op.activation.free_symbols)
+        values = [str(phi.expr)] if symbols else _printed(phi(PROBES))
+        free = () if symbols else ("Post", *_printed(phi(PROBES / factors[0])))
+        return _Form(("Post", *values), f"computes {phi.expr}", free)
     if isinstance(op, P.Mix):
-        weights = [str(w) if hasattr(w, "free_symbols") else f"{float(w):.6g}" for w in op.weights]
+        symbols = any(hasattr(w, "free_symbols") for w in op.weights)
+        weights = [str(w) if symbols else f"{float(w):.6g}" for w in op.weights]
+        free = (
+            () if symbols else _printed([w / f for w, f in zip(op.weights, factors, strict=True)])
+        )
         text = "multiplies by" if len(weights) == 1 else "adds with factors"
-        return _Form(("Mix", *weights), f"{text} {', '.join(weights)}")
+        return _Form(
+            ("Mix", *weights), f"{text} {', '.join(weights)}", ("Mix", *free) if free else ()
+        )
     if isinstance(op, P.Norm):
         return _Form(
             ("Norm", op.centred, op.over, op.batch_c is None), f"is a {op.kind} over {op.over}"
@@ -331,3 +430,7 @@ def _form(op: Any) -> _Form | None:
         keys = (op.pooling, op.stride, op.padding)
         return _Form(("Window", *map(str, keys)), f"is a {op.kind} with stride {op.stride}")
     return _Form(("Prod",), "multiplies its inputs") if isinstance(op, P.Prod) else None
+
+
+def _printed(numbers: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(f"{float(number):.5g}" for number in numbers)

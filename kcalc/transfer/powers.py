@@ -51,6 +51,11 @@ class Order:
         """Whether a number of channels grows with the width."""
         return power != 1 and self.degrees(power)[0] > ROUNDING
 
+    def alike(self, one: Power, two: Power) -> bool:
+        """Whether two powers have the same degrees, but for rounded widths."""
+        (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)
+        return depth == shallow and abs(width - other) < ROUNDING
+
     def exceeds(self, one: Power, two: Power) -> bool:
         """Whether a power is the larger of two."""
         (width, depth), (other, shallow) = self.degrees(one), self.degrees(two)

@@ -65,7 +65,7 @@ class Placement:
     "vector" (added, or a token of its own) or "shared" (a factor that many channels share);
     ``shape``: its shape; ``base_std``: its standard deviation in the base, None where there is
     none; ``base_entries``: its number of entries there; ``repeated``: whether the larger network
-    has more parameters of its name.
+    has more parameters of its name; ``zero``: whether all of it starts at 0.
     """
 
     name: str
@@ -75,6 +75,26 @@ class Placement:
     base_std: float | None = None
     base_entries: int = 0
     repeated: bool = False
+    zero: bool = False
+
+
+def _before_zeros(network: Network, zeros: set[Node]) -> frozenset[Node]:
+    """The weights whose output reaches, channel by channel, only weights that start at 0."""
+    readers: dict[Node, list[tuple[Node, Any]]] = {}
+    for node, op, reads in network.operations:
+        for read in reads:
+            readers.setdefault(read, []).append((node, None if len(reads) > 1 else op))
+    alike = P.Post | P.Mask | P.Reshape | P.Mix
+
+    def silent(node: Node) -> bool:
+        behind = readers.get(node, [])
+        return bool(behind) and all(
+            other in zeros or (isinstance(op, alike) and silent(other)) for other, op in behind
+        )
+
+    return frozenset(
+        node for node, op, _ in network.operations if isinstance(op, P.Fresh) and silent(node)
+    )
 
 
 def placements(network: Network) -> list[Placement]:
@@ -106,6 +126,7 @@ def setting(growth: Growth, chosen: Options) -> Setting:
         aligned=chosen.aligned,
         capped=not chosen.aligned and chosen.optimizer == "sgd",
         order=order_of(growth.ratios),
+        given=growth.carried.powers,
     )
 
 
@@ -120,7 +141,8 @@ def derive(
     by_name: dict[str, list[Placement]] = {}
     for one in placed:
         by_name.setdefault(one.name, []).append(one)
-    book = _Book(growth, chosen, told, found)
+    before = _before_zeros(network, {one.node for one in placed if one.zero})
+    book = _Book(growth, chosen, told, found, before)
     parameters = {name: book.rule(name, uses) for name, uses in by_name.items()}
     book.scores()
     book.branches()
@@ -131,15 +153,29 @@ def derive(
         book.multipliers,
         tuple(book.edits),
         {str(symbol): ratio for symbol, ratio in growth.ratios.items()},
-        (*_assumptions(chosen, bool(growth.branches)), *network.assumptions),
+        (
+            *_assumptions(chosen, bool(growth.branches)),
+            *growth.carried.notes,
+            *book.notes(),
+            *network.assumptions,
+        ),
     )
 
 
 class _Book:
     """Rules as they are derived, with the multipliers and edits that they need."""
 
-    def __init__(self, growth: Growth, chosen: Options, told: Setting, found: Sizes) -> None:
+    def __init__(
+        self,
+        growth: Growth,
+        chosen: Options,
+        told: Setting,
+        found: Sizes,
+        before_zeros: frozenset[Node] = frozenset(),
+    ) -> None:
         self.growth, self.chosen, self.told, self.found = growth, chosen, told, found
+        self.before_zeros = before_zeros
+        self.kept_size: list[Node] = []
         self.multipliers: dict[str, Any] = {}
         self.edits: list[str] = []
 
@@ -147,14 +183,14 @@ class _Book:
         """The record of a parameter, by the strictest of its uses."""
         roles = [self._role(one) for one in uses]
         tied = set(roles) in BOTH_ENDS
-        if len(set(roles)) > 1 and not tied:
-            raise KcalcError(
-                f"{name} is used in two roles that conflict: {roles[0]} at node "
-                f"{owner(uses[0].node)!r}, {next(r for r in roles if r != roles[0])} at node "
-                f"{owner(uses[[r != roles[0] for r in roles].index(True)].node)!r}; untie them"
-            )
-        every = [self._rates(one, tied) for one in uses]
         order = self.told.order
+        every = [self._rates(one, tied) for one in uses]
+        for k, one in enumerate(every):
+            alike = order.alike(one.init_std, every[0].init_std) and order.alike(
+                one.learning_rate, every[0].learning_rate
+            )
+            if not tied and not (alike and roles[k] == roles[0]):
+                raise _conflict(name, (uses[0], roles[0], every[0]), (uses[k], roles[k], one))
         rate = order.smaller(*(one.learning_rate for one in every))
         strictest = next(one for one in every if one.learning_rate == rate)
         powers = {
@@ -186,12 +222,25 @@ class _Book:
             )
         if one.kind != "weight":
             return bias_rates(optimizer, *self._vector(one, gradient))
-        use = self.found.uses[one.node]
+        use = self._started(self.found.uses[one.node])
         gauge = "mup" if tied and self.chosen.gauge == "none" else self.chosen.gauge
         factor = multiplier(gauge, use)
         if factor != 1:
             self._multiply(one, use, factor, tied)
         return rates(optimizer, use, gradient, factor, one.shape)
+
+    def _started(self, use: Use) -> Use:
+        """Weights into a narrow map that weights of zeros read (LoRA): their output has size 1.
+
+        Else the first steps of what reads it, which are proportional to it, shrink with the width;
+        as long as these weights are 0, nothing passes on how the map changes.
+        """
+        narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
+        if use.node not in self.before_zeros or not narrow:
+            return use
+        self.kept_size.append(use.node)
+        initial = use.output / use.reads / use.fan_in**HALF
+        return replace(use, initial=initial, size=self.told.order.larger(initial, use.change))
 
     def _vector(self, one: Placement, gradient: Power) -> tuple[Power, Power, Power]:
         """(change, initial size, size of the gradient) of a parameter that is no weight."""
@@ -230,22 +279,50 @@ class _Book:
 
     def branches(self) -> None:
         """Multipliers of residual branches that do not end with weights that could take them."""
-        nodes: list[Node] = []
-        power = ONE
+        nodes: dict[Power, list[Node]] = {}
         for branch in self.growth.branches:
-            if not (self.told.absorb and branch.last is not None):
-                power = self.told.factor(branch)
+            power = self.told.factor(branch)
+            if power != 1 and not (self.told.absorb and branch.last is not None):
                 self.multipliers[f"{branch.sum} (branch)"] = value(power, self.growth.ratios)
-                nodes.append(branch.sum)
-        if nodes:
+                nodes.setdefault(power, []).append(branch.sum)
+        for power, sums in nodes.items():
             self.edits.append(
-                f"multiply the residual branches that {_listed(nodes)} add by {self._told(power)}"
+                f"multiply the residual branches that {_listed(sums)} add by {self._told(power)}"
+            )
+
+    def notes(self) -> Iterable[Assumption]:
+        """What holds for the first steps only."""
+        for node in dict.fromkeys(self.kept_size):
+            yield Assumption(
+                owner(node),
+                "what it returns has size 1 at the start, as the weights that read it start at 0: "
+                "right for the first steps; late in training it may grow as the root of the width",
+                "heuristic",
             )
 
     def _told(self, power: Power) -> str:
         number = value(power, self.growth.ratios)
         text = str(power).replace("**", "^")
         return f"{text} = {number:.6g}" if isinstance(number, float) else text
+
+
+def _conflict(
+    name: str, one: tuple[Placement, str, Rates], two: tuple[Placement, str, Rates]
+) -> KcalcError:
+    """The error for a parameter whose uses ask for different rules."""
+    places = ", ".join(f"{role} at node {owner(use.node)!r}" for use, role, _ in (one, two))
+    asked = (
+        f"initial weights {one[2].init_std} and {two[2].init_std}, learning rates "
+        f"{one[2].learning_rate} and {two[2].learning_rate}"
+    ).replace("**", "^")
+    rows = all("[" in str(owner(use.node)) for use, _, _ in (one, two))
+    advice = (
+        "these are rows of one matrix, and a parameter has one rule; give each of them a layer of "
+        "its own"
+        if rows
+        else "untie them"
+    )
+    return KcalcError(f"{name} is used in two roles that conflict: {places} ({asked}); {advice}")
 
 
 def _listed(nodes: Iterable[Node]) -> str:

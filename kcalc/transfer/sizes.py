@@ -9,7 +9,7 @@ changes pass on. Derivations: the page on the theory of transfer.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
@@ -26,11 +26,25 @@ NAME = "exponents of width and depth"
 
 
 @dataclass(frozen=True)
+class Part:
+    """Channels that a concatenation puts beside others, by the node that makes them."""
+
+    node: Node
+    of: Power
+    channels: Power
+
+
+@dataclass(frozen=True)
 class Size:
-    """Of a feature map: the size of a coordinate, and how its number of channels grows."""
+    """Of a feature map: the size of a coordinate, and how its number of channels grows.
+
+    ``unlike``: two of its parts whose sizes or numbers of channels grow differently; None where all
+    channels are alike.
+    """
 
     of: Power
     channels: Power
+    unlike: tuple[Part, Part] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +57,8 @@ class Setting:
     whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
     weights are aligned with what they read; ``initial``: {role: size of initial weights relative to
     the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
-    exceed the weights; ``order``: that of powers.
+    exceed the weights; ``order``: that of powers; ``given``: {branch: p, where the network has it
+    behind L^-p already}.
     """
 
     channels: Mapping[Node, Power]
@@ -55,11 +70,12 @@ class Setting:
     initial: Mapping[str, Power] = field(default_factory=dict)
     capped: bool = False
     order: Order = field(default_factory=Order)
+    given: Mapping[Branch, Any] = field(default_factory=dict)
 
     def target(self, node: Node) -> tuple[Power, Power]:
         """(size of the output of weights, size of its change) that training needs."""
-        ends = any(node == branch.last for branch in self.branches)
-        own = DEPTH**-self.branch if self.absorb and ends else ONE
+        ended = next((branch for branch in self.branches if node == branch.last), None)
+        own = self.factor(ended) if self.absorb and ended is not None else ONE
         return own, own * self.share(node)
 
     def share(self, node: Node) -> Power:
@@ -68,15 +84,17 @@ class Setting:
         return DEPTH ** (self.branch - 1) if inside else ONE
 
     def factor(self, branch: Branch) -> Power:
-        """``L^-a``."""
-        return DEPTH**-self.branch
+        """``L^-a``, by what the network has of it."""
+        return DEPTH ** (self.given.get(branch, ZERO) - self.branch)
 
     def factors(self, node: Node, count: int) -> list[Power]:
         """The multiplier of everything that a sum reads."""
         found = [ONE] * count
         for branch in self.branches:
-            if branch.sum == node and not (self.absorb and branch.last is not None):
-                found[branch.slot] = self.factor(branch)
+            if branch.sum == node:
+                taken = self.absorb and branch.last is not None
+                own = DEPTH ** -self.given.get(branch, ZERO)
+                found[branch.slot] = own if taken else own * self.factor(branch)
         return found
 
 
@@ -108,19 +126,32 @@ class Use:
 class Forward:
     """The forward fold; ``uses`` collects the weights met."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, setting: Setting, reads: Mapping[Node, Sequence[Node]]) -> None:
+        self.setting, self.reads = setting, reads
         self.uses: dict[Node, Use] = {}
 
-    @singledispatchmethod
     def rule(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
+        """The size of a primitive's output; channels that are unlike stay so up to weights."""
+        found = self.size(op, node, inputs)
+        unlike = next((one.unlike for one in inputs if one.unlike is not None), None)
+        if unlike is None:
+            return found
+        one_each = isinstance(op, P.Fresh) and op.groups > 1  # as depthwise convolutions read
+        if isinstance(op, P.Fresh) and (
+            not one_each or self.setting.order.grows(self.uses[node].fan_in)
+        ):
+            raise _two_roles(node, unlike)
+        return replace(found, unlike=unlike)
+
+    @singledispatchmethod
+    def size(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
         raise no_rule(NAME, op, node)
 
-    @rule.register
+    @size.register
     def _(self, op: P.Positions, node: Node, inputs: list[Size]) -> Size:
         return Size(ONE, ONE)
 
-    @rule.register
+    @size.register
     def _(self, op: P.Fresh, node: Node, inputs: list[Size]) -> Size:
         (read,) = inputs
         setting, order = self.setting, self.setting.order
@@ -152,17 +183,17 @@ class Forward:
         )
         return Size(output, channels)
 
-    @rule.register
+    @size.register
     def _(self, op: P.Post | P.Mask | P.Reshape | P.Window, node: Node, inputs: list[Size]) -> Size:
         if isinstance(op, P.Blend) and op.weighted:
             raise no_rule(NAME, op, node)
         return inputs[0]
 
-    @rule.register
+    @size.register
     def _(self, op: P.Norm, node: Node, inputs: list[Size]) -> Size:
         return Size(ONE, inputs[0].channels)
 
-    @rule.register
+    @size.register
     def _(self, op: P.Mix, node: Node, inputs: list[Size]) -> Size:
         factors = self.setting.factors(node, len(inputs))
         return Size(
@@ -170,26 +201,36 @@ class Forward:
             self.setting.order.larger(*(s.channels for s in inputs)),
         )
 
-    @rule.register
+    @size.register
     def _(self, op: P.Prefix, node: Node, inputs: list[Size]) -> Size:
         """Tokens in front of others: the larger of the two."""
         return Size(self.setting.order.larger(*(s.of for s in inputs)), inputs[0].channels)
 
-    @rule.register
+    @size.register
     def _(self, op: P.Join, node: Node, inputs: list[Size]) -> Size:
         return Size(
             self.setting.order.larger(*(s.of for s in inputs)),
             self.setting.order.larger(*(s.channels for s in inputs)),
+            self._unlike(self.reads[node], inputs),
         )
 
-    @rule.register
+    def _unlike(self, reads: Sequence[Node], inputs: list[Size]) -> tuple[Part, Part] | None:
+        """Two parts of a concatenation that no one rule serves."""
+        parts = [Part(n, s.of, s.channels) for n, s in zip(reads, inputs, strict=True)]
+        alike = self.setting.order.alike
+        for part in parts[1:]:
+            if not (alike(part.channels, parts[0].channels) and alike(part.of, parts[0].of)):
+                return parts[0], part
+        return None
+
+    @size.register
     def _(self, op: P.Prod, node: Node, inputs: list[Size]) -> Size:
         size = ONE
         for one in inputs:
             size *= one.of
         return Size(size, self.setting.order.larger(*(s.channels for s in inputs)))
 
-    @rule.register
+    @size.register
     def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
         """Weights of attention are of size 1: scores are divided by the channels of a head."""
         values = inputs[2]
@@ -263,7 +304,7 @@ def sizes(network: Network, setting: Setting) -> Sizes:
 
     Raises: NoRule for layers without a rule; KcalcError where an output grows with the width.
     """
-    forward = Forward(setting)
+    forward = Forward(setting, {node: reads for node, _, reads in network.operations})
     start = dict.fromkeys(network.inputs, Size(ONE, ONE))
     states = interpret(network, forward, start)
     for node in network.outputs:
@@ -277,6 +318,21 @@ def sizes(network: Network, setting: Setting) -> Sizes:
     backward = Backward(setting, states, forward.uses)
     found = interpret_back(network, backward.rule, ends, setting.order.larger)
     return Sizes(forward.uses, states, found)
+
+
+def _two_roles(node: Node, unlike: tuple[Part, Part]) -> KcalcError:
+    """The error for weights that read, through a concatenation, parts with different rules."""
+    names = [repr(owner(part.node)) for part in unlike]
+    grown = [str(part.channels).replace("**", "^") for part in unlike]
+    what = f"whose numbers grow as {grown[0]} and {grown[1]}"
+    if grown[0] == grown[1]:
+        sizes = [str(part.of).replace("**", "^") for part in unlike]
+        what = f"whose sizes are {sizes[0]} and {sizes[1]}"
+    return KcalcError(
+        f"the weights of {owner(node)!r} read the channels of {names[0]} and {names[1]} side by "
+        f"side, {what}: these columns have two roles, and a parameter has one rule. Read the parts "
+        f"with layers of their own and add the results, a(h) + b(x) instead of layer(cat([h, x]))"
+    )
 
 
 def _role(order: Order, fan_in: Power, fan_out: Power, channels: Power) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from ..foundation.errors import KcalcError, glimpse
 from ..interchange.model_reading import Reading
 from ..interchange.read import read
+from ..interchange.torch_model.examples import copied
 from ..interchange.trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
 from ..network import primitives as P
 from ..network.layers import ClassToken, Opaque, Positions
@@ -48,7 +49,7 @@ def torch_transfer(
             "models of PyTorch are read by running them: give example inputs, or their shapes, "
             "behind the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
         )
-    small, large = (read(one, *inputs, sigmas=False) for one in (base, model))
+    small, large = (_read(one, inputs) for one in (base, model))
     for network in (small.network, large.network):
         for node in network.nodes_of(Opaque):
             unread = network.layer(node)
@@ -63,7 +64,70 @@ def torch_transfer(
             )
     growth = growth_between(small.network, large.network, axes)
     _check_inputs_and_epsilons(small, large)
+    _check_constants(base, model)
     return derive(large.network, growth, chosen, _placed(base, model, large))
+
+
+def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
+    """The architecture, with branches behind factors that start at 0 and are trained (ReZero)."""
+    found = read(model, *inputs, sigmas=False)
+    zeros = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and _is_zero(parameter) and _multiplies(name, found)
+    ]
+    if not zeros:
+        return found
+    import torch
+
+    twin = copied(model)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            if name in zeros:
+                parameter.fill_(1.0)
+    return read(twin, *inputs, sigmas=False)
+
+
+def _is_zero(parameter: Any) -> bool:
+    return parameter.numel() > 0 and not bool(parameter.detach().any())
+
+
+def _multiplies(name: str, reading: Reading) -> bool:
+    """Whether a parameter is read as a factor of a feature map."""
+    held = {op.name for op in _ops(reading) if isinstance(op, Held) and _takes(op, name)}
+    return any(
+        isinstance(op, Pointwise) and op.label == "mul" and held.intersection(op.reads)
+        for op in _ops(reading)
+    )
+
+
+def _check_constants(base: Any, model: Any) -> None:
+    """Raises: KcalcError for vectors of one number that is another one in the base.
+
+    As of a LayerScale that starts at 1 / depth: rules are relative to the initial values of the
+    base, and rescaling leaves constants as they are.
+    """
+    small = dict(base.named_parameters())
+    for name, parameter in model.named_parameters():
+        others = matching_name(name, small)
+        one, two = (_constants(group) for group in ([parameter], others))
+        if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
+            raise KcalcError(
+                f"parameter {name!r} starts at {min(one):.4g}, in the base at "
+                f"{min(two):.4g}: keep initial values as they are in the base; kc.transfer says "
+                f"how they change"
+            )
+
+
+def _constants(parameters: Sequence[Any]) -> set[float]:
+    """The numbers of which parameters consist; none where one holds several."""
+    found = set()
+    for parameter in parameters:
+        values = parameter.detach().flatten()
+        if not values.numel() or bool((values != values[0]).any()):
+            return set()
+        found.add(float(values[0]))
+    return found
 
 
 def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
@@ -80,11 +144,20 @@ def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
     known = {op.name: op for op in _norms(small)}
     for op in _norms(large):
         for other in matching_name(op.name, known):
-            if not math.isclose(op.epsilon, other.epsilon, rel_tol=1e-6):
+            if not any(
+                math.isclose(own, theirs, rel_tol=1e-6)
+                for own, theirs in zip(_epsilons(op), _epsilons(other), strict=True)
+            ):
                 raise KcalcError(
                     f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
                     f"{other.epsilon:g}: the base may differ in width and depth alone"
                 )
+
+
+def _epsilons(op: Normalise) -> tuple[float, float]:
+    """The epsilon, and that of an unbiased variance, which the reader multiplies by 1 - 1 / n."""
+    count = math.prod(op.shape[axis] for axis in op.axes) / op.groups
+    return op.epsilon, op.epsilon / (1 - 1 / count) if count > 1 else op.epsilon
 
 
 def _norms(reading: Reading) -> list[Normalise]:
@@ -117,6 +190,7 @@ def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
                     moments(others)[0] if others else None,
                     sum(p.numel() for p in others),
                     counts[0][pattern] > counts[1][pattern],
+                    kind == "weight" and _is_zero(own[name]),
                 )
             )
     return found
@@ -203,7 +277,8 @@ def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool
 def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
     """Whether a norm is the module that holds a parameter, or is computed in it itself."""
     module = name.rpartition(".")[0]
-    inner = op.name.removeprefix(f"{module}.")
+    # an unbiased standard deviation puts a factor behind the norm, which gets a name of its own
+    inner = op.name.removeprefix(f"{module}.").removesuffix(".norm")
     here = inner != op.name and "." not in inner and f"{op.name}.weight" not in own
     return op.name == module or here
 

@@ -36,7 +36,7 @@ class Two(nn.Module):
     ("given", "words"),
     [
         (((X, X),), "packed into one: give the inputs as kc.read(model, x, y)"),
-        (({"x": X, "y": X},), "packed into one: give the inputs as kc.read(model, x, y)"),
+        (({"u": X, "v": X},), "packed into one: give the inputs as kc.read(model, x, y)"),
         ((X,), "needs an input 'y', which was not given: give the inputs as kc.read(model, x, y)"),
         ((X, X, X), "does not take 3 inputs: give the inputs as kc.read(model, x, y)"),
     ],

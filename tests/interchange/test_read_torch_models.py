@@ -365,7 +365,7 @@ def test_errors_stand_alone() -> None:
     linear = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
     cases: list[tuple[Any, tuple[Any, ...], str]] = [
         (linear, (), r"give example inputs or their shapes, .*kc.report\(model, example_inputs="),
-        (Named(), ((2, 6),), r"'size' by name only: .* with size=size, and read that module"),
+        (Named(), ((2, 6),), r"'size' by name only: .*kc.read\(model, \{'size': size\}\)"),
         (linear, ((2, 5),), r"could not be traced.*mat1 and mat2"),
         (nn.Embedding(9, 4), ((2, 5),), r"such as token ids, give an array of whole numbers"),
         (linear, ((0, 6),), r"positive numbers"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from ..example_shapes import is_shape
+from ..named_inputs import positional
 from ..trace import Trace
 from .apply import apply_jax
 from .functions import trace_jax
@@ -29,13 +30,13 @@ def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
     if _is(model, "flax.nnx", "Module"):
         from .flax import trace_nnx
 
-        return trace_nnx(model, inputs)
+        return trace_nnx(model, positional(model, inputs))
     if _is(model, "flax.linen", "Module"):
         return _linen(model, inputs)
     if _is(model, "equinox", "Module"):
         from .equinox import trace_equinox
 
-        return trace_equinox(model, inputs)
+        return trace_equinox(model, positional(model, inputs))
     if _is(model, "keras", "Layer"):
         from .keras import trace_keras
 
@@ -47,7 +48,7 @@ def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
         or any(map(_foreign, _leaves(inputs)))
     ):
         return None
-    return _function(model, inputs)
+    return _function(model, positional(model, inputs))
 
 
 def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
@@ -58,7 +59,7 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Trace:
             "flax: a Linen module is read with its variables and an example: kc.read((module, "
             "variables), x)"
         )
-    return trace_linen(module, inputs[0], inputs[1:])
+    return trace_linen(module, inputs[0], positional(module, inputs[1:]))
 
 
 def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:

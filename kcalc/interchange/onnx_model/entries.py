@@ -39,6 +39,9 @@ def entry_shapes(
 
 
 def _told(names: Sequence[str], examples: Sequence[Any], shapes: Any) -> dict[str, Shape]:
+    if len(examples) == 1 and isinstance(examples[0], Mapping):  # by the names of inputs
+        sized = {name: getattr(e, "shape", e) for name, e in examples[0].items()}
+        examples, shapes = (), sized | dict(shapes or {})
     if examples and len(examples) != len(names):
         raise KcalcError(
             f"onnx: the model has the inputs {', '.join(names)[:200]}; got {len(examples)} examples"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ..named_inputs import Call
 from .captured import Captured, first_names, identity, nodes_in
 from .examples import copied, first_line, place, undisturbed
 from .recording import record
@@ -19,7 +19,7 @@ PATH_ONLY = (
 )
 
 
-def capture(model: Any, arguments: tuple[Any, ...], evaluating: bool = False) -> Captured:
+def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
     """The graph of a Module, GraphModule or ScriptModule.
 
     ``evaluating``: in evaluation, also where the model is in training mode.
@@ -33,7 +33,9 @@ def capture(model: Any, arguments: tuple[Any, ...], evaluating: bool = False) ->
         try:
             # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
             with torch.enable_grad():
-                program = torch.export.export(copied(model, evaluating), arguments, strict=False)
+                program = torch.export.export(
+                    copied(model, evaluating), arguments[0], arguments[1] or None, strict=False
+                )
         except KcalcError:
             raise
         except Exception as error:
@@ -48,16 +50,17 @@ def _reason(error: Exception) -> str:
     return first_line(error)[:160].rstrip(". ")
 
 
-def _left_out(model: Any, arguments: Sequence[Any]) -> str:
+def _left_out(model: Any, arguments: Call) -> str:
     """The optional inputs of a model that were not given, as a further advice."""
     try:
-        named = [*inspect.signature(model.forward).parameters][len(arguments) :]
+        behind = [*inspect.signature(model.forward).parameters][len(arguments[0]) :]
+        named = [name for name in behind if name not in arguments[1]]
     except (TypeError, ValueError):  # of a script, or of none of Python's functions
         named = []
     return f", or give it its optional inputs too: {', '.join(named)}" if named else ""
 
 
-def _record(model: Any, arguments: Sequence[Any], reason: str) -> Captured:
+def _record(model: Any, arguments: Call, reason: str) -> Captured:
     try:
         return record(model, arguments, PATH_ONLY.format(reason=reason))
     except KcalcError:

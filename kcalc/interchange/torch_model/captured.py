@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..named_inputs import Call
+
 
 @dataclass(frozen=True, eq=False)
 class Captured:
@@ -44,7 +46,7 @@ class Program:
     written: dict[Any, list[Any]]
     memory: dict[Any, Any]
     writes: dict[Any, list[Any]]
-    arguments: tuple[Any, ...] | None
+    arguments: Call | None
     given_arrays: bool = False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,19 +9,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...foundation.errors import KcalcError
-from .examples import copied, first_line, undisturbed
+from ..named_inputs import Call
+from .examples import called, copied, first_line, undisturbed
 
-Arguments = tuple[Any, ...]
 
-
-def batch_size(arguments: Sequence[Any]) -> int:
+def batch_size(arguments: Call) -> int:
     """The number of examples: the first axis of the first tensor that has one."""
     leaves = pytree.tree_leaves(arguments)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
     return int(tensors[0].shape[0]) if tensors else 0
 
 
-def resized(arguments: Arguments, count: int) -> Arguments:
+def resized(arguments: Call, count: int) -> Call:
     """The arguments with ``count`` examples, the last one repeated.
 
     Every tensor changes that has as many examples as the first.
@@ -38,7 +36,7 @@ def resized(arguments: Arguments, count: int) -> Arguments:
     return pytree.tree_map(of_count, arguments)
 
 
-def plainly_alike(model: Any, arguments: Arguments, count: int) -> bool:
+def plainly_alike(model: Any, arguments: Call, count: int) -> bool:
     """Whether the same operators run with the same numbers on ``count`` examples and on one more.
 
     Sizes of arrays may differ. The model runs on arrays without numbers, and on real ones where it
@@ -53,7 +51,7 @@ def plainly_alike(model: Any, arguments: Arguments, count: int) -> bool:
     return runs[0] == runs[1]
 
 
-def _hollow(arguments: Arguments) -> Arguments:
+def _hollow(arguments: Call) -> Call:
     """The arguments as arrays without numbers."""
 
     def moved(leaf: Any) -> Any:
@@ -62,7 +60,7 @@ def _hollow(arguments: Arguments) -> Arguments:
     return pytree.tree_map(moved, arguments)
 
 
-def _run(model: Any, arguments: Arguments) -> list[Any]:
+def _run(model: Any, arguments: Call) -> list[Any]:
     try:
         return _numbers(model, arguments)
     except Exception as error:  # the user's code may raise anything
@@ -70,11 +68,11 @@ def _run(model: Any, arguments: Arguments) -> list[Any]:
         raise KcalcError(f"the model does not run on these examples: {reason}") from None
 
 
-def _numbers(model: Any, arguments: Arguments) -> list[Any]:
+def _numbers(model: Any, arguments: Call) -> list[Any]:
     """The operators of one run in order, each with the numbers among its arguments."""
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     with torch.no_grad(), _Recorder(own) as recorder:
-        model(*arguments)
+        called(model, arguments)
     return recorder.found
 
 

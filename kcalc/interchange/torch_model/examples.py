@@ -18,10 +18,11 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import READING
 from ..example_shapes import example_shape, is_shape, too_large
+from ..named_inputs import Call, by_name, signature_of
 
 
-def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
-    """Example inputs as the arguments of ``model``.
+def example_arguments(model: Any, examples: Sequence[Any]) -> Call:
+    """Example inputs as the arguments of ``model``, by position and by name.
 
     Tensors as they are, arrays as tensors, shapes (batch included) as random tensors.
 
@@ -33,45 +34,53 @@ def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
             "a PyTorch model is read by running it: give example inputs or their shapes, "
             "kc.read(model, (2, 3, 32, 32)) or kc.report(model, example_inputs=[(2, 3, 32, 32)])"
         )
+    positional, named = by_name(model.forward, examples)
     given = tuple(
-        argument(model, example, f"example input {i + 1}") for i, example in enumerate(examples)
+        argument(model, example, f"example input {i + 1}") for i, example in enumerate(positional)
     )
-    _check_count(model, given)
-    return given
+    others = {name: argument(model, one, f"example input {name}") for name, one in named.items()}
+    _check_count(model, given, others)
+    return given, others
 
 
-def _check_count(model: Any, given: Sequence[Any]) -> None:
+def called(model: Any, arguments: Call) -> Any:
+    """What a model returns for arguments by position and by name."""
+    positional, named = arguments
+    return model(*positional, **named)
+
+
+def _check_count(model: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Raises: KcalcError where the model takes another number of inputs, with the right call."""
-    try:
-        signature = inspect.signature(model.forward)
-    except (AttributeError, TypeError, ValueError):  # of a script, or of none of Python's functions
+    signature = signature_of(model.forward)
+    if signature is None or _binds(signature, given, named):
         return
     required = [p for p in signature.parameters.values() if p.default is p.empty]
-    if _binds(signature, given):
-        return
-    for named in (p.name for p in required if p.kind is p.KEYWORD_ONLY):
+    for name in (p.name for p in required if p.kind is p.KEYWORD_ONLY and p.name not in named):
         raise KcalcError(
-            f"the model takes its input {named!r} by name only: put it into a torch.nn.Module "
-            f"whose forward(self, x, {named}) calls the model with {named}={named}, and read that "
-            "module"
+            f"the model takes its input {name!r} by name only: give it by name, in a dictionary "
+            f"behind the others, kc.read(model, {{{name!r}: {name}}})"
         )
     names = [p.name for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     call = f"kc.read(model, {', '.join(names)})"
-    packed = given[0] if len(given) == 1 else None
+    packed = given[0] if len(given) == 1 and not named else None
     unpacked = list(packed.values()) if isinstance(packed, Mapping) else packed
-    if isinstance(unpacked, list | tuple) and _binds(signature, unpacked):
-        raise KcalcError(f"the example inputs are packed into one: give the inputs as {call}")
-    if len(given) < len(names):
+    if isinstance(unpacked, list | tuple) and _binds(signature, unpacked, {}):
         raise KcalcError(
-            f"the model needs an input {names[len(given)]!r}, which was not given: give the inputs "
-            f"as {call}"
+            f"the example inputs are packed into one: give the inputs as {call}"
+            + (f", or by their names, {', '.join(names)}" if isinstance(packed, Mapping) else "")
+        )
+    missing = [name for name in names[len(given) :] if name not in named]
+    if missing:
+        raise KcalcError(
+            f"the model needs an input {missing[0]!r}, which was not given: give the inputs as "
+            f"{call}"
         )
     raise KcalcError(f"the model does not take {len(given)} inputs: give the inputs as {call}")
 
 
-def _binds(signature: inspect.Signature, given: Sequence[Any]) -> bool:
+def _binds(signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
     try:
-        signature.bind(*given)
+        signature.bind(*given, **named)
     except TypeError:
         return False
     return True

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .captured import Program
-from .examples import copied, undisturbed
+from .examples import called, copied, undisturbed
 
 
 def mean_squares(program: Program, names: Sequence[str]) -> dict[str, float]:
@@ -35,7 +35,7 @@ def own_gradients(model: Any, program: Program) -> list[str]:
         return []
     try:
         with undisturbed(), torch.enable_grad():
-            found = copied(model)(*program.arguments)
+            found = called(copied(model), program.arguments)
     except Exception:  # the user's operations may raise anything
         return []
     waiting = [leaf.grad_fn for leaf in pytree.tree_leaves(found) if hasattr(leaf, "grad_fn")]

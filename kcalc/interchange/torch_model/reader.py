@@ -11,6 +11,7 @@ from typing import Any
 from ...foundation.errors import KcalcError
 from ..batches import FIXED, of_batches
 from ..example_shapes import is_shape
+from ..named_inputs import Call, as_one
 from ..rewriting import rewritten
 from ..rewriting.mixing import ATTENTION
 from ..trace import Attention, Entry, Held, Linear, Lookup, NotRead, Op, Trace, needed
@@ -54,8 +55,8 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
 
     The model is left as it is.
 
-    ``examples``: one tensor, array or shape (batch included) per argument of ``forward``; none for
-    an ExportedProgram.
+    ``examples``: one tensor, array or shape (batch included) per argument of ``forward``, the last
+    ones also by name, in a dictionary; none for an ExportedProgram.
     Raises: KcalcError where the model cannot be traced, with place and reason.
     """
     try:
@@ -76,19 +77,22 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     from .counting import batch_size, plainly_alike, resized
 
     arguments = example_arguments(model, examples)
-    arrays = not any(map(is_shape, examples))
+    arrays = not any(map(is_shape, (*examples, *(examples[-1].values() if arguments[1] else ()))))
 
     def traced(count: int) -> Trace:
         given = resized(arguments, count)
         return _traced(model, capture(model, given), given, arrays)
 
     alike = partial(plainly_alike, model, arguments)
-    return of_batches(batch_size(arguments), traced, alike, cheap=False)
+    try:
+        return of_batches(batch_size(arguments), traced, alike, cheap=False)
+    except KcalcError as error:
+        if told := as_one(model.forward, examples):
+            raise KcalcError(f"{told}. With it, {error}") from None
+        raise
 
 
-def _traced(
-    model: Any, captured: Captured, arguments: tuple[Any, ...] | None, arrays: bool = False
-) -> Trace:
+def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool = False) -> Trace:
     """The trace of a captured model.
 
     ``arguments`` None: it cannot be captured again; ``arrays``: whether they are the user's own.
@@ -156,7 +160,7 @@ def _traced(
     )
 
 
-def _check_ids(walker: Walker, arguments: tuple[Any, ...]) -> None:
+def _check_ids(walker: Walker, arguments: Call) -> None:
     """Raises: KcalcError where an example holds an id that the table of an embedding lacks."""
     from torch.utils import _pytree as pytree
 
@@ -175,7 +179,7 @@ def _check_ids(walker: Walker, arguments: tuple[Any, ...]) -> None:
             )
 
 
-def _mark_dropout(model: Any, walker: Walker, arguments: tuple[Any, ...] | None) -> None:
+def _mark_dropout(model: Any, walker: Walker, arguments: Call | None) -> None:
     """Mark the dropout that is on in evaluation, too.
 
     ``nn.Dropout`` follows the mode of the model; other dropout of a model in training is looked up,
@@ -190,7 +194,7 @@ def _mark_dropout(model: Any, walker: Walker, arguments: tuple[Any, ...] | None)
         walker.ops[name] = replace(walker.ops[name], always=True)
 
 
-def _on_in_evaluation(model: Any, arguments: tuple[Any, ...]) -> set[str]:
+def _on_in_evaluation(model: Any, arguments: Call) -> set[str]:
     """The places of the calls of dropout that drop in evaluation."""
     walker = Walker(capture(model, arguments, evaluating=True))
     walker.walk()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ..named_inputs import Call, signature_of
 from .captured import Captured, first_names, identity, nodes_in
+from .examples import called
 
 MOST = 30_000  # calls of PyTorch's functions in one run
 ENDLESS = (
@@ -17,7 +18,7 @@ ENDLESS = (
 )
 
 
-def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
+def record(model: Any, arguments: Call, remark: str) -> Captured:
     """Run ``model`` (a copy) on the arguments and list what happens, module by module.
 
     ``remark``: why it was not exported.
@@ -26,7 +27,7 @@ def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree as pytree
 
-    leaves, layout = pytree.tree_flatten(tuple(arguments))
+    leaves, layout = pytree.tree_flatten(arguments)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if not places:
         raise KcalcError("none of the example inputs is a tensor")
@@ -36,7 +37,7 @@ def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
         for i, tensor in zip(places, tensors, strict=True):
             filled[i] = tensor
         with _limited():
-            found = model(*pytree.tree_unflatten(filled, layout))
+            found = called(model, pytree.tree_unflatten(filled, layout))
         _check_outputs(pytree.tree_leaves(found))
         return found
 
@@ -63,7 +64,7 @@ def record(model: Any, arguments: Sequence[Any], remark: str) -> Captured:
         ):
             held[node] = (tensor, names.get(identity(tensor), ""))
     entries = tuple(node for node in graph.nodes if node.op == "placeholder")
-    labels = dict(zip(entries, _called(model, len(arguments), len(entries)), strict=False))
+    labels = dict(zip(entries, _entry_names(model, arguments, len(entries)), strict=False))
     outputs = nodes_in(next(node for node in graph.nodes if node.op == "output").args[0])
     return Captured(
         module, graph, held, entries, outputs, frozenset(parameters), (remark,), {}, labels
@@ -172,16 +173,15 @@ def _placed(graph: Any, events: list[tuple[str | None, str, str]]) -> None:
         turn(after.get(node.name, []))
 
 
-def _called(model: Any, arguments: int, entries: int) -> list[str]:
+def _entry_names(model: Any, arguments: Call, entries: int) -> list[str]:
     """The names of the inputs in the signature of ``forward``, where each is one tensor."""
-    try:
-        names = [name for name in inspect.signature(model.forward).parameters if name != "self"]
-    except (TypeError, ValueError):
-        names = []
+    positional, named = arguments
+    signature = signature_of(model.forward)
+    names = [] if signature is None else [name for name in signature.parameters if name != "self"]
     if (
-        arguments == entries
-        and len(names) >= entries
-        and not any(name in ("args", "kwargs") for name in names)
+        len(positional) + len(named) == entries
+        and len(names) >= len(positional)
+        and not any(name in ("args", "kwargs") for name in names[: len(positional)])
     ):
-        return names[:entries]
+        return [*names[: len(positional)], *named]
     return ["input"] if entries == 1 else [f"input_{i + 1}" for i in range(entries)]

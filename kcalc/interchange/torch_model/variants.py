@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...foundation.errors import KcalcError
+from ..named_inputs import Call
 from .builder import GraphBuilder
 from .capture import capture
 from .captured import Captured, Program
@@ -105,7 +106,7 @@ class Literals:
             }
         self._compare_modes(arguments)
 
-    def _compare_modes(self, arguments: tuple[Any, ...]) -> None:
+    def _compare_modes(self, arguments: Call) -> None:
         for node in self.program.captured.graph.nodes:
             if flag := _of_batch_norm(self.model, node):
                 self._modes[node, flag] = (True, False)
@@ -119,7 +120,7 @@ class Literals:
                 place: pair if training else pair[::-1] for place, pair in differing.items()
             }
 
-    def _captured(self, arguments: tuple[Any, ...], training: bool | None) -> Captured | None:
+    def _captured(self, arguments: Call, training: bool | None) -> Captured | None:
         """The model captured on other arguments or in a mode; None where that is refused."""
         try:
             with undisturbed():

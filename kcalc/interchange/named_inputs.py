@@ -1,0 +1,113 @@
+"""Example inputs by argument name: the one rule for every function that takes example inputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..foundation.errors import KcalcError, glimpse
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional arguments, and others by name
+
+
+def by_name(function: Any, examples: Sequence[Any]) -> Call:
+    """The arguments of one call of a function.
+
+    A dictionary that stands last holds arguments by name where its keys are names of arguments that
+    were not given yet, or where the function takes any name. Another dictionary is one argument, as
+    for a model whose ``forward`` takes a dictionary.
+
+    Names whose arguments may also be given by position are, up to the first that is left out.
+    Raises: KcalcError for a dictionary of which only some keys are names.
+    """
+    given = tuple(examples)
+    last = given[-1] if given else None
+    signature = signature_of(function)
+    if signature is None or not isinstance(last, Mapping):
+        return given, {}
+    free, open_ended = _free(signature, len(given) - 1)
+    strange = [key for key in last if key not in free]
+    if len(strange) == len(last) and not (open_ended and not free):
+        return given, {}
+    if strange and not open_ended:
+        raise KcalcError(
+            f"the example inputs name the argument {strange[0]!r}, which the model does not have: "
+            f"{_told(signature)}; a dictionary that is one argument goes into another, "
+            f"{{{next(iter(free), 'x')!r}: {{...}}}}"
+        )
+    return _ordered(signature, given[:-1], dict(last))
+
+
+def signature_of(function: Any) -> inspect.Signature | None:
+    """The signature; None of a script, or of none of Python's functions."""
+    try:
+        return inspect.signature(function)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _free(signature: inspect.Signature, count: int) -> tuple[list[str], bool]:
+    """(the names of arguments behind ``count`` positional ones, whether any name is taken)."""
+    places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    named = [p.name for p in places[count:] if p.kind is p.POSITIONAL_OR_KEYWORD]
+    named += [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return named, any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+
+
+def _ordered(signature: inspect.Signature, given: tuple[Any, ...], named: dict[Any, Any]) -> Call:
+    """The call with as many arguments by position as there can be, others in their order."""
+    positional = list(given)
+    places = [p for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    for parameter in places[len(given) :]:
+        if parameter.name not in named:
+            break
+        positional.append(named.pop(parameter.name))
+    order = [name for name in signature.parameters if name in named]
+    rest = {str(name): named[name] for name in (*order, *(n for n in named if n not in order))}
+    return tuple(positional), rest
+
+
+def positional(function: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments by position alone; those that are left out have their default values.
+
+    Raises: KcalcError where an argument is taken by name only.
+    """
+    given, named = by_name(function, examples)
+    signature = signature_of(function)
+    if not named or signature is None:
+        return given
+    try:
+        bound = signature.bind(*given, **named)
+    except TypeError as error:
+        raise KcalcError(f"the example inputs do not fit: {error}; {_told(signature)}") from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise KcalcError(
+            f"the model takes {next(iter(bound.kwargs))!r} by name only: read a function that "
+            f"takes it by position and hands it on"
+        )
+    return bound.args
+
+
+def as_one(function: Any, examples: Sequence[Any]) -> str:
+    """What to say where a call fails whose last argument is a dictionary; "" where it is none."""
+    signature = signature_of(function)
+    given, _ = by_name(function, examples)
+    last = given[-1] if given else None
+    if signature is None or not isinstance(last, Mapping) or last is not examples[-1]:
+        return ""
+    return (
+        f"the dictionary was given as one argument, because none of its keys "
+        f"({glimpse(', '.join(map(str, last)))}) is the name of an argument that is still to be "
+        f"given: {_told(signature)}"
+    )
+
+
+def _told(signature: inspect.Signature) -> str:
+    names = [
+        p.name
+        for p in signature.parameters.values()
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    return f"its arguments are {', '.join(names)}" if names else "it takes no arguments by name"

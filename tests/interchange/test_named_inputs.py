@@ -1,0 +1,203 @@
+"""Example inputs by argument name: one rule for reading, transfer, audits, reports and shaping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refused
+
+import kcalc as kc
+from kcalc.cli.models import assembled, by_name, sizes
+from kcalc.interchange.example_shapes import listed
+from kcalc.interchange.named_inputs import by_name as call_of
+from kcalc.report.subject import subject
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+X, Y = torch.randn(2, 8), torch.randn(2, 8)
+IDS = torch.arange(16).reshape(2, 8)
+
+
+class Tokens(nn.Module):
+    """As nanoGPT: what comes behind the ids may be left out."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(50, width), nn.Linear(width, 50)
+
+    def forward(self, idx: Any, scale: Any = None) -> Any:
+        x = self.table(idx)
+        return self.head(torch.relu(x if scale is None else x * 2))
+
+
+class Pair(nn.Module):
+    """Two inputs, read by different layers, so that a swap shows."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, width), nn.Linear(8, width)
+        self.out = nn.Linear(width, 5)
+
+    def added(self, x: Any, y: Any) -> Any:
+        return self.out(torch.relu(self.a(x) + self.b(y)))
+
+
+class Both(Pair):
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.added(x, y)
+
+
+class Behind(Pair):
+    def forward(self, x: Any, middle: Any = None, y: Any = None) -> Any:
+        assert middle is None
+        return self.added(x, y)
+
+
+class Only(Pair):
+    def forward(self, x: Any, *, y: Any) -> Any:
+        return self.added(x, y)
+
+
+class AnyName(Pair):
+    def forward(self, **inputs: Any) -> Any:
+        return self.added(inputs["x"], inputs["y"])
+
+
+class One(Pair):
+    """A model of one dictionary."""
+
+    def forward(self, batch: Any) -> Any:
+        return self.added(batch["x"], batch["y"])
+
+
+class Nested(Pair):
+    def forward(self, x: Any, extra: Any = None) -> Any:
+        return self.added(x, extra["y"][0])
+
+
+CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "optional one left out": (Tokens, ({"idx": IDS},)),
+    "no tensor": (Tokens, ({"idx": IDS, "scale": 2.0},)),
+    "in another order": (Both, ({"y": Y, "x": X},)),
+    "position and name": (Both, (X, {"y": Y})),
+    "one between left out": (Behind, ({"y": Y, "x": X},)),
+    "by name only": (Only, (X, {"y": Y})),
+    "any name": (AnyName, ({"x": X, "y": Y},)),
+    "one dictionary": (One, ({"x": X, "y": Y},)),
+    "one dictionary by name": (One, ({"batch": {"x": X, "y": Y}},)),
+    "nested": (Nested, (X, {"extra": {"y": [Y]}})),
+    "shapes and arrays": (Both, ({"x": (2, 8), "y": np.ones((2, 8))},)),
+}
+
+
+def asked(make: Any, inputs: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """The functions that take example inputs."""
+    model = make()
+    packed = inputs[0] if len(inputs) == 1 else inputs
+    return {
+        "read": lambda: kc.read(make(), *inputs),
+        "example_inputs": lambda: kc.read(make(), example_inputs=packed),
+        "transfer": lambda: kc.transfer(make, *inputs, base=16, to=32),
+        "audit": lambda: kc.audit(make(), packed),
+        "apply_to": lambda: kc.shape(
+            kc.read(model, *inputs).network.normalised(), method="dks", zeta=1.5
+        ).apply_to(make(), *inputs),
+    }
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_inputs_by_name(case: str) -> None:
+    make, inputs = CALLS[case]
+    found = {name: ask() for name, ask in asked(make, inputs).items()}
+    assert list(found["read"].network) == list(found["example_inputs"].network)
+    names = {name for name, _ in make().named_parameters()}
+    assert set(found["transfer"].parameters) == names
+    assert {row.name for row in found["audit"].parameters} == names
+    if make is not Tokens:
+        reads = {str(node): net_reads(found["read"].network, node) for node in ("a", "b")}
+        assert "x" in reads["a"] and "y" in reads["b"]
+
+
+def net_reads(network: kc.Network, node: str) -> str:
+    return str(network.parents(node)[0])
+
+
+WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
+    "no such name": (Tokens, ({"ids": IDS},), "'ids'.*idx, scale"),
+    "one of two": (Tokens, ({"idx": IDS, "skale": 1},), "'skale'.*idx, scale"),
+    "both of two": (Both, ({"u": X, "v": Y},), "x, y"),
+    "given twice": (Both, (X, {"x": Y}), "x, y"),
+    "left out": (Only, (X,), "'y'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("what", ["read", "transfer", "audit"])
+def test_wrong_names_list_the_right_ones(case: str, what: str) -> None:
+    make, inputs, words = WRONG[case]
+    with refused(words):
+        asked(make, inputs)[what]()
+
+
+def test_reports_and_exact_calls() -> None:
+    assert subject(Both(), listed({"y": Y, "x": X})).name == "Both"  # as kc.report does
+    assert call_of(Behind().forward, ({"y": Y, "x": X},)) == ((X,), {"y": Y})
+    assert call_of(One().forward, ({"x": X},)) == (({"x": X},), {})
+    assert call_of(lambda batch, **more: 0, ({"x": X},)) == (({"x": X},), {})
+
+
+def test_models_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=16,
+    )  # fmt: skip
+    model = transformers.BertModel(config)
+    plain = kc.read(model, IDS).network
+    named = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    assert kc.read(model, named).network == plain
+    with refused("input_ids"):
+        kc.read(model, {"tokens": IDS})
+
+
+def test_functions_of_jax() -> None:
+    jnp = pytest.importorskip("jax").numpy
+    params = {"w": np.ones((8, 16), np.float32), "v": np.ones((16, 4), np.float32)}
+    x = np.ones((2, 8), np.float32)
+
+    def plain(params: Any, x: Any, scale: float = 1.0) -> Any:
+        return jnp.tanh(scale * x @ params["w"]) @ params["v"]
+
+    def one(params: Any, batch: Any) -> Any:
+        return plain(params, batch["x"])
+
+    assert kc.read(plain, params, {"x": x}).network == kc.read(plain, params, x).network
+    assert str(kc.read(one, params, {"x": x}).network.inputs[0]) == "batch.x"
+
+
+def test_names_of_onnx_files(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    kind = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, ["n", "c"])],
+        [helper.make_tensor_value_info("y", kind, ["n", "c"])],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph), path)
+    assert kc.read(path, {"x": (2, 8)}).network.features["x"] == 8
+    with refused("'u'.*x"):
+        kc.read(path, {"u": (2, 8)})
+
+
+def test_names_on_the_command_line() -> None:
+    given = [by_name(sizes)(text) for text in ("1,8", "mask=2,16", "y = 1,8")]
+    assert assembled(given) == ((1, 8), {"mask": (2, 16), "y": (1, 8)})
+    with pytest.raises(Exception, match="no name"):
+        by_name(sizes)("4x=1,8")
