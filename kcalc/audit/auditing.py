@@ -97,7 +97,7 @@ def _import_torch() -> None:
 def _subject(given: Any, example_inputs: Any) -> Subject:
     import torch
 
-    from ..interchange.torch_model.examples import copied
+    from ..interchange.torch_model.copies import copied
 
     original, laws = drawn(given)
     again = None if isinstance(given, torch.nn.Module) else partial(_again, given)
@@ -112,7 +112,7 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
                 other.get_parameter(name).copy_(value)
         return other
 
-    return Subject(model, laws, measure(model, example_inputs, fresh), original, again)
+    return Subject(model, laws, measure(model, example_inputs, fresh, original), original, again)
 
 
 def _again(builder: Callable[[], Any]) -> Any:

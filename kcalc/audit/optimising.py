@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -148,9 +147,11 @@ def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, 
     """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
     import torch
 
+    from ..interchange.torch_model.copies import duplicate
+
     model, given = subject.model, subject.optimizer
     if isinstance(given, torch.optim.Optimizer | list | tuple):
-        model, given = copy.deepcopy((subject.original, given))
+        model, given = duplicate((subject.original, given))
         optimizers = list(given) if isinstance(given, list | tuple) else [given]
     else:
         optimizers = optimizers_of(subject, model)
