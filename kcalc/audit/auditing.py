@@ -45,7 +45,8 @@ def audit(
 
     recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the
     builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
-    "lecun", "he", "xavier", "torch"}.
+    "lecun", "he", "xavier", "torch"}, where the number of a gain or gate that is constant
+    (LayerScale, ReZero) is its value.
 
     optimizer: an optimizer of the model, a list of them, or a function that takes the model and
     returns one or a list.

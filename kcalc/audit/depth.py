@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterator
 
 from .findings import Finding, criterion, named
-from .laws import EXACT, Law
+from .laws import Law, alike
 from .subject import Stack, Subject
 
 SHALLOWEST = 4
 RULE = (
-    "L >= 4 blocks; the sigma of a family over the common one of readers is (2L)^-1/2, L^-1/2 or, "
-    "in block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors); no law by fans gives that "
-    "ratio, no norm stands behind the writers, and the family is not of queries or keys alone. "
+    "L >= 4 blocks; the sigma of a family over the usual one is (2L)^-1/2, L^-1/2 or, in block l, "
+    "(2(l+1))^-1/2 within max(1 %, 4 standard errors); the usual one is that of which most "
+    "families, readout and tables are, scaled or not; no law by fans gives that ratio, no norm "
+    "stands behind the writers, and the family is not of queries or keys alone. "
     "Error if a family that reads is scaled and one that writes is not, warning if both are scaled"
 )
 
@@ -24,7 +25,7 @@ def depth_place(subject: Subject) -> Iterator[Finding]:
     for stack in subject.stacks:
         if stack.depth < SHALLOWEST or any(stack.written.values()):
             continue
-        common = common_family(stack)
+        common = common_parameter(stack)
         if common is None:
             continue
         scaled = [f for f in stack.families if _depth_factor(stack, f, common) is not None]
@@ -75,54 +76,68 @@ def laws_of(stack: Stack, family: str) -> list[Law]:
     return [stack.subject.laws[name] for name in stack.families[family]]
 
 
-def alike(one: float, other: float, error: float = 0.0) -> bool:
-    """Whether two standard deviations agree within 1 % or four standard errors."""
-    return abs(one - other) <= max(EXACT * other, 4 * error)
+def common_parameter(stack: Stack) -> str | None:
+    """A parameter of the usual sigma: what most weights have, as it is or with a factor for depth.
 
-
-def common_family(stack: Stack) -> str | None:
-    """The family whose sigma most of the readers have, the largest sigma of two as frequent."""
-    readers = [f for f in stack.families if not stack.writes(f)] or list(stack.families)
+    Of two sigmas that as many have, the larger one.
+    """
     counts: dict[str, tuple[int, float]] = {}
-    for family in readers:
-        sigma = laws_of(stack, family)[0].sigma
-        if not math.isfinite(sigma) or sigma == 0:
+    tables = stack.tables
+    for name in (*(names[0] for names in stack.families.values()), *tables):
+        law = stack.subject.laws[name]
+        if not math.isfinite(law.sigma) or law.sigma == 0:
             continue
-        agreeing = sum(
-            alike(law.sigma, sigma, law.error) for other in readers for law in laws_of(stack, other)
-        )
-        counts[family] = (agreeing, sigma)
-    return max(counts, key=lambda f: counts[f], default=None)
+        agreeing = sum(alike(stack.subject.laws[n].sigma, law.sigma, law.error) for n in tables)
+        for family, names in stack.families.items():
+            scaled = _depth_factor(stack, family, name) is not None
+            same = sum(alike(one.sigma, law.sigma, one.error) for one in laws_of(stack, family))
+            agreeing += len(names) if scaled else same
+        counts[name] = (agreeing, law.sigma)
+    return max(counts, key=lambda n: counts[n], default=None)
 
 
 def _is_common(stack: Stack, family: str, common: str) -> bool:
-    sigma = laws_of(stack, common)[0].sigma
-    return all(alike(law.sigma, sigma, law.error) for law in laws_of(stack, family))
+    return _multiples(stack, family, common, [1.0] * len(stack.families[family]))
+
+
+def _multiples(stack: Stack, family: str, common: str, factors: list[float]) -> bool:
+    """Whether the sigmas of a family are multiples of that of ``common``, block by block."""
+    usual = stack.subject.laws[common]
+    return all(
+        alike(law.sigma, factor * usual.sigma, math.hypot(law.error, factor * usual.error))
+        for law, factor in zip(laws_of(stack, family), factors, strict=True)
+    )
 
 
 def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
     """The factor for depth of a family, in words, None where there is none."""
-    laws, sigma, depth = laws_of(stack, family), laws_of(stack, common)[0].sigma, stack.depth
-    if len(laws) < SHALLOWEST or _by_fans(stack, family, common):
+    count, depth = len(stack.families[family]), stack.depth
+    if count < SHALLOWEST or _by_fans(stack, family, common):
         return None
     constant = {f"(2*{depth})^-1/2": (2 * depth) ** -0.5, f"{depth}^-1/2": depth**-0.5}
     for text, factor in constant.items():
-        if all(alike(law.sigma, factor * sigma, law.error) for law in laws):
+        if _multiples(stack, family, common, [factor] * count):
             return text
-    grown = [(2 * (block + 1)) ** -0.5 * sigma for block in range(len(laws))]
-    if all(alike(law.sigma, s, law.error) for law, s in zip(laws, grown, strict=True)):
+    if _multiples(stack, family, common, [(2 * (block + 1)) ** -0.5 for block in range(count)]):
         return "(2(l+1))^-1/2 in block l"
     return None
 
 
 def _by_fans(stack: Stack, family: str, common: str) -> bool:
-    """Whether one law by fans gives the sigmas of all blocks of a family, and the common one."""
+    """Whether one law by fans gives the sigmas of all blocks of a family, and the common one.
+
+    A table has no fans: there, whether the family's is the table's over the root of a fan.
+    """
     subject = stack.subject
-    names = (stack.families[common][0], *stack.families[family])
-    if subject.laws[names[1]].fan is not None:
+    names = stack.families[family]
+    if subject.laws[names[0]].fan is not None:
         return True
+    if common in stack.tables:
+        used = [subject.contracted[members[0]] for members in stack.families.values()]
+        fans = {fan for one in used for fan in (one.fan_in, one.fan_out)}
+        return any(_multiples(stack, family, common, [f**-0.5] * len(names)) for f in fans)
     sizes = []
-    for name in names:
+    for name in (common, *names):
         contraction, sigma = subject.contracted[name], subject.laws[name].sigma
         fans = (contraction.fan_in, contraction.fan_out)
         sizes.append([sigma * math.sqrt(fan) for fan in (*fans, sum(fans))])

@@ -41,7 +41,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise ValueError
         entries: dict[str, Any] = found["parameters"]
         for entry in entries.values():
-            numbers = entry["sigma"], entry["error"]
+            numbers = entry["sigma"], entry["error"], entry.setdefault("mean")
             if not all(isinstance(n, int | float | None) for n in numbers):
                 raise TypeError
             if not (isinstance(entry["shape"], list) and isinstance(entry["law"], str)):
@@ -60,9 +60,9 @@ def changes(
     shapes: Mapping[str, tuple[int, ...]],
     baseline: str | os.PathLike[str],
 ) -> tuple[Finding, ...]:
-    """Parameters that came, went, or have another shape, law or sigma than in a lock file.
+    """Parameters that came, went, or have another shape, law, sigma or mean than in a lock file.
 
-    Sigmas differ where they are apart by more than 1 % and 4 standard errors.
+    Sigmas and means differ where they are apart by more than 1 % and 4 standard errors.
     """
     before = _read(baseline)
     groups: dict[str, list[str]] = {}
@@ -98,10 +98,22 @@ def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
     recorded = "measured" not in (law.name, entry["law"])
     if recorded and law.name != entry["law"]:
         return f"is {law.name}, and was {entry['law']}"
-    sigma = entry["sigma"]
+    sigma, mean = entry["sigma"], entry["mean"]
     if sigma is None or not math.isfinite(law.sigma):
         return ""
     error = math.hypot(law.error, entry["error"] or 0.0)
     if abs(law.sigma - sigma) > max(EXACT * max(sigma, law.sigma), 4 * error):
         return f"has sigma {law.sigma:.4g}, and had {sigma:.4g}"
+    error = math.hypot(law.sigma, sigma) / max(math.prod(shape), 1) ** 0.5
+    if mean is None or not math.isfinite(law.mean):
+        return ""
+    if math.prod(shape) == 1 and not (_is_round(mean) or _is_round(law.mean)):
+        return ""  # one entry, as a draw has it: nothing is known of its law
+    if abs(law.mean - mean) > max(EXACT * max(abs(mean), abs(law.mean)), 4 * error):
+        return f"has the mean {law.mean:.4g}, and had {mean:.4g}"
     return ""
+
+
+def _is_round(number: float) -> bool:
+    """Whether a number has at most three digits, as people write them."""
+    return math.isclose(number, float(f"{number:.3g}"), rel_tol=1e-6)

@@ -9,7 +9,7 @@ from typing import Any
 from ..foundation.families import family
 from ..foundation.process_state import cached_property
 from .contractions import Contraction
-from .laws import Law
+from .laws import Law, alike
 from .measuring import Measured
 from .structure import Merge
 
@@ -49,6 +49,16 @@ class Subject:
             for name in contraction.parameters:
                 found.setdefault(name, contraction)
         return found
+
+    @cached_property
+    def matrices(self) -> list[str]:
+        """Contracted weights and tables: the parameters that recipes speak of."""
+        return [
+            name
+            for name, roles in self.roles.items()
+            if self.parameters[name].ndim > 1
+            and (name in self.contracted or set(roles) & {"embedding", "positions"})
+        ]
 
     @cached_property
     def stacks(self) -> list[Stack]:
@@ -92,6 +102,31 @@ class Stack:
                 for name in contraction.parameters:
                     found[name] = found.get(name, False) or merge.normed
         return found
+
+    @cached_property
+    def tables(self) -> list[str]:
+        """The tables and readouts of a model whose blocks are not drawn by their fans.
+
+        That is known where weights of equal sigma have different fans. Else there are none: nobody
+        can tell a sigma by a fan from that of a table with a factor for depth.
+        """
+        subject = self.subject
+        first = [names[0] for names in self.families.values()]
+        drawn = [(subject.laws[name].sigma, subject.contracted[name]) for name in first]
+        if not any(
+            alike(sigma, other) and used.fan_in != its.fan_in and used.fan_out != its.fan_out
+            for sigma, used in drawn
+            for other, its in drawn
+        ):
+            return []
+        members = {name for names in self.families.values() for name in names}
+        return [
+            name
+            for name, roles in subject.roles.items()
+            if name not in members
+            and subject.parameters[name].ndim > 1
+            and set(roles) & {"embedding", "positions", "readout"}
+        ]
 
     def writes(self, family: str) -> bool:
         """Whether the parameters of a family end branches."""
