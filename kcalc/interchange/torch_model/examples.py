@@ -16,7 +16,8 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import READING
-from ..example_shapes import example_shape, is_shape, too_large
+from ..example_shapes import ExampleIds, example_shape, is_shape, too_large
+from .padding import unpadded
 
 
 def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
@@ -93,7 +94,8 @@ def _argument(model: Any, example: Any, where: str) -> Any:
         "jax",
         "jaxlib",
     ):
-        return _checked(_tensor(model, np.asarray(example), where), where)
+        made = _checked(_tensor(model, np.asarray(example), where), where)
+        return unpadded(model, made) if isinstance(example, ExampleIds) else made
     if isinstance(example, Mapping):
         return {key: _argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
     if is_shape(example):
