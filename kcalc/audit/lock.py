@@ -10,9 +10,9 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import file_path
-from .findings import CHANGED, Finding, named
+from .findings import CHANGED, Finding, part
 from .laws import EXACT, Law
-from .subject import families
+from .subject import parts
 from .tables import ParameterRow
 
 SCHEMA = "kcalc.audit-lock/1"
@@ -73,15 +73,16 @@ def changes(
         if text:
             groups.setdefault(text, []).append(name)
     found = []
+    every = {*before, *laws}
     for text, names in groups.items():
-        for members in families(sorted(names)).values():
+        for form, members in parts(sorted(names), every).items():
             place = next((laws[n].place for n in members if n in laws and laws[n].place), "")
             found.append(
                 Finding(
                     CHANGED,
                     "warning",
                     members,
-                    f"{named(members)} {text}",
+                    f"{part(form, members)} {text}",
                     f"if that is meant, write {baseline} anew",
                     place,
                 )

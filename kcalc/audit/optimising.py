@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
-from .findings import Finding, criterion, named
-from .subject import Subject, families
+from .findings import Finding, criterion, part
+from .subject import Subject, parts
 
 STALLED = 0.5  # share of the weights
 
@@ -53,12 +53,12 @@ def missing(subject: Subject) -> Iterator[Finding]:
         return
     for wrong, text in ((0, "in no group"), (2, "in two groups")):
         names = [n for n, p in trainable.items() if min(counts[id(p)], 2) == wrong]
-        for members in families(names).values():
+        for form, members in parts(names, trainable).items():
             yield Finding(
                 "OPT-MISSING",
                 "error",
                 members,
-                f"{named(members)}: trainable, and {text} of the optimizer",
+                f"{part(form, members)}: trainable, and {text} of the optimizer",
                 "put it into one group, or set requires_grad=False",
                 subject.place(members),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ..foundation.families import family
@@ -160,3 +161,29 @@ def families(names: Any) -> dict[str, tuple[str, ...]]:
     for name in names:
         found.setdefault(family(name), []).append(name)
     return {form: tuple(members) for form, members in found.items()}
+
+
+def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
+    """Names by the largest modules all of whose parameters are among them, alike ones together.
+
+    ``every``: the names of all parameters. A part is a module ("backbone"), modules of one form
+    ("blocks.*.norm"), or the form of parameters whose modules have others.
+    """
+    chosen, kept = set(names), set()
+    for name in every:
+        if name not in chosen:
+            kept |= set(_paths(name))
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        whole = next((path for path in _paths(name) if path not in kept), name)
+        found.setdefault(family(whole), {}).setdefault(whole, []).append(name)
+    return {
+        form if len(members) > 1 else next(iter(members)): tuple(chain(*members.values()))
+        for form, members in found.items()
+    }
+
+
+def _paths(name: str) -> list[str]:
+    """The paths of the modules that hold a parameter, the outermost first, and its own."""
+    pieces = name.split(".")
+    return [".".join(pieces[: count + 1]) for count in range(len(pieces))]
