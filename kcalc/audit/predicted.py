@@ -87,13 +87,13 @@ def _obstacle(subject: Subject, example: Any) -> str:
         for name in biases:
             if bool(subject.parameters[name].any()):
                 return f"{name}, the bias of a norm, is not zero"
-        if value.op in TABLES and value.ids and _has_zero_rows(subject, value):
+        if value.op in TABLES and value.ids and _has_zero_rows(subject, value, example):
             return "some token ids have a row of zeros in their table"
     return ""
 
 
-def _has_zero_rows(subject: Subject, value: Any) -> bool:
-    """Whether ids other than those for padding have rows of zeros."""
+def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
+    """Whether ids have rows of zeros, other than those for padding, which ``example`` lacks."""
     import torch
 
     from ..interchange.torch_model.padding import padding_ids
@@ -102,7 +102,8 @@ def _has_zero_rows(subject: Subject, value: Any) -> bool:
     ids = value.inputs[1].tensor
     if ids.shape == zero.shape:
         padding = torch.tensor(sorted(padding_ids(subject.model)), device=ids.device)
-        zero &= ~torch.isin(ids, padding.to(ids.dtype))
+        absent = padding[~torch.isin(padding, example.to(padding.dtype))]
+        zero &= ~torch.isin(ids, absent.to(ids.dtype))
     return bool(zero.any())
 
 

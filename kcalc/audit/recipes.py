@@ -323,9 +323,12 @@ def _known(subject: Subject) -> Iterator[Finding]:
             continue
         if not all(name.startswith(known) for name in stack.written):
             continue
-        sigma = subject.laws[common].sigma / math.sqrt(2 * stack.depth)
+        usual, factor = subject.laws[common], (2 * stack.depth) ** -0.5
+        sigma = factor * usual.sigma
         expected = dict.fromkeys((n for n, normed in stack.written.items() if not normed), sigma)
-        off = [n for n in expected if differ(subject.laws[n], sigma, OFF)]
+        laws = {name: subject.laws[name] for name in expected}
+        errors = {name: math.hypot(law.error, factor * usual.error) for name, law in laws.items()}
+        off = [n for n, law in laws.items() if differ(replace(law, error=errors[n]), sigma, OFF)]
         for names in families(off).values():
             title = f"GPT-2's scheme, for {stack.depth} blocks,"
             yield _off(subject, names, expected, "warning", title)
