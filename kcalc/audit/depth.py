@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .findings import Finding, criterion, named
 from .laws import Law, alike
@@ -79,20 +80,42 @@ def laws_of(stack: Stack, family: str) -> list[Law]:
 def common_parameter(stack: Stack) -> str | None:
     """A parameter of the usual sigma: what most weights have, as it is or with a factor for depth.
 
-    Of two sigmas that as many have, the larger one.
+    The sigma is that of several families, of all writers, or of most of the readers. Of two that
+    as many have, it is the larger one.
     """
     counts: dict[str, tuple[int, float]] = {}
-    tables = stack.tables
-    for name in (*(names[0] for names in stack.families.values()), *tables):
-        law = stack.subject.laws[name]
-        if not math.isfinite(law.sigma) or law.sigma == 0:
-            continue
-        agreeing = sum(alike(stack.subject.laws[n].sigma, law.sigma, law.error) for n in tables)
-        for family, names in stack.families.items():
-            scaled = _depth_factor(stack, family, name) is not None
-            same = sum(alike(one.sigma, law.sigma, one.error) for one in laws_of(stack, family))
-            agreeing += len(names) if scaled else same
-        counts[name] = (agreeing, law.sigma)
+    laws, writers = stack.subject.laws, [f for f in stack.families if stack.writes(f)]
+    for name in (*_firsts(stack), *stack.tables):
+        equal = [f for f in stack.families if _is_common(stack, f, name)]
+        tables = sum(_agree(laws[n], laws[name]) for n in stack.tables)
+        several = len(equal) + tables > 1 or set(writers) <= set(equal)
+        if laws[name].sigma > 0 and (several or name == _most_readers(stack)):
+            scaled = [f for f in stack.families if _depth_factor(stack, f, name) is not None]
+            agreeing = tables + sum(
+                len(names) if f in scaled else sum(_agree(laws[n], laws[name]) for n in names)
+                for f, names in stack.families.items()
+            )
+            counts[name] = (agreeing, laws[name].sigma)
+    return max(counts, key=lambda n: counts[n], default=None)
+
+
+def _firsts(stack: Stack) -> list[str]:
+    return [names[0] for names in stack.families.values()]
+
+
+def _agree(law: Law, other: Law) -> bool:
+    return alike(law.sigma, other.sigma, math.hypot(law.error, other.error))
+
+
+def _most_readers(stack: Stack) -> str | None:
+    """A parameter of the sigma that most of the readers have, the larger of two as frequent."""
+    laws = stack.subject.laws
+    readers = [names[0] for f, names in stack.families.items() if not stack.writes(f)]
+    counts = {
+        name: (sum(_agree(laws[n], laws[name]) for n in readers), laws[name].sigma)
+        for name in readers or _firsts(stack)
+        if laws[name].sigma > 0
+    }
     return max(counts, key=lambda n: counts[n], default=None)
 
 
@@ -104,7 +127,7 @@ def _multiples(stack: Stack, family: str, common: str, factors: list[float]) -> 
     """Whether the sigmas of a family are multiples of that of ``common``, block by block."""
     usual = stack.subject.laws[common]
     return all(
-        alike(law.sigma, factor * usual.sigma, math.hypot(law.error, factor * usual.error))
+        _agree(law, replace(usual, sigma=factor * usual.sigma, error=factor * usual.error))
         for law, factor in zip(laws_of(stack, family), factors, strict=True)
     )
 
