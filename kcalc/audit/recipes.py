@@ -248,8 +248,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
             expected[name] = float(law)
             if expected[name] < 0 and not _by_value(subject, name, expected[name]):
                 raise KcalcError(
-                    f"recipe[{pattern!r}] = {expected[name]:g} is no standard deviation, and {name} "
-                    f"holds no constant; give a number >= 0"
+                    f"recipe[{pattern!r}] = {expected[name]:g} is no standard deviation; {name} "
+                    f"holds no constant: give a number >= 0"
                 )
     return expected
 
