@@ -45,7 +45,8 @@ def audit(
 
     recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the
     builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
-    "lecun", "he", "xavier", "torch"}.
+    "lecun", "he", "xavier", "torch"}, where the number of a gain or gate that is constant
+    (LayerScale, ReZero) is its value.
 
     optimizer: an optimizer of the model, a list of them, or a function that takes the model and
     returns one or a list.
@@ -97,7 +98,7 @@ def _import_torch() -> None:
 def _subject(given: Any, example_inputs: Any) -> Subject:
     import torch
 
-    from ..interchange.torch_model.examples import copied
+    from ..interchange.torch_model.copies import copied
 
     original, laws = drawn(given)
     again = None if isinstance(given, torch.nn.Module) else partial(_again, given)
@@ -112,7 +113,7 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
                 other.get_parameter(name).copy_(value)
         return other
 
-    return Subject(model, laws, measure(model, example_inputs, fresh), original, again)
+    return Subject(model, laws, measure(model, example_inputs, fresh, original), original, again)
 
 
 def _again(builder: Callable[[], Any]) -> Any:

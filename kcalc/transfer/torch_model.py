@@ -11,7 +11,7 @@ from typing import Any
 from ..foundation.errors import KcalcError, glimpse
 from ..interchange.model_reading import Reading
 from ..interchange.read import read
-from ..interchange.torch_model.examples import copied
+from ..interchange.torch_model.copies import copied
 from ..interchange.trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
 from ..network import primitives as P
 from ..network.layers import ClassToken, Opaque, Positions

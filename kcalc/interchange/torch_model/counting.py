@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...foundation.errors import KcalcError
 from ..named_inputs import Call
-from .examples import called, copied, first_line, undisturbed
+from .copies import copied
+from .examples import called, first_line, undisturbed
 
 
 def batch_size(arguments: Call) -> int:
