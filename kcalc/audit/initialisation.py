@@ -108,8 +108,9 @@ def _equal_groups(subject: Subject) -> list[tuple[str, ...]]:
     """The trainable random matrices that are equal, group by group."""
     marks: dict[Any, list[str]] = {}
     memory: set[int] = set()
+    taught = {n for cut in subject.measured.cuts if cut.kind == "taught" for n in cut.names}
     for name, tensor in subject.parameters.items():
-        if not tensor.requires_grad or tensor.ndim < 2 or tensor.numel() < 4:
+        if name in taught or not tensor.requires_grad or tensor.ndim < 2 or tensor.numel() < 4:
             continue
         law = subject.laws[name]
         if not law.sigma > 0 or tensor.data_ptr() in memory:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.errors import KcalcError
+from .cutting import Cut, cuts
 from .descent import dead, dense
 from .examples import ADVICE, arguments
 from .objective import Objective, objective
 from .program import run_recorded
-from .reaching import detached, unreached
+from .reaching import unreached
 from .structure import Structure, structure_of
 
 
@@ -23,10 +24,10 @@ class Measured:
     ``gradients``: {parameter: gradient}, None where the loss does not depend on it;
     ``streams``: {index of a merge, or of a contraction where nothing merges: gradient of its
     value}; ``dead``: parameters whose gradient was exactly zero at every step; ``rounded``: those
-    of which it was rounding alone; ``detached``: parameters whose values reach the result, and
-    that get no gradient from any of it; ``unreached``: those that no example was given to by a
+    of which it was rounding alone; ``cuts``: what cuts off parameters that the run reads, and that
+    get no gradient from any of its results; ``unreached``: those that no example was given to by a
     choice among layers; ``nonfinite``: texts that name where inf or NaN arose; ``call``: the
-    arguments of the call.
+    arguments of the call; ``listed``: {name: parameter}, as they were before the run.
     """
 
     structure: Structure
@@ -35,10 +36,11 @@ class Measured:
     streams: dict[int, Any]
     dead: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
-    detached: tuple[str, ...] = ()
+    cuts: tuple[Cut, ...] = ()
     unreached: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
     call: tuple[tuple[Any, ...], dict[str, Any]] = field(default=((), {}))
+    listed: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(model: Any, example_inputs: Any, fresh: Callable[[], Any]) -> Measured:
@@ -59,12 +61,14 @@ def measure(model: Any, example_inputs: Any, fresh: Callable[[], Any]) -> Measur
         names = [name for name, p in parameters.items() if p.requires_grad]
         marked = [c.value for c in structure.merges or structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
-        cut = detached(program, {name: parameters[name] for name in names})
+        trainable = {name: parameters[name] for name in names}
+        cut = tuple(cuts(program, trainable, lambda: _trained(fresh, call)))
         wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
         found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
         gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
         streams = {v.index: g for v, g in zip(marked, found[len(names) :], strict=True)}
-        measured = Measured(structure, aim, gradients, streams, detached=cut, call=call)
+        measured = Measured(structure, aim, gradients, streams, cuts=cut, call=call)
+        measured.listed = parameters
         measured.nonfinite = _nonfinite(measured)
     if not measured.nonfinite:
         _descended(measured, fresh)
@@ -86,6 +90,16 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
     program = measured.structure.program
     measured.unreached = tuple(name for name in zero if unreached(program, name))
     measured.dead = tuple(name for name in zero if name not in measured.unreached)
+
+
+def _trained(fresh: Callable[[], Any], call: Any) -> Any:
+    """The program of a run in training mode, None where that raises (for want of targets)."""
+    model = fresh().train()
+    args, kwargs = call
+    try:
+        return run_recorded(model, lambda: model(*args, **kwargs), call)
+    except Exception:
+        return None
 
 
 def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:

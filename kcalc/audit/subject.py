@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.families import family
@@ -20,7 +20,8 @@ class Subject:
 
     ``model``: a copy that may be run; ``original``: the model as given or built;
     ``laws``: {parameter: its law}; ``again``: a second draw of the model from another seed, None
-    where only one model was given; ``recipe``: as declared; ``optimizer``: what the user gave.
+    where only one model was given; ``recipe``: as declared; ``optimizer``: what the user gave;
+    ``places``: {path: the line that wrote a tensor which is held and is no parameter}.
     """
 
     model: Any
@@ -30,11 +31,12 @@ class Subject:
     again: Callable[[], Any] | None = None
     recipe: Any = None
     optimizer: Any = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
         """{name: parameter}, each once."""
-        return dict(self.model.named_parameters())
+        return self.measured.listed
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:

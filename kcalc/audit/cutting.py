@@ -1,0 +1,217 @@
+"""Parameters that a run reads and that get no gradient: what cuts them off, and where.
+
+A parameter is cut off if the graph of gradients of the result, and of what the model keeps in
+attributes (an auxiliary loss), lacks it. Those that the run never reads are not cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..foundation.families import family
+from .program import Program, Value
+from .reaching import leaf_of, leaves_of_gradients, numeric
+from .roots import contraction_weight
+
+ALIKE = 0.5  # cosine of a teacher's weights and its student's
+DEEP = 2  # contractions behind a value that is no head's input
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Parameters that one kind of operation cuts off, and its first line.
+
+    ``kind``: "detached", "number" (of Python), "choice" or "dropped"; "taught" for teachers and
+    target networks, which are detached on purpose.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    place: str = ""
+
+
+def cuts(program: Program, trainable: dict[str, Any], training: Callable[[], Any]) -> list[Cut]:
+    """What cuts off which parameters.
+
+    ``training``: gives the program of a run in training mode, None where that raises.
+    """
+    linked = leaves_of_gradients(program)
+    unlinked = [name for name, p in trainable.items() if id(p) not in linked]
+    ends = _ends(program)
+    found: dict[str, dict[str, str]] = {}
+    dropped = {}
+    for name in unlinked:
+        leaf = leaf_of(program, name)
+        known = None if leaf is None else _cut(program, leaf, ends)
+        if known is not None:
+            found.setdefault(known[0], {})[name] = known[1]
+        elif leaf is not None and program.readers.get(leaf.index):
+            dropped[name] = leaf
+    taught = _taught({n: trainable[n] for n in found.get("detached", ())}, trainable, linked)
+    if taught:
+        found["taught"] = {name: found["detached"].pop(name) for name in taught}
+    if "choice" in found and all(trainable[n].ndim < 2 for n in found["choice"]):
+        del found["choice"]  # biases that balance experts
+    lost = _dropped(program, dropped, trainable)
+    if lost and (again := training()) is not None:
+        found["dropped"] = {n: line for n, line in lost.items() if not _revived(again, n)}
+    return [
+        Cut(kind, tuple(lines), next((line for line in lines.values() if line), ""))
+        for kind, lines in found.items()
+        if lines
+    ]
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """Indices of results, and {index: line} of what became numbers of Python."""
+
+    results: frozenset[int]
+    numbers: dict[int, str]
+
+
+def _ends(program: Program) -> _Ends:
+    results = frozenset(v.index for v in (*program.outputs, *program.kept))
+    return _Ends(results, {value.index: line for value, line in program.numbers})
+
+
+def _cut(program: Program, leaf: Value, ends: _Ends) -> tuple[str, str] | None:
+    """(kind, line) of what stands between a parameter and the result, None where nothing does."""
+    before = _behind(program, leaf, numeric)
+    found = _first(before, ends.results)
+    if found is not None:
+        path = _path(before, found)
+        return "detached", next((v.place for v in path if not v.tensor.requires_grad), "")
+    found = _first(before, ends.numbers)
+    if found is not None:
+        return "number", ends.numbers[found]
+    before = _behind(program, leaf, lambda _: True)
+    found = _first(before, ends.results | ends.numbers.keys())
+    if found is not None:
+        return "choice", next((v.place for v in _path(before, found) if not numeric(v)), "")
+    return None
+
+
+def _behind(
+    program: Program, leaf: Value, passes: Callable[[Value], bool]
+) -> dict[int, tuple[Value, int]]:
+    """{index of a value made of a leaf: (it, the index of the value before it)}."""
+    before: dict[int, tuple[Value, int]] = {leaf.index: (leaf, -1)}
+    queue = [leaf]
+    for value in queue:
+        for reader in program.readers.get(value.index, ()):
+            if reader.index not in before and passes(reader):
+                before[reader.index] = (reader, value.index)
+                queue.append(reader)
+    return before
+
+
+def _first(before: dict[int, Any], ends: Iterable[int]) -> int | None:
+    return min((end for end in ends if end in before), default=None)
+
+
+def _path(before: dict[int, tuple[Value, int]], end: int) -> list[Value]:
+    """The values from a leaf, which is left out, to an end."""
+    found = []
+    while end >= 0:
+        value, end = before[end]
+        found.append(value)
+    return found[-2::-1] if len(found) > 1 else found
+
+
+def _taught(
+    cut: dict[str, Any], trainable: dict[str, Any], linked: dict[int, Any]
+) -> tuple[str, ...]:
+    """The detached parameters of teachers and target networks: copies of what gets a gradient.
+
+    A matrix is a copy if its cosine with one of equal shape and last name is above one half. The
+    other parameters of its module and of modules around it go with it, where the original has them.
+    """
+    pairs: set[tuple[str, str]] = set()
+    for name, tensor in cut.items():
+        if tensor.ndim < 2:
+            continue
+        for other, twin in trainable.items():
+            if id(twin) in linked and twin.shape == tensor.shape and _alike(tensor, twin):
+                pairs.update(_prefixes(name, other))
+    return tuple(
+        name
+        for name, tensor in cut.items()
+        if any(
+            name.startswith(one)
+            and (twin := trainable.get(other + name[len(one) :])) is not None
+            and id(twin) in linked
+            and (tensor.ndim < 2 or _alike(tensor, twin))
+            for one, other in pairs
+        )
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    a, b = one.detach().double().flatten(), other.detach().double().flatten()
+    return float(a @ b) > ALIKE * float(a.norm() * b.norm())
+
+
+def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
+    """The prefixes, with their dots, of two names with the same ending."""
+    first, second = one.split("."), other.split(".")
+    found = []
+    while first and second and first[-1] == second[-1]:
+        first.pop()
+        second.pop()
+        found.append((".".join([*first, ""]), ".".join([*second, ""])))
+    return [pair for pair in found if pair[0] != pair[1]]
+
+
+def _dropped(
+    program: Program, leaves: dict[str, Value], trainable: dict[str, Any]
+) -> dict[str, str]:
+    """{parameter: line} of layers whose result is thrown away in the middle of a network.
+
+    Left out are heads, whose data need one more contraction at most to the result, and the last
+    layer of several whose others are used (the update of edges behind the last block).
+    """
+    depths = _depths(program)
+    alive = set(depths)
+    entry: dict[int, int] = {}
+    for value in program.values:
+        if value.index not in alive and value.flavour == "data":
+            known = [depths.get(v.index, entry.get(v.index, 0)) for v in value.data]
+            entry[value.index] = max(known, default=0)
+    found: dict[str, str] = {}
+    for name, leaf in leaves.items():
+        read = [v for v, _ in _behind(program, leaf, lambda _: True).values()]
+        deep = [v for v in read if entry.get(v.index, 0) >= DEEP]
+        if deep:
+            found[name] = min(deep, key=lambda v: v.index).place
+    members: dict[str, list[str]] = {}
+    for name in trainable:
+        if (leaf := leaf_of(program, name)) is not None and program.readers.get(leaf.index):
+            members.setdefault(family(name), []).append(name)
+    spared = {
+        names[-1]
+        for names in members.values()
+        if len(names) > 1 and names[-1] in found and not any(n in found for n in names[:-1])
+    }
+    return {name: line for name, line in found.items() if name not in spared}
+
+
+def _depths(program: Program) -> dict[int, int]:
+    """{index: the largest number of contractions with weights from a value to the result}."""
+    depths = {value.index: 0 for value in (*program.outputs, *program.kept)}
+    for value in reversed(program.values):
+        if value.index not in depths:
+            continue
+        step = depths[value.index] + (contraction_weight(value) is not None)
+        for source in value.inputs:
+            further = step if source.flavour == "data" else depths[value.index]
+            depths[source.index] = max(further, depths.get(source.index, 0))
+    return depths
+
+
+def _revived(program: Program, name: str) -> bool:
+    leaf = leaf_of(program, name)
+    ends = (*program.outputs, *program.kept)
+    return leaf is not None and any(end.depends_on(leaf) for end in ends)
