@@ -8,7 +8,15 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
-from . import depth, hidden, initialisation, optimising, training  # noqa: F401  (they enter criteria)
+from . import (  # noqa: F401  (they enter criteria)
+    depth,
+    escaped,
+    hidden,
+    initialisation,
+    optimising,
+    sizes,
+    training,
+)
 from .building import built
 from .findings import findings_of, known_codes, named
 from .laws import Law

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..foundation.families import family
+from .operations import DATALESS
 from .program import Program, Value
 from .reaching import leaf_of, leaves_of_gradients, numeric
 from .roots import contraction_weight
 
 ALIKE = 0.5  # cosine of a teacher's weights and its student's
+SHAPES = DATALESS - {"argmax", "argsort", "floor", "bernoulli", "_local_scalar_dense"}
+"""Operations that read nothing of an array but its shape."""
+
 DEEP = 2  # contractions behind a value that is no head's input
 
 
@@ -102,7 +106,7 @@ def _behind(
     queue = [leaf]
     for value in queue:
         for reader in program.readers.get(value.index, ()):
-            if reader.index not in before and passes(reader):
+            if reader.index not in before and reader.op not in SHAPES and passes(reader):
                 before[reader.index] = (reader, value.index)
                 queue.append(reader)
     return before

@@ -12,6 +12,25 @@ from .program import Program, Value
 from .reaching import leaves_of_gradients
 from .subject import Subject
 
+TEXTS = {
+    "held": (
+        "the result depends on {}, which parameters() does not list: no optimizer moves it, and no "
+        "checkpoint keeps it",
+        "register it: nn.Parameter for a tensor, nn.ModuleList or nn.ModuleDict for layers in a "
+        "list or a dictionary; where it is meant, set requires_grad=False",
+    ),
+    "made": (
+        "forward() makes {} anew in every run, and parameters() does not list it: no optimizer "
+        "moves it",
+        "make it in __init__, as an attribute of the module",
+    ),
+    "late": (
+        "the first run makes {}: an optimizer that was made before lacks it",
+        "make it in __init__, or run the model once before its optimizer and its audit",
+    ),
+}
+"""What to say of weights that are held, or made by a run, and what to do."""
+
 
 @criterion(
     "PARAM-HIDDEN",
@@ -24,20 +43,10 @@ def hidden(subject: Subject) -> Iterator[Finding]:
     groups: dict[tuple[str, str], list[str]] = {}
     for name, kind, place in _unlisted(subject):
         groups.setdefault((kind, place), []).append(name)
-    texts = {
-        "held": ("hold weights of the result", "register them: nn.Parameter for a tensor, "
-                 "nn.ModuleList or nn.ModuleDict for layers in a list or a dictionary"),
-        "made": ("are weights that forward() draws anew in every run", "make them in __init__"),
-        "late": ("are made by the first run", "make them in __init__, or run the model once "
-                 "before its optimizer is made and before the audit"),
-    }  # fmt: skip
     for (kind, place), names in groups.items():
-        text, fix = texts[kind]
-        missing = "an optimizer that is made before it lacks them" if kind == "late" else (
-            "parameters() does not list them, so no optimizer moves them"
-        )
+        text, fix = TEXTS[kind]
         severity = "warning" if kind == "late" else "error"
-        message = f"{named(names)} {text}, and {missing}"
+        message = text.format(named(names))
         yield Finding("PARAM-HIDDEN", severity, tuple(names), message, fix, place)
 
 
@@ -46,11 +55,13 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
     program = subject.measured.structure.program
     listed = {id(p) for p in subject.parameters.values()}
     after = {id(p): name for name, p in subject.model.named_parameters()}
-    paths = {id(tensor): path for path, tensor in held(subject.model).items()}
-    for tensor in leaves_of_gradients(program).values():
-        value = program.find(tensor)
-        if id(tensor) in listed or value is None:
-            continue
+    others = {**dict(subject.model.named_buffers()), **held(subject.model)}
+    paths = {id(tensor): path for path, tensor in others.items()}
+    leaves = [(program.find(t), t) for i, t in leaves_of_gradients(program).items()
+              if i not in listed]
+    for value, tensor in sorted(
+        ((v, t) for v, t in leaves if v is not None), key=lambda pair: pair[0].index
+    ):
         kind = _kind(value, tensor, program, id(tensor) in after)
         if kind:
             readers = program.readers.get(value.index, [])

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 DEEPEST = 60  # frames looked at
 AUDIT, LIBRARY, USER = "audit", "library", "user"
+RUN = "run_recorded"  # the function of the audit that runs a model
 
 
 def drawn_at(initialisers: set[str]) -> str:
@@ -32,14 +33,14 @@ def run_at() -> str:
 
     "" where only PyTorch's own modules stand between the audit and the operation.
     """
-    frame, inside = sys._getframe(2), False
+    frame = sys._getframe(2)
     while frame is not None:
-        kind = _kind(frame.f_code.co_filename)
+        file = frame.f_code.co_filename
+        kind = _kind(file)
         if kind == USER:
-            return f"{short(frame.f_code.co_filename)}:{frame.f_lineno}"
-        if kind == AUDIT and inside:
+            return f"{short(file)}:{frame.f_lineno}"
+        if kind == AUDIT and frame.f_code.co_name == RUN:
             return ""
-        inside = inside or kind == LIBRARY
         frame = frame.f_back
     return ""
 
