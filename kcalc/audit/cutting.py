@@ -177,6 +177,8 @@ def _dropped(
     Left out are heads, whose data need one more contraction at most to the result, and the last
     layer of several whose others are used (the update of edges behind the last block).
     """
+    if not leaves:
+        return {}
     depths = _depths(program)
     alive = set(depths)
     entry: dict[int, int] = {}

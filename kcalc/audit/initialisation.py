@@ -215,7 +215,7 @@ def fans(subject: Subject) -> Iterator[Finding]:
             severity,
             names,
             "the initialiser took a fan that is not the contraction's: " + _fans(members),
-            "give the fan of the contraction in the run",
+            "give the fan of the contraction in the run; where it has groups, that of one group",
             subject.place(names),
         )
 

@@ -11,6 +11,7 @@ from ..foundation.errors import KcalcError
 from .cutting import Cut, cuts
 from .descent import dead, dense
 from .examples import ADVICE, arguments
+from .held import held
 from .objective import Objective, objective
 from .program import run_recorded
 from .reaching import unreached
@@ -70,15 +71,20 @@ def measure(model: Any, example_inputs: Any, fresh: Callable[[], Any]) -> Measur
         measured = Measured(structure, aim, gradients, streams, cuts=cut, call=call)
         measured.listed = parameters
         measured.nonfinite = _nonfinite(measured)
-    if not measured.nonfinite and not _at_teacher(measured):
+    if not measured.nonfinite and not _at_teacher(model, measured):
         _descended(measured, fresh)
     return measured
 
 
-def _at_teacher(measured: Measured) -> bool:
-    """Whether a loss is at its minimum as a student still equals its teacher."""
-    zero = not any(g is not None and bool(g.any()) for g in measured.gradients.values())
-    return zero and any(cut.kind == "taught" for cut in measured.cuts)
+def _at_teacher(model: Any, measured: Measured) -> bool:
+    """Whether every gradient is zero as a student still equals its teacher, a frozen copy."""
+    if any(g is not None and bool(g.any()) for g in measured.gradients.values()):
+        return False
+    moved = [p for p in measured.listed.values() if p.requires_grad and p.ndim > 1]
+    still = [p for p in measured.listed.values() if not p.requires_grad]
+    still += held(model).values()
+    copied = any(p.shape == q.shape and bool((p == q).all()) for p in moved for q in still)
+    return copied or any(cut.kind == "taught" for cut in measured.cuts)
 
 
 def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:

@@ -55,7 +55,7 @@ def large(subject: Subject) -> Iterator[Finding]:
 
 
 def _rms(value: Value) -> float:
-    return float(value.tensor.detach().double().abs().square().mean().sqrt())
+    return float(value.tensor.detach().abs().double().square().mean().sqrt())
 
 
 def _behind(value: Value) -> set[int]:
