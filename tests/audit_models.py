@@ -458,12 +458,12 @@ class Detached(nn.Module):
         return self.last(hidden.detach() if self.detached else hidden)
 
 
-def plain(std: float, depth: int = 20) -> Any:
-    """Linear layers of width 64 with ReLUs between, and no norm."""
+def plain(std: float, depth: int = 20, between: Any = nn.ReLU) -> Any:
+    """Linear layers of width 64 with ReLUs (or others) between, and no norm."""
     layers = [nn.Linear(64, 64, bias=False) for _ in range(depth)]
     for layer in layers:
         nn.init.normal_(layer.weight, std=std)
-    return nn.Sequential(*(m for layer in layers for m in (layer, nn.ReLU())), nn.Linear(64, 12))
+    return nn.Sequential(*(m for layer in layers for m in (layer, between())), nn.Linear(64, 12))
 
 
 class Recurrent(nn.Module):
@@ -802,6 +802,10 @@ PAIRS: dict[str, Pair] = {
     "a plain network that vanishes": Pair(
         "GRAD-BLOCKS", "warning", "0.weight",
         lambda: plain(0.02), lambda: plain((2 / 64) ** 0.5, 50), (32, 64),
+    ),
+    "a plain network that explodes, though its values are bounded": Pair(
+        "GRAD-BLOCKS", "warning", "0.weight",
+        lambda: plain(1.0, 30, nn.Tanh), lambda: plain(1 / 8, 30, nn.Tanh), (32, 64),
     ),
     "a large readout of a recurrent network": Pair(
         "LOSS-START", "error", "head.weight", lambda: Recurrent(20.0), lambda: Recurrent(0.1), IDS

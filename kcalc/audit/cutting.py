@@ -6,21 +6,23 @@ attributes (an auxiliary loss), lacks it. Those that the run never reads are not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..foundation.families import family
-from .operations import DATALESS
+from .operations import DATALESS, SUMS
 from .program import Program, Value
 from .reaching import leaf_of, leaves_of_gradients, numeric
 from .roots import contraction_weight
+from .structure import Structure
 
 ALIKE = 0.5  # cosine of a teacher's weights and its student's
 SHAPES = DATALESS - {"argmax", "argsort", "floor", "bernoulli", "_local_scalar_dense"}
 """Operations that read nothing of an array but its shape."""
 
-DEEP = 2  # contractions behind a value that is no head's input
+DEEP, DEEPER = 2, 3  # contractions behind a value that is no head's, and no pooler's, input
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,14 @@ class Cut:
     place: str = ""
 
 
-def cuts(program: Program, trainable: dict[str, Any], training: Callable[[], Any]) -> list[Cut]:
+def cuts(
+    structure: Structure, trainable: dict[str, Any], training: Callable[[], Any]
+) -> list[Cut]:
     """What cuts off which parameters.
 
     ``training``: gives the program of a run in training mode, None where that raises.
     """
+    program = structure.program
     linked = leaves_of_gradients(program)
     unlinked = [name for name, p in trainable.items() if id(p) not in linked]
     ends = _ends(program)
@@ -56,9 +61,9 @@ def cuts(program: Program, trainable: dict[str, Any], training: Callable[[], Any
     taught = _taught({n: trainable[n] for n in found.get("detached", ())}, trainable, linked)
     if taught:
         found["taught"] = {name: found["detached"].pop(name) for name in taught}
-    if "choice" in found and all(trainable[n].ndim < 2 for n in found["choice"]):
-        del found["choice"]  # biases that balance experts
-    lost = _dropped(program, dropped, trainable)
+    if "choice" in found and all(_balances(structure, n, trainable) for n in found["choice"]):
+        del found["choice"]
+    lost = _dropped(structure, dropped, trainable)
     if lost and (again := training()) is not None:
         found["dropped"] = {n: line for n, line in lost.items() if not _revived(again, n)}
     return [
@@ -66,6 +71,15 @@ def cuts(program: Program, trainable: dict[str, Any], training: Callable[[], Any
         for kind, lines in found.items()
         if lines
     ]
+
+
+def _balances(structure: Structure, name: str, trainable: dict[str, Any]) -> bool:
+    """Whether a vector only shifts scores that have a gradient otherwise (it balances experts)."""
+    program = structure.program
+    leaf = leaf_of(program, name)
+    if leaf is None or trainable[name].ndim > 1:
+        return False
+    return all(r.op in SUMS and r.data for r in program.readers.get(leaf.index, ()))
 
 
 @dataclass(frozen=True)
@@ -170,13 +184,16 @@ def _prefixes(one: str, other: str) -> list[tuple[str, str]]:
 
 
 def _dropped(
-    program: Program, leaves: dict[str, Value], trainable: dict[str, Any]
+    structure: Structure, leaves: dict[str, Value], trainable: dict[str, Any]
 ) -> dict[str, str]:
     """{parameter: line} of layers whose result is thrown away in the middle of a network.
 
-    Left out are heads, whose data need one more contraction at most to the result, and the last
-    layer of several whose others are used (the update of edges behind the last block).
+    The layers of a sum with what they read, which is thrown away, and of several blocks, whose
+    data need two more contractions to the result: fewer would make them heads. Single layers
+    need data before three more: poolers stand beside heads of two. Left out is the last layer of
+    several whose others are used (the update of edges behind the last block).
     """
+    program = structure.program
     if not leaves:
         return {}
     depths = _depths(program)
@@ -186,12 +203,19 @@ def _dropped(
         if value.index not in alive and value.flavour == "data":
             known = [depths.get(v.index, entry.get(v.index, 0)) for v in value.data]
             entry[value.index] = max(known, default=0)
+    for merge in structure.merges:
+        if merge.value.index in entry:
+            entry |= {i: DEEPER for i in entry if merge.branch.ancestors >> i & 1}
+            entry[merge.branch.index] = DEEPER
     found: dict[str, str] = {}
+    single: set[str] = set()
     for name, leaf in leaves.items():
         read = [v for v, _ in _behind(program, leaf, lambda _: True).values()]
         deep = [v for v in read if entry.get(v.index, 0) >= DEEP]
         if deep:
             found[name] = min(deep, key=lambda v: v.index).place
+            if max(entry[v.index] for v in deep) < DEEPER:
+                single.add(name)
     members: dict[str, list[str]] = {}
     for name in trainable:
         if (leaf := leaf_of(program, name)) is not None and program.readers.get(leaf.index):
@@ -201,6 +225,8 @@ def _dropped(
         for names in members.values()
         if len(names) > 1 and names[-1] in found and not any(n in found for n in names[:-1])
     }
+    lost = Counter(family(name) for name in found)
+    spared |= {name for name in single if lost[family(name)] == 1}
     return {name: line for name, line in found.items() if name not in spared}
 
 

@@ -73,12 +73,12 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
-    """"held", "made" or "late"; "" for inputs and what is made of them, and for noise."""
+    """"held", "made" or "late"; "" for what is made of inputs or of parameters, and for noise."""
     import torch
 
     if value.op in ("constant", "buffer"):
         return "held"
-    if value.op == "input" or value.flavour == "data" or value.ids:
+    if value.op == "input" or value.flavour in ("data", "weight") or value.ids:
         return ""
     if late:
         return "late"

@@ -63,7 +63,7 @@ def measure(model: Any, example_inputs: Any, fresh: Callable[[], Any]) -> Measur
         marked = [c.value for c in structure.merges or structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
         trainable = {name: parameters[name] for name in names}
-        cut = tuple(cuts(program, trainable, lambda: _trained(fresh, call)))
+        cut = tuple(cuts(structure, trainable, lambda: _trained(fresh, call)))
         wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
         found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
         gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))

@@ -33,7 +33,7 @@ CUTS = {
 }
 """What cuts off a parameter: what to say, and what to do."""
 GRADIENTS = 50.0
-PLAIN = 1e9
+VANISHED, EXPLODED = 1e-9, 1e5
 
 
 @criterion(
@@ -208,7 +208,7 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
     "warning",
     "no norm stands behind the writers of a stream, and the rms of the gradient at the first block "
     "output over that at the last of one shape is outside 1/50 ... 50; of a network without "
-    "streams and norms: that at the first layer over that at the last is outside 1e-9 ... 1e9",
+    "streams and norms: that at the first layer over that at the last is outside 1e-9 ... 1e5",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
     """Gradients that vanish or explode along a residual stream, or along a plain network."""
@@ -252,7 +252,7 @@ def _plain(subject: Subject) -> Iterator[Finding]:
             sizes[contraction.parameters] = max(size, sizes.get(contraction.parameters, 0.0))
     first, last = next(iter(sizes), ()), next(reversed(sizes), ())
     begin, end = sizes.get(first, 0.0), sizes.get(last, 0.0)
-    if subject.measured.nonfinite or not begin or not end or 1 / PLAIN <= begin / end <= PLAIN:
+    if subject.measured.nonfinite or not begin or not end or VANISHED <= begin / end <= EXPLODED:
         return
     yield Finding(
         "GRAD-BLOCKS",
