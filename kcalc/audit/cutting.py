@@ -38,9 +38,7 @@ class Cut:
     place: str = ""
 
 
-def cuts(
-    structure: Structure, trainable: dict[str, Any], training: Callable[[], Any]
-) -> list[Cut]:
+def cuts(structure: Structure, trainable: dict[str, Any], training: Callable[[], Any]) -> list[Cut]:
     """What cuts off which parameters.
 
     ``training``: gives the program of a run in training mode, None where that raises.
@@ -63,9 +61,13 @@ def cuts(
         found["taught"] = {name: found["detached"].pop(name) for name in taught}
     if "choice" in found and all(_balances(structure, n, trainable) for n in found["choice"]):
         del found["choice"]
-    lost = _dropped(structure, dropped, trainable)
-    if lost and (again := training()) is not None:
-        found["dropped"] = {n: line for n, line in lost.items() if not _revived(again, n)}
+    found["dropped"] = _dropped(structure, dropped, trainable)
+    asked = any(lines for kind, lines in found.items() if kind != "taught")
+    again = training() if asked else None
+    found = {
+        kind: {n: line for n, line in lines.items() if _stays(again, n, kind)}
+        for kind, lines in found.items()
+    }
     return [
         Cut(kind, tuple(lines), next((line for line in lines.values() if line), ""))
         for kind, lines in found.items()
@@ -243,7 +245,17 @@ def _depths(program: Program) -> dict[int, int]:
     return depths
 
 
-def _revived(program: Program, name: str) -> bool:
-    leaf = leaf_of(program, name)
-    ends = (*program.outputs, *program.kept)
-    return leaf is not None and any(end.depends_on(leaf) for end in ends)
+def _stays(again: Program | None, name: str, kind: str) -> bool:
+    """Whether a parameter is cut off in training mode too.
+
+    Where that is not known, choices and what is thrown away may be those of a model that finds
+    objects, or has auxiliary heads.
+    """
+    if kind == "taught":
+        return True
+    leaf = None if again is None else leaf_of(again, name)
+    if again is None or leaf is None:
+        return kind in ("detached", "number")
+    if kind == "dropped":
+        return not any(end.depends_on(leaf) for end in (*again.outputs, *again.kept))
+    return id(leaf.tensor) not in leaves_of_gradients(again)

@@ -42,8 +42,8 @@ def missed(subject: Subject) -> Iterator[Finding]:
         "INIT-MISSED",
         "warning",
         tuple(found),
-        f"{named(found)} still {'has' if len(found) == 1 else 'have'} the law that the layer drew, "
-        f"of sigma {subject.laws[found[0]].sigma:.3g}, and {named(others)} of the other blocks were "
+        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that the layer drew, of "
+        f"sigma {subject.laws[found[0]].sigma:.3g}, and {named(others)} of the other blocks were "
         f"drawn anew, with sigma {subject.laws[others[0]].sigma:.3g}",
         "apply the function that draws all weights after the last layer is made, and see that it "
         "knows the layer's class and name",

@@ -57,8 +57,9 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
     after = {id(p): name for name, p in subject.model.named_parameters()}
     others = {**dict(subject.model.named_buffers()), **held(subject.model)}
     paths = {id(tensor): path for path, tensor in others.items()}
-    leaves = [(program.find(t), t) for i, t in leaves_of_gradients(program).items()
-              if i not in listed]
+    leaves = [
+        (program.find(t), t) for i, t in leaves_of_gradients(program).items() if i not in listed
+    ]
     for value, tensor in sorted(
         ((v, t) for v, t in leaves if v is not None), key=lambda pair: pair[0].index
     ):
@@ -73,7 +74,7 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
-    """"held", "made" or "late"; "" for what is made of inputs or of parameters, and for noise."""
+    """ "held", "made" or "late"; "" for what is made of inputs or of parameters, and for noise."""
     import torch
 
     if value.op in ("constant", "buffer"):

@@ -89,8 +89,11 @@ def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -
         f"{named(names)}: trainable, and the learning rate of its group is 0"
         + (", as that of all groups" if every else ""),
         "set the rate of the group"
-        + (" unless your code sets it before every step" if every else
-           ", or requires_grad=False where it is meant"),
+        + (
+            " unless your code sets it before every step"
+            if every
+            else ", or requires_grad=False where it is meant"
+        ),
         subject.place(names),
     )
 
