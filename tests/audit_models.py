@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -542,8 +543,7 @@ def normal(std: Callable[[Any], float], targets: int, depth: int = 12) -> Any:
 def dense(std: Callable[[Any], float]) -> Any:
     """Convolutions that give 21 numbers for every pixel."""
     sizes = (3, 16, 16, 32, 32, 64, 64, 128)
-    pairs = zip(sizes, sizes[1:], strict=False)
-    layers = [m for i, o in pairs for m in (nn.Conv2d(i, o, 3, padding=1), nn.ReLU())]
+    layers = [m for i, o in pairwise(sizes) for m in (nn.Conv2d(i, o, 3, padding=1), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Conv2d(128, 21, 1))
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -792,12 +792,14 @@ PAIRS: dict[str, Pair] = {
     "a learning rate of 0": Pair(
         "OPT-MISSING", "error", "second.weight",
         lambda: Perceptron(nothing), lambda: Perceptron(nothing),
-        broken_options={"optimizer": rates(0.1, 0.0)}, mended_options={"optimizer": rates(0.1, 0.2)},
+        broken_options={"optimizer": rates(0.1, 0.0)},
+        mended_options={"optimizer": rates(0.1, 0.2)},
     ),
     "learning rates that are all 0": Pair(
         "OPT-MISSING", "warning", "second.weight",
         lambda: Perceptron(nothing), lambda: Perceptron(nothing),
-        broken_options={"optimizer": rates(0.0, 0.0)}, mended_options={"optimizer": rates(0.1, 0.1)},
+        broken_options={"optimizer": rates(0.0, 0.0)},
+        mended_options={"optimizer": rates(0.1, 0.1)},
     ),
     "a plain network that vanishes": Pair(
         "GRAD-BLOCKS", "warning", "0.weight",

@@ -61,6 +61,5 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MethodType):
         yield "", value.__func__
     elif not isinstance(value, ModuleType) and not type(value).__module__.startswith("torch"):
-        yield from (
-            (f".{name}", item) for name, item in list(getattr(value, "__dict__", {}).items())
-        )
+        attributes = getattr(value, "__dict__", {})
+        yield from ((f".{name}", item) for name, item in list(attributes.items()))

@@ -31,7 +31,7 @@ def leaves_of_gradients(program: Program) -> dict[int, Any]:
 
     leaves = [v for v in pytree.tree_leaves(program.result) if isinstance(v, torch.Tensor)]
     leaves += [value.tensor for value in program.kept]
-    stack = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
+    stack: list[Any] = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
     seen: set[Any] = set()
     found: dict[int, Any] = {}
     while stack:

@@ -73,8 +73,8 @@ def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
 def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str, str]]:
     """The model that a builder returns, and the law of each of its parameters.
 
-    Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError where the builder raises or returns no
-    module.
+    Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError where
+    the builder raises or returns no module.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,7 @@ class Built(nn.Module):
 
 
 def mlp(*sizes: int) -> Any:
-    layers = [
-        m for i, o in zip(sizes, sizes[1:], strict=False) for m in (nn.Linear(i, o), nn.ReLU())
-    ]
+    layers = [m for i, o in pairwise(sizes) for m in (nn.Linear(i, o), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
@@ -125,9 +124,8 @@ def passed(model: Any, nodes: Any, edges: Any) -> Any:
     to, of = torch.arange(16), torch.arange(16).roll(1)
     for edge, node in zip(model.edge, model.node, strict=True):
         new = edges + edge(torch.cat([nodes[to], nodes[of], edges], -1))
-        nodes = nodes + node(
-            torch.cat([nodes, torch.zeros_like(nodes).index_add(0, to, edges)], -1)
-        )
+        sums = torch.zeros_like(nodes).index_add(0, to, edges)
+        nodes = nodes + node(torch.cat([nodes, sums], -1))
         edges = new
     return model.head(nodes)
 
@@ -229,7 +227,9 @@ MEANT: dict[str, tuple[Any, Any]] = {
     ),
     "a readout that keeps its law": (halved, (16, 32)),
     "a last layer with a unit": (units, DATA),
-    "a factor for a unit": (lambda: Built(lambda m, x: 1e7 * m.net(x), net=normal(he, 1, 4)), (32, 64)),
+    "a factor for a unit": (
+        lambda: Built(lambda m, x: 1e7 * m.net(x), net=normal(he, 1, 4)), (32, 64)
+    ),
     "inputs of a large unit": (lambda: mlp(8, 32, 1), 1e6 * torch.ones(16, 8)),
     "seconds": (
         lambda: Built(dated, net=mlp(2, 32, 1)), torch.arange(1_600_000_000, 1_600_000_016)
