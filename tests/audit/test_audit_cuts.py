@@ -141,10 +141,11 @@ def chosen(model: Any, x: Any) -> Any:
 
 def halved() -> Any:
     """A perceptron without norms whose last layer is left as it was made."""
-    layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(5))
+    layers = [nn.Linear(32, 32) for _ in range(5)]
     for layer in layers[:-1]:
         nn.init.xavier_normal_(layer.weight)
-    return Built(lambda m, x: m.layers[-1](_between(m.layers[:-1], x)), layers=layers)
+    run = lambda m, x: m.layers[-1](_between(m.layers[:-1], x))  # noqa: E731
+    return Built(run, layers=nn.ModuleList(layers))
 
 
 def _between(layers: Any, x: Any) -> Any:
