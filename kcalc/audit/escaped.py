@@ -9,8 +9,8 @@ from .findings import Finding, criterion, named
 from .laws import Law, differ
 from .subject import Subject, families
 
-FAR = 0.1  # relative: a law whose sigma is nearer to that of the others does no harm
-FEWEST = 3  # members of a family of a finished model that agree
+FAR = 1.1  # a law whose sigma is nearer than this ratio to those of the others does no harm
+FEWEST = 2  # members of a family of a finished model that agree
 NEAR = 0.9  # of the bound of a uniform law, what the largest of many entries is above
 
 
@@ -19,7 +19,7 @@ NEAR = 0.9  # of the bound of a uniform law, what the largest of many entries is
     "warning",
     "of the weights of one name, role and shape in all blocks, fewer than half have the law that "
     "their layer drew, of another sigma (10 %) than the others, which one line drew anew; of a "
-    "finished model: one has PyTorch's uniform law, and at least three others one other sigma",
+    "finished model: one has PyTorch's uniform law, and at least two others one other sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:
     """Weights that escaped ``apply(init)``."""
@@ -64,9 +64,12 @@ def _left(subject: Subject, names: list[str]) -> list[str]:
     first = [name for name, law in laws.items() if not law.replaced]
     if not first or len(first) >= len(drawn) or len({(d.name, d.place) for d in drawn}) > 1:
         return []
-    sigma = sum(law.sigma for law in drawn) / len(drawn)
-    off = [name for name in first if laws[name].sigma > 0 and differ(laws[name], sigma, FAR)]
-    return off if sigma > 0 and not any(differ(law, sigma, FAR) for law in drawn) else []
+    least, most = min(law.sigma for law in drawn), max(law.sigma for law in drawn)
+    if not least > 0:
+        return []
+    return [
+        n for n in first if not least / FAR <= laws[n].sigma <= most * FAR and laws[n].sigma > 0
+    ]
 
 
 def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
@@ -77,7 +80,7 @@ def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
         return []
     sigma = sum(law.sigma for law in others) / len(others)
     agree = sigma > 0 and not any(differ(law, sigma) for law in others)
-    return odd if agree and differ(laws[odd[0]], sigma, FAR) else []
+    return odd if agree and differ(laws[odd[0]], sigma, FAR - 1) else []
 
 
 def _by_default(subject: Subject, name: str) -> bool:

@@ -8,10 +8,10 @@ from .contractions import Contraction
 from .laws import Law
 from .subject import Subject
 
-USUAL = {"PyTorch's": 1 / 3, "LeCun's": 1.0, "He's": 2.0}
-"""Variances of usual laws, times their fan."""
+USUAL = (1 / 3, 1.0, 2.0, 25 / 9, 9 / 16, *(2 / (1 + slope**2) for slope in (0.01, 0.1, 0.2)))
+"""Variances times fan: PyTorch's law, the gains of linear, ReLU, tanh, SELU and leaky layers."""
 
-EXACT = 1e-3  # relative: of sigmas that are computed
+EXACT = 1e-5  # relative: of sigmas that are computed
 BY_HAND = ("normal", "uniform", "trunc_normal")
 
 
@@ -25,15 +25,14 @@ def ignored_groups(subject: Subject, name: str) -> tuple[str, float, float] | No
     law, groups = subject.laws[name], _groups(subject, name)
     if groups < 2 or law.place == "" or law.name not in BY_HAND or not law.sigma > 0:
         return None
-    used = subject.contracted[name]
-    fans = {"fan_in": used.fan_in, "fan_out": used.fan_out}
+    fans = _fans(subject.contracted[name])
     for mode, fan in fans.items():
         if _witnessed(subject, name, mode, fan * groups):
             return mode, float(fan * groups), float(fan)
-    if any(_fits(law, fan, c) for fan in fans.values() for c in USUAL.values()):
+    if any(_fits(law, fan, c) for fan in fans.values() for c in USUAL):
         return None
     for mode, fan in fans.items():
-        if any(_fits(law, fan * groups, c) for c in USUAL.values()):
+        if any(_fits(law, fan * groups, c) for c in USUAL):
             return mode, float(fan * groups), float(fan)
     return None
 
@@ -57,12 +56,13 @@ def _witnessed(subject: Subject, name: str, mode: str, fan: int) -> bool:
     for other, contraction in subject.contracted.items():
         known = subject.laws[other]
         if _groups(subject, other) == 1 and known.place == law.place and known.name == law.name:
-            others[_fan(contraction, mode)] = known
+            others[_fans(contraction)[mode]] = known
     constants = [known.sigma**2 * of for of, known in others.items()]
     if len(others) < 2 or max(constants) > (1 + EXACT) * min(constants):
         return False
     return constants[0] > 0 and _fits(law, fan, constants[0])
 
 
-def _fan(contraction: Contraction, mode: str) -> int:
-    return contraction.fan_in if mode == "fan_in" else contraction.fan_out
+def _fans(contraction: Contraction) -> dict[str, int]:
+    fan_in, fan_out = contraction.fan_in, contraction.fan_out
+    return {"fan_in": fan_in, "fan_out": fan_out, "fan_sum": fan_in + fan_out}
