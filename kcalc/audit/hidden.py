@@ -34,7 +34,7 @@ TEXTS = {
 
 @criterion(
     "PARAM-HIDDEN",
-    "error",
+    "error or warning",
     "a tensor that requires a gradient gets one from the result, is no input and not made of one, "
     "and parameters() does not list it; warning: a module that the first run makes",
 )
