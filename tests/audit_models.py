@@ -108,8 +108,8 @@ def scaled(*endings: str, depth: float = 2 * BLOCKS) -> Callable[[str], float]:
     return lambda name: 0.02 / math.sqrt(depth) if name.endswith(endings) else 0.02
 
 
-def by_block(ending: str) -> Callable[[str], float]:
-    """0.02, divided by (2 (l + 1))^1/2 in block l for names with an ending."""
+def by_block(ending: str | tuple[str, ...]) -> Callable[[str], float]:
+    """0.02, divided by (2 (l + 1))^1/2 in block l for names with an ending, or one of several."""
 
     def sigma(name: str) -> float:
         block = int(name.split(".")[1]) if name.endswith(ending) else 0
@@ -655,6 +655,7 @@ class Pair:
 
 WRITERS = ("proj.weight", "mlp.2.weight")
 GATED_WRITERS = ("proj.weight", "w2.weight")
+GATED_READERS = ("qkv.weight", "w1.weight", "w3.weight")
 PAIRS: dict[str, Pair] = {
     "a factor for depth that matches no name": Pair(
         "INIT-RECIPE", "error", "blocks.0.attention.proj.weight",
@@ -679,6 +680,21 @@ PAIRS: dict[str, Pair] = {
         "INIT-DEPTH-PLACE", "error", "blocks.2.attention.qkv.weight",
         lambda: Decoder(sigma=scaled("qkv.weight", depth=BLOCKS)),
         lambda: Decoder(sigma=scaled(*WRITERS, depth=BLOCKS)), IDS,
+    ),
+    "all that reads scaled for what writes": Pair(
+        "INIT-DEPTH-PLACE", "error", "blocks.0.attention.qkv.weight",
+        lambda: Decoder(True, scaled(*GATED_READERS)),
+        lambda: Decoder(True, scaled(*GATED_WRITERS)), IDS,
+    ),
+    "all that reads scaled block by block": Pair(
+        "INIT-DEPTH-PLACE", "error", "blocks.2.mlp.w3.weight",
+        lambda: Decoder(True, by_block(GATED_READERS)),
+        lambda: Decoder(True, by_block(GATED_WRITERS)), IDS,
+    ),
+    "whole blocks scaled": Pair(
+        "INIT-DEPTH-PLACE", "warning", "blocks.1.mlp.w3.weight",
+        lambda: Decoder(True, scaled(*GATED_READERS, *GATED_WRITERS)),
+        lambda: Decoder(True, lambda name: 0.01), IDS,
     ),
     "a gain in fresh memory": Pair(
         "INIT-NEVER", "error", "gain", lambda: Gain(unwritten("gain", None)), lambda: Gain(nothing)

@@ -27,7 +27,7 @@ from kcalc import plotting
 from kcalc.claims import what_holds
 from kcalc.claims.journal import Journal
 from kcalc.cli import main
-from kcalc.cli import verify as verify_command
+from kcalc.cli.command import write
 from kcalc.foundation.files import replacing, write_whole
 from kcalc.interchange.json_format import write_json
 from kcalc.report.api import NetworkReport
@@ -76,7 +76,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "table": ("rows.csv", lambda path: Comparison("t", ()).save_table(path)),
     "log": ("log.csv", lambda path: Log.at(path).begin(())),
     "checkpoint": ("run.npz", checkpoint),
-    "claims": ("verify.html", lambda path: verify_command._write(str(path), "x" * 5000)),
+    "claims": ("verify.html", lambda path: write(str(path), "x" * 5000)),
     "what_holds": ("holds.md", claims_page),
     "command": (
         "out.py",

@@ -53,7 +53,8 @@ def audit(
 
     recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the
     builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
-    "lecun", "he", "xavier", "torch"}.
+    "lecun", "he", "xavier", "torch"}, where the number of a gain or gate that is constant
+    (LayerScale, ReZero) is its value.
 
     optimizer: an optimizer of the model, a list of them, or a function that takes the model and
     returns one or a list.
@@ -105,7 +106,7 @@ def _import_torch() -> None:
 def _subject(given: Any, example_inputs: Any) -> Subject:
     import torch
 
-    from ..interchange.torch_model.examples import copied
+    from ..interchange.torch_model.copies import copied
 
     original, laws, places = drawn(given)
     again = None if isinstance(given, torch.nn.Module) else partial(_again, given)
@@ -120,7 +121,7 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
                 other.get_parameter(name).copy_(value)
         return other
 
-    measured = measure(model, example_inputs, fresh)
+    measured = measure(model, example_inputs, fresh, original)
     return Subject(model, laws, measured, original, again, places=places)
 
 

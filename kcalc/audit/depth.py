@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .findings import Finding, criterion, named
-from .laws import EXACT, Law
+from .laws import Law, alike
 from .subject import Stack, Subject
 
 SHALLOWEST = 4
 RULE = (
-    "L >= 4 blocks; the sigma of a family over the common one of readers is (2L)^-1/2, L^-1/2 or, "
-    "in block l, (2(l+1))^-1/2 within max(1 %, 4 standard errors); no law by fans gives that "
-    "ratio, no norm stands behind the writers, and the family is not of queries or keys alone. "
+    "L >= 4 blocks; the sigma of a family over the usual one is (2L)^-1/2, L^-1/2 or, in block l, "
+    "(2(l+1))^-1/2 within max(1 %, 4 standard errors); the usual one is that of which most "
+    "families, readout and tables are, scaled or not; no law by fans gives that ratio, no norm "
+    "stands behind the writers, and the family is not of queries or keys alone. "
     "Error if a family that reads is scaled and one that writes is not, warning if both are scaled"
 )
 
@@ -24,7 +26,7 @@ def depth_place(subject: Subject) -> Iterator[Finding]:
     for stack in subject.stacks:
         if stack.depth < SHALLOWEST or any(stack.written.values()):
             continue
-        common = common_family(stack)
+        common = common_parameter(stack)
         if common is None:
             continue
         scaled = [f for f in stack.families if _depth_factor(stack, f, common) is not None]
@@ -75,54 +77,90 @@ def laws_of(stack: Stack, family: str) -> list[Law]:
     return [stack.subject.laws[name] for name in stack.families[family]]
 
 
-def alike(one: float, other: float, error: float = 0.0) -> bool:
-    """Whether two standard deviations agree within 1 % or four standard errors."""
-    return abs(one - other) <= max(EXACT * other, 4 * error)
+def common_parameter(stack: Stack) -> str | None:
+    """A parameter of the usual sigma: what most weights have, as it is or with a factor for depth.
 
-
-def common_family(stack: Stack) -> str | None:
-    """The family whose sigma most of the readers have, the largest sigma of two as frequent."""
-    readers = [f for f in stack.families if not stack.writes(f)] or list(stack.families)
+    The sigma is that of several families, of all writers, or of most of the readers. Of two that
+    as many have, it is the larger one.
+    """
     counts: dict[str, tuple[int, float]] = {}
-    for family in readers:
-        sigma = laws_of(stack, family)[0].sigma
-        if not math.isfinite(sigma) or sigma == 0:
-            continue
-        agreeing = sum(
-            alike(law.sigma, sigma, law.error) for other in readers for law in laws_of(stack, other)
-        )
-        counts[family] = (agreeing, sigma)
-    return max(counts, key=lambda f: counts[f], default=None)
+    laws, writers = stack.subject.laws, [f for f in stack.families if stack.writes(f)]
+    for name in (*_firsts(stack), *stack.tables):
+        equal = [f for f in stack.families if _is_common(stack, f, name)]
+        tables = sum(_agree(laws[n], laws[name]) for n in stack.tables)
+        several = len(equal) + tables > 1 or set(writers) <= set(equal)
+        if laws[name].sigma > 0 and (several or name == _most_readers(stack)):
+            scaled = [f for f in stack.families if _depth_factor(stack, f, name) is not None]
+            agreeing = tables + sum(
+                len(names) if f in scaled else sum(_agree(laws[n], laws[name]) for n in names)
+                for f, names in stack.families.items()
+            )
+            counts[name] = (agreeing, laws[name].sigma)
+    return max(counts, key=lambda n: counts[n], default=None)
+
+
+def _firsts(stack: Stack) -> list[str]:
+    return [names[0] for names in stack.families.values()]
+
+
+def _agree(law: Law, other: Law) -> bool:
+    return alike(law.sigma, other.sigma, math.hypot(law.error, other.error))
+
+
+def _most_readers(stack: Stack) -> str | None:
+    """A parameter of the sigma that most of the readers have, the larger of two as frequent."""
+    laws = stack.subject.laws
+    readers = [names[0] for f, names in stack.families.items() if not stack.writes(f)]
+    counts = {
+        name: (sum(_agree(laws[n], laws[name]) for n in readers), laws[name].sigma)
+        for name in readers or _firsts(stack)
+        if laws[name].sigma > 0
+    }
+    return max(counts, key=lambda n: counts[n], default=None)
 
 
 def _is_common(stack: Stack, family: str, common: str) -> bool:
-    sigma = laws_of(stack, common)[0].sigma
-    return all(alike(law.sigma, sigma, law.error) for law in laws_of(stack, family))
+    return _multiples(stack, family, common, [1.0] * len(stack.families[family]))
+
+
+def _multiples(stack: Stack, family: str, common: str, factors: list[float]) -> bool:
+    """Whether the sigmas of a family are multiples of that of ``common``, block by block."""
+    usual = stack.subject.laws[common]
+    return all(
+        _agree(law, replace(usual, sigma=factor * usual.sigma, error=factor * usual.error))
+        for law, factor in zip(laws_of(stack, family), factors, strict=True)
+    )
 
 
 def _depth_factor(stack: Stack, family: str, common: str) -> str | None:
     """The factor for depth of a family, in words, None where there is none."""
-    laws, sigma, depth = laws_of(stack, family), laws_of(stack, common)[0].sigma, stack.depth
-    if len(laws) < SHALLOWEST or _by_fans(stack, family, common):
+    count, depth = len(stack.families[family]), stack.depth
+    if count < SHALLOWEST or _by_fans(stack, family, common):
         return None
     constant = {f"(2*{depth})^-1/2": (2 * depth) ** -0.5, f"{depth}^-1/2": depth**-0.5}
     for text, factor in constant.items():
-        if all(alike(law.sigma, factor * sigma, law.error) for law in laws):
+        if _multiples(stack, family, common, [factor] * count):
             return text
-    grown = [(2 * (block + 1)) ** -0.5 * sigma for block in range(len(laws))]
-    if all(alike(law.sigma, s, law.error) for law, s in zip(laws, grown, strict=True)):
+    if _multiples(stack, family, common, [(2 * (block + 1)) ** -0.5 for block in range(count)]):
         return "(2(l+1))^-1/2 in block l"
     return None
 
 
 def _by_fans(stack: Stack, family: str, common: str) -> bool:
-    """Whether one law by fans gives the sigmas of all blocks of a family, and the common one."""
+    """Whether one law by fans gives the sigmas of all blocks of a family, and the common one.
+
+    A table has no fans: there, whether the family's is the table's over the root of a fan.
+    """
     subject = stack.subject
-    names = (stack.families[common][0], *stack.families[family])
-    if subject.laws[names[1]].fan is not None:
+    names = stack.families[family]
+    if subject.laws[names[0]].fan is not None:
         return True
+    if common in stack.tables:
+        used = [subject.contracted[members[0]] for members in stack.families.values()]
+        fans = {fan for one in used for fan in (one.fan_in, one.fan_out)}
+        return any(_multiples(stack, family, common, [f**-0.5] * len(names)) for f in fans)
     sizes = []
-    for name in names:
+    for name in (common, *names):
         contraction, sigma = subject.contracted[name], subject.laws[name].sigma
         fans = (contraction.fan_in, contraction.fan_out)
         sizes.append([sigma * math.sqrt(fan) for fan in (*fans, sum(fans))])

@@ -38,12 +38,13 @@ def _tensor(model: Any, value: Any, where: Any) -> Any:
 
     from ..interchange.example_shapes import example_shape, is_shape
     from ..interchange.torch_model.examples import argument
+    from ..interchange.torch_model.padding import drawn_ids
 
     if is_shape(value):
         shape = example_shape(value, str(where))
         count = _vocabulary(model)
         if count is not None and len(shape) < 3:
-            ids = torch.randint(count, shape, generator=torch.Generator().manual_seed(0))
+            ids = drawn_ids(model, count, shape, torch.Generator().manual_seed(0))
             return ids.to(next(model.parameters()).device)
     return argument(model, value, str(where))
 
@@ -71,6 +72,8 @@ def _configured(model: Any) -> dict[str, Any]:
     """Inputs that the configuration of a model of transformers asks for."""
     import torch
 
+    from ..interchange.torch_model.padding import drawn_ids
+
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
     random = torch.Generator().manual_seed(0)
@@ -81,13 +84,13 @@ def _configured(model: Any) -> dict[str, Any]:
         if isinstance(padding, int) and 0 <= padding < longest - 2:
             longest -= padding + 1  # RoBERTa counts positions from there
         shape = (BATCH, min(TOKENS, longest))
-        ids = {"input_ids": _ids(text, shape, random)}
+        ids = {"input_ids": drawn_ids(model, int(text.vocab_size), shape, random)}
         vision = getattr(config, "vision_config", None)
         side = getattr(vision, "image_size", None)
         if isinstance(side, int):
             ids["pixel_values"] = _pixels(vision, side, random)
         if getattr(config, "is_encoder_decoder", False):
-            ids["decoder_input_ids"] = _ids(text, shape, random)
+            ids["decoder_input_ids"] = drawn_ids(model, int(text.vocab_size), shape, random)
         return ids
     size = getattr(config, "image_size", None)
     if main == "pixel_values" and size:
@@ -101,16 +104,6 @@ def _pixels(config: Any, size: Any, random: Any) -> Any:
     sides = (size, size) if isinstance(size, int) else tuple(size)
     channels = int(getattr(config, "num_channels", None) or 3)
     return torch.randn(BATCH, channels, *sides, generator=random)
-
-
-def _ids(config: Any, shape: tuple[int, ...], random: Any) -> Any:
-    """Token ids without the one for padding."""
-    import torch
-
-    count = int(config.vocab_size)
-    padding = getattr(config, "pad_token_id", None)
-    ids = torch.randint(max(count - 1, 1), shape, generator=random)
-    return ids + (ids >= padding).to(ids) if isinstance(padding, int) and padding >= 0 else ids
 
 
 def redrawn(inputs: Any, seed: int) -> Any:

@@ -108,3 +108,8 @@ def forms(names: tuple[str, ...] | list[str]) -> list[str]:
     """Each family by its form and size, or by the name of its one member."""
     found = families(names).items()
     return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]
+
+
+def part(form: str, names: tuple[str, ...]) -> str:
+    """A part of a model in a message: a parameter by its name, modules with their size."""
+    return names[0] if len(names) == 1 else f"{form} ({len(names)} parameters)"

@@ -36,6 +36,13 @@ class Law:
         return self.name if self.place == "" else f"{self.name} at {self.place}"
 
     @property
+    def size(self) -> str:
+        """In words: the standard deviation, of a constant its value."""
+        if self.name == "constant":
+            return f"the value {self.mean:.4g}"
+        return f"sigma {self.sigma:.4g}"
+
+    @property
     def partly_written(self) -> bool:
         """Whether a recorded law left entries that are NaN."""
         return self.place != "" and math.isnan(self.sigma) and math.isnan(self.mean)
@@ -103,3 +110,8 @@ def differ(one: Law, sigma: float, relative: float = EXACT, errors: float = 4.0)
     """Whether a law's sigma is off a value by more than both allowances."""
     allowed = max(relative * sigma, errors * one.error)
     return not abs(one.sigma - sigma) <= allowed
+
+
+def alike(one: float, other: float, error: float = 0.0) -> bool:
+    """Whether two standard deviations agree within 1 % or four standard errors."""
+    return abs(one - other) <= max(EXACT * other, 4 * error)

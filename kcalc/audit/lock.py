@@ -10,9 +10,9 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import file_path
-from .findings import CHANGED, Finding, named
+from .findings import CHANGED, Finding, part
 from .laws import EXACT, Law
-from .subject import families
+from .subject import parts
 from .tables import ParameterRow
 
 SCHEMA = "kcalc.audit-lock/1"
@@ -41,7 +41,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise ValueError
         entries: dict[str, Any] = found["parameters"]
         for entry in entries.values():
-            numbers = entry["sigma"], entry["error"]
+            numbers = entry["sigma"], entry["error"], entry.setdefault("mean")
             if not all(isinstance(n, int | float | None) for n in numbers):
                 raise TypeError
             if not (isinstance(entry["shape"], list) and isinstance(entry["law"], str)):
@@ -60,9 +60,9 @@ def changes(
     shapes: Mapping[str, tuple[int, ...]],
     baseline: str | os.PathLike[str],
 ) -> tuple[Finding, ...]:
-    """Parameters that came, went, or have another shape, law or sigma than in a lock file.
+    """Parameters that came, went, or have another shape, law, sigma or mean than in a lock file.
 
-    Sigmas differ where they are apart by more than 1 % and 4 standard errors.
+    Sigmas and means differ where they are apart by more than 1 % and 4 standard errors.
     """
     before = _read(baseline)
     groups: dict[str, list[str]] = {}
@@ -73,15 +73,16 @@ def changes(
         if text:
             groups.setdefault(text, []).append(name)
     found = []
+    every = {*before, *laws}
     for text, names in groups.items():
-        for members in families(sorted(names)).values():
+        for form, members in parts(sorted(names), every).items():
             place = next((laws[n].place for n in members if n in laws and laws[n].place), "")
             found.append(
                 Finding(
                     CHANGED,
                     "warning",
                     members,
-                    f"{named(members)} {text}",
+                    f"{part(form, members)} {text}",
                     f"if that is meant, write {baseline} anew",
                     place,
                 )
@@ -98,10 +99,22 @@ def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
     recorded = "measured" not in (law.name, entry["law"])
     if recorded and law.name != entry["law"]:
         return f"is {law.name}, and was {entry['law']}"
-    sigma = entry["sigma"]
+    sigma, mean = entry["sigma"], entry["mean"]
     if sigma is None or not math.isfinite(law.sigma):
         return ""
     error = math.hypot(law.error, entry["error"] or 0.0)
     if abs(law.sigma - sigma) > max(EXACT * max(sigma, law.sigma), 4 * error):
         return f"has sigma {law.sigma:.4g}, and had {sigma:.4g}"
+    error = math.hypot(law.sigma, sigma) / max(math.prod(shape), 1) ** 0.5
+    if mean is None or not math.isfinite(law.mean):
+        return ""
+    if math.prod(shape) == 1 and not (_is_round(mean) or _is_round(law.mean)):
+        return ""  # one entry, as a draw has it: nothing is known of its law
+    if abs(law.mean - mean) > max(EXACT * max(abs(mean), abs(law.mean)), 4 * error):
+        return f"has the mean {law.mean:.4g}, and had {mean:.4g}"
     return ""
+
+
+def _is_round(number: float) -> bool:
+    """Whether a number has at most three digits, as people write them."""
+    return math.isclose(number, float(f"{number:.3g}"), rel_tol=1e-6)

@@ -14,7 +14,7 @@ from .examples import ADVICE, arguments
 from .held import held
 from .objective import Objective, objective
 from .program import run_recorded
-from .reaching import unreached
+from .reaching import foreign, unreached
 from .structure import Structure, structure_of
 
 
@@ -44,19 +44,23 @@ class Measured:
     listed: dict[str, Any] = field(default_factory=dict)
 
 
-def measure(model: Any, example_inputs: Any, fresh: Callable[[], Any]) -> Measured:
+def measure(
+    model: Any, example_inputs: Any, fresh: Callable[[], Any], original: Any = None
+) -> Measured:
     """Run a model (a copy) on its examples, and differentiate.
 
-    ``fresh``: makes another copy of the model, in which nothing has run.
+    ``fresh``: makes another copy of the model, in which nothing has run; ``original``: that model.
 
-    Raises: KcalcError where the model does not run on them.
+    Raises: KcalcError where the model does not run on them, or the copy runs the original's layers.
     """
     import torch
 
     call = arguments(model, example_inputs)
+    kept = [] if original is None else [(b, b.detach().clone()) for b in original.buffers()]
     parameters = dict(model.named_parameters())
     with _in_training_of_norms(model), torch.enable_grad():
         program = _run(model, call, example_inputs is None)
+        _check_apart(program, original, kept)
         structure = structure_of(program, parameters)
         aim = objective(program.result, _classes(structure), 0)
         names = [name for name, p in parameters.items() if p.requires_grad]
@@ -137,6 +141,27 @@ def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: b
         raise KcalcError(
             f"the model did not run on the example inputs{place(error)}: {text}; {advice}"
         ) from error
+
+
+def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> None:
+    """Raises: KcalcError where a run has read parameters of the model of which a copy was run.
+
+    ``kept``: (buffer of the model, its numbers before the run), which it then gets back.
+    """
+    import torch
+
+    found = {} if original is None else foreign(program, original)
+    if not found:
+        return
+    with torch.no_grad():
+        for buffer, value in kept:
+            buffer.copy_(value)
+    (first, where), *others = found.items()
+    more = f" and {len(others)} more" if others else ""
+    raise KcalcError(
+        f"the model cannot be audited: {where or 'the model'}, in a copy, reads {first}{more} of "
+        f"the model itself, by a global name or through its class; reach its layers through self"
+    )
 
 
 def _classes(structure: Structure) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
-from .findings import Finding, criterion, named
-from .subject import Subject, families
+from .findings import Finding, criterion, named, part
+from .subject import Subject, parts
 
 STALLED = 0.5  # share of the weights
 
@@ -55,12 +54,12 @@ def missing(subject: Subject) -> Iterator[Finding]:
         return
     for wrong, text in ((0, "in no group"), (2, "in two groups")):
         names = [n for n, p in trainable.items() if min(counts[id(p)], 2) == wrong]
-        for members in families(names).values():
+        for form, members in parts(names, trainable).items():
             yield Finding(
                 "OPT-MISSING",
                 "error",
                 members,
-                f"{named(members)}: trainable, and {text} of the optimizer",
+                f"{part(form, members)}: trainable, and {text} of the optimizer",
                 "put it into one group, or set requires_grad=False",
                 subject.place(members),
             )
@@ -181,9 +180,11 @@ def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, 
     """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
     import torch
 
+    from ..interchange.torch_model.copies import duplicate
+
     model, given = subject.model, subject.optimizer
     if isinstance(given, torch.optim.Optimizer | list | tuple):
-        model, given = copy.deepcopy((subject.original, given))
+        model, given = duplicate((subject.original, given))
         optimizers = list(given) if isinstance(given, list | tuple) else [given]
     else:
         optimizers = optimizers_of(subject, model)

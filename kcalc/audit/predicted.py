@@ -34,28 +34,35 @@ def predict(subject: Subject) -> Prediction:
 
     Every sum of the network must be a merge of the run, in the same order.
     """
+    try:
+        example = _single_input(subject)
+        if example is None:
+            return Prediction(remark="nothing is predicted for a model of several inputs")
+        return _predicted(subject, example)
+    except KcalcError as error:
+        return Prediction(remark=f"nothing is predicted: {error}")
+    except Exception as error:  # what fails in a reader is no fault of the model
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return Prediction(remark=f"nothing is predicted: the model could not be read ({text})")
+
+
+def _predicted(subject: Subject, example: Any) -> Prediction:
+    """The prediction for one example input. Raises: what a reader or the calculus raises."""
     from ..interchange import read
     from ..network.layers import Opaque, Sum
 
-    example = _single_input(subject)
-    if example is None:
-        return Prediction(remark="nothing is predicted for a model of several inputs")
     obstacle = _obstacle(subject, example)
     if obstacle:
         return Prediction(remark=f"nothing is predicted: {obstacle}")
-    try:
-        reading = read(subject.model, example)
-        network = reading.network
-        opaque = network.nodes_of(Opaque)
-        if opaque:
-            return Prediction(remark=f"nothing is predicted: {opaque[0]} is not read")
-        merges = subject.measured.structure.merges
-        sums = network.nodes_of(Sum)
-        if len(sums) != len(merges):
-            return Prediction(remark="nothing is predicted: the network has sums that do not merge")
-        values = _values(subject, network, example)
-    except KcalcError as error:
-        return Prediction(remark=f"nothing is predicted: {error}")
+    network = read(subject.model, example).network
+    opaque = network.nodes_of(Opaque)
+    if opaque:
+        return Prediction(remark=f"nothing is predicted: {opaque[0]} is not read")
+    merges = subject.measured.structure.merges
+    sums = network.nodes_of(Sum)
+    if len(sums) != len(merges):
+        return Prediction(remark="nothing is predicted: the network has sums that do not merge")
+    values = _values(subject, network, example)
     streams = {m.value.index: _rms(values[node]) for m, node in zip(merges, sums, strict=True)}
     logits = None
     if subject.measured.objective.logits is not None and len(network.outputs) == 1:
@@ -80,20 +87,44 @@ def _obstacle(subject: Subject, example: Any) -> str:
         for name in biases:
             if bool(subject.parameters[name].any()):
                 return f"{name}, the bias of a norm, is not zero"
-        if value.op in TABLES and value.ids and not bool(value.tensor.any(-1).all()):
+        if value.op in TABLES and value.ids and _has_zero_rows(subject, value, example):
             return "some token ids have a row of zeros in their table"
     return ""
 
 
+def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
+    """Whether ids have rows of zeros, other than those for padding, which ``example`` lacks."""
+    import torch
+
+    from ..interchange.torch_model.padding import padding_ids
+
+    zero = ~value.tensor.any(-1)
+    ids = value.inputs[1].tensor
+    if ids.shape == zero.shape:
+        padding = torch.tensor(sorted(padding_ids(subject.model)), device=ids.device)
+        absent = padding[~torch.isin(padding, example.to(padding.dtype))]
+        zero &= ~torch.isin(ids, absent.to(ids.dtype))
+    return bool(zero.any())
+
+
 def _single_input(subject: Subject) -> Any:
-    """The first examples of a model's one input, None where it has several."""
+    """The first examples of a model's one input, None where it has several.
+
+    Token ids for padding, whose rows may be zero, are exchanged for others of the input.
+    """
+    from ..interchange.torch_model.padding import unpadded
+
     args, kwargs = subject.measured.call
     if kwargs:
         names = list(inspect.signature(subject.model.forward).parameters)
         if args or len(kwargs) != 1 or next(iter(kwargs)) != names[0]:
             return None
         args = tuple(kwargs.values())
-    return args[0][:EXAMPLES] if len(args) == 1 and hasattr(args[0], "shape") else None
+    if len(args) != 1 or not hasattr(args[0], "shape"):
+        return None
+    example = args[0][:EXAMPLES]
+    whole = not (example.is_floating_point() or example.is_complex())
+    return unpadded(subject.model, example, args[0]) if whole else example
 
 
 def _values(subject: Subject, network: Any, example: Any) -> Any:

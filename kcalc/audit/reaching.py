@@ -24,6 +24,20 @@ def reached(program: Program, name: str) -> bool:
     return leaf is not None and any(out.depends_on(leaf) for out in program.outputs)
 
 
+def foreign(program: Program, original: Any) -> dict[str, str]:
+    """{parameter of the original that the run of its copy has read: the module that read it}."""
+    from ..interchange.torch_model.copies import memory
+
+    held = {memory(p): name for name, p in original.named_parameters() if p.numel()}
+    found: dict[str, str] = {}
+    for value in program.values:
+        for read in value.inputs:
+            name = held.get(memory(read.tensor)) if read.op == "constant" else None
+            if name is not None:
+                found.setdefault(name, value.module)
+    return found
+
+
 def leaves_of_gradients(program: Program) -> dict[int, Any]:
     """{id: tensor} of the leaves that get a gradient from the result, or from what is kept."""
     import torch

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse, unknown
-from .depth import common_family, laws_of
+from .depth import common_parameter
 from .findings import Finding, criterion, named
 from .laws import differ
 from .recorder import drawn
@@ -29,23 +29,13 @@ def _base(subject: Subject) -> float:
     return STANDARD_SIGMA
 
 
-def _matrices(subject: Subject) -> list[str]:
-    """Contracted weights and tables: the parameters that recipes speak of."""
-    return [
-        name
-        for name, roles in subject.roles.items()
-        if subject.parameters[name].ndim > 1
-        and (name in subject.contracted or set(roles) & {"embedding", "positions"})
-    ]
-
-
 def gpt2(subject: Subject) -> Expected:
     """Matrices of one sigma, those that write to a stream of L blocks over (2L)^1/2.
 
     [Radford et al. 2019, section 2.3]
     """
     sigma = _base(subject)
-    expected = dict.fromkeys(_matrices(subject), sigma)
+    expected = dict.fromkeys(subject.matrices, sigma)
     for stack in subject.stacks:
         expected |= {name: sigma / math.sqrt(2 * stack.depth) for name in stack.written}
     return expected
@@ -57,7 +47,7 @@ def olmo(subject: Subject) -> Expected:
     [OLMo, initialisation "mitchell"]
     """
     expected = {}
-    for name in _matrices(subject):
+    for name in subject.matrices:
         used = subject.contracted.get(name)
         table = "embedding" in subject.roles[name] or used is None
         fan = subject.parameters[name].shape[-1] if table or used is None else used.fan_in
@@ -100,7 +90,7 @@ def fixup(subject: Subject) -> Expected:
                 scale = len(stack.merges) ** (-1 / (2 * layers - 2)) if layers > 1 else 1.0
                 last = contraction in merge.writers
                 expected |= dict.fromkeys(contraction.parameters, 0.0 if last else he * scale)
-    for name in _matrices(subject):
+    for name in subject.matrices:
         if "readout" in subject.roles[name]:
             expected[name] = 0.0
     return expected
@@ -122,7 +112,7 @@ def t_fixup(subject: Subject) -> Expected:
             if not {"query", "key"} & set(subject.roles[name]):
                 used = subject.contracted[name]
                 expected[name] = factor * math.sqrt(2 / (used.fan_in + used.fan_out))
-        for name in _matrices(subject) if decoder else ():
+        for name in subject.matrices if decoder else ():
             if "embedding" in subject.roles[name]:
                 expected[name] = factor * subject.parameters[name].shape[-1] ** -0.5
     return expected
@@ -151,13 +141,15 @@ def mup(subject: Subject, base: Any) -> Expected:
     model, laws, _ = drawn(base)
     others = dict(model.named_parameters())
     expected: Expected = {}
-    for name in _matrices(subject):
+    for name in subject.matrices:
         if name not in others or others[name].ndim != subject.parameters[name].ndim:
             raise KcalcError(
                 f"recipe: the model of the base width has no parameter {name} of as many axes; "
                 f"build both by one function of the width"
             )
         law, before = subject.laws[name], laws[name]
+        if law.name == before.name == "constant" and law.mean == before.mean:
+            continue
         inputs, outputs = _growth(subject, name, tuple(others[name].shape))
         readout = outputs == 1 != inputs and "embedding" not in subject.roles[name]
         factors = (0.0, 1.0, 1 / inputs) if readout else (inputs**-0.5,)
@@ -227,11 +219,11 @@ def checked(recipe: Any) -> Any:
         number = isinstance(law, int | float) and not isinstance(law, bool)
         if not isinstance(pattern, str) or not (number or law in BY_FANS):
             raise KcalcError(
-                f"recipe[{glimpse(pattern)}] must be a standard deviation or one of "
-                f"{', '.join(BY_FANS)}, got {glimpse(law)}"
+                f"recipe[{glimpse(pattern)}] must be a standard deviation, the value of a constant "
+                f"or one of {', '.join(BY_FANS)}, got {glimpse(law)}"
             )
-        if number and not (math.isfinite(law) and law >= 0):
-            raise KcalcError(f"recipe[{pattern!r}] must be a finite number >= 0, got {law}")
+        if number and not math.isfinite(law):
+            raise KcalcError(f"recipe[{pattern!r}] must be a finite number, got {law}")
     return recipe
 
 
@@ -252,6 +244,11 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
                     )
                 fans = (used.fan_in, used.fan_out) if used else (1, 1)
                 expected[name] = BY_FANS[law](*fans)
+            elif law < 0 and not _by_value(subject, name, law):
+                raise KcalcError(
+                    f"recipe[{pattern!r}] = {law:g} is no standard deviation, and {name} holds no "
+                    f"constant; give a number >= 0"
+                )
             else:
                 expected[name] = float(law)
     return expected
@@ -260,7 +257,8 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
 @criterion(
     "INIT-RECIPE",
     "error or warning",
-    "sigma is off the recipe by more than 4 standard errors and 2 %: error where the recipe was "
+    "sigma, of gains and gates that are constant the value, is off the recipe by more than 4 "
+    "standard errors and 2 %: error where the recipe was "
     "declared, warning where the class of the model is known to follow one (GPT-2's factor "
     "(2L)^-1/2 for writers)",
 )
@@ -274,21 +272,40 @@ def recipe(subject: Subject) -> Iterator[Finding]:
         expected, title = RECIPES[name](subject, *base), name
     else:
         expected, title = _patterns(subject, subject.recipe), "given"
-    off = [n for n, sigma in expected.items() if differ(subject.laws[n], sigma, OFF)]
+    off = [n for n, sigma in expected.items() if _differs(subject, n, sigma)]
     for names in families(off).values():
         yield _off(subject, names, expected, "error", f"the {title} recipe")
+
+
+def _by_value(subject: Subject, name: str, expected: float) -> bool:
+    """Whether a recipe's number is the value of all entries of a parameter.
+
+    It is where that is no weight or table and holds one number (LayerScale, gates, gains); and 0.
+    """
+    constant = subject.laws[name].name == "constant"
+    return constant and (expected == 0 or name not in subject.matrices)
+
+
+def _differs(subject: Subject, name: str, expected: float) -> bool:
+    law = subject.laws[name]
+    if _by_value(subject, name, expected):
+        return not math.isclose(law.mean, expected, rel_tol=OFF)
+    return differ(law, expected, OFF)
 
 
 def _off(
     subject: Subject, names: tuple[str, ...], expected: Expected, severity: str, title: str
 ) -> Finding:
-    law, sigma = subject.laws[names[0]], expected[names[0]]
+    law, number = subject.laws[names[0]], expected[names[0]]
+    filled = number == 0 or _by_value(subject, names[0], number)
+    aim = f"the value {number:.4g}" if filled else f"sigma {number:.4g}"
+    fix = f"fill it with {number:.4g}" if filled else f"draw it with sigma {number:.4g}"
     return Finding(
         "INIT-RECIPE",
         severity,
         names,
-        f"{named(names)}: sigma {law.sigma:.4g}, and {title} has {sigma:.4g}",
-        f"draw it with sigma {sigma:.4g}; see that the code that scales it is reached",
+        f"{named(names)}: {law.size}, and {title} has {aim}",
+        f"{fix}; see that the code that does it is reached",
         subject.place(names),
     )
 
@@ -301,14 +318,17 @@ def _known(subject: Subject) -> Iterator[Finding]:
         if type(module).__name__.startswith(KNOWN_CLASSES)
     )
     for stack in subject.stacks if known else ():
-        common = common_family(stack)
+        common = common_parameter(stack)
         if common is None or stack.depth < 2:
             continue
         if not all(name.startswith(known) for name in stack.written):
             continue
-        sigma = laws_of(stack, common)[0].sigma / math.sqrt(2 * stack.depth)
+        usual, factor = subject.laws[common], (2 * stack.depth) ** -0.5
+        sigma = factor * usual.sigma
         expected = dict.fromkeys((n for n, normed in stack.written.items() if not normed), sigma)
-        off = [n for n in expected if differ(subject.laws[n], sigma, OFF)]
+        laws = {name: subject.laws[name] for name in expected}
+        errors = {name: math.hypot(law.error, factor * usual.error) for name, law in laws.items()}
+        off = [n for n, law in laws.items() if differ(replace(law, error=errors[n]), sigma, OFF)]
         for names in families(off).values():
             title = f"GPT-2's scheme, for {stack.depth} blocks,"
             yield _off(subject, names, expected, "warning", title)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -127,16 +127,10 @@ class Audit(Tabled):
 
         Returns: the path. Raises: KcalcError for another ending.
         """
-        makers = {
-            ".json": lambda: json.dumps(self.to_dict(), indent=1, allow_nan=False),
-            ".sarif": lambda: json.dumps(self.to_sarif(), indent=1),
-            ".html": self._repr_html_,
-            ".txt": lambda: str(self),
-        }
         ending = file_path(path).suffix
-        if ending not in makers:
-            raise KcalcError(f"{path}: an audit is written as {', '.join(makers)}")
-        return write_whole(path, makers[ending]() + "\n")
+        if ending not in DOCUMENTS:
+            raise KcalcError(f"{path}: an audit is written as {', '.join(DOCUMENTS)}")
+        return write_whole(path, DOCUMENTS[ending](self))
 
     def _frame(self) -> list[dict[str, Any]]:
         return [row.to_dict() for row in self.parameters]
@@ -214,6 +208,15 @@ class Audit(Tabled):
         if all(b.predicted is None for b in self.blocks):
             return [(*line[:2], *line[3:]) for line in lines]
         return lines
+
+
+DOCUMENTS: dict[str, Callable[[Audit], str]] = {
+    ".json": lambda audit: json.dumps(audit.to_dict(), indent=1, allow_nan=False) + "\n",
+    ".sarif": lambda audit: json.dumps(audit.to_sarif(), indent=1) + "\n",
+    ".html": lambda audit: audit._repr_html_() + "\n",
+    ".txt": lambda audit: f"{audit}\n",
+}
+"""The texts of the files of an audit, by their ending."""
 
 
 def _span(numbers: list[float | None]) -> str:

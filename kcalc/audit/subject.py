@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ..foundation.families import family
 from ..foundation.process_state import cached_property
 from .contractions import Contraction
-from .laws import Law
+from .laws import Law, alike
 from .measuring import Measured
 from .structure import Merge
 
@@ -51,6 +52,16 @@ class Subject:
             for name in contraction.parameters:
                 found.setdefault(name, contraction)
         return found
+
+    @cached_property
+    def matrices(self) -> list[str]:
+        """Contracted weights and tables: the parameters that recipes speak of."""
+        return [
+            name
+            for name, roles in self.roles.items()
+            if self.parameters[name].ndim > 1
+            and (name in self.contracted or set(roles) & {"embedding", "positions"})
+        ]
 
     @cached_property
     def stacks(self) -> list[Stack]:
@@ -95,6 +106,31 @@ class Stack:
                     found[name] = found.get(name, False) or merge.normed
         return found
 
+    @cached_property
+    def tables(self) -> list[str]:
+        """The tables and readouts of a model whose blocks are not drawn by their fans.
+
+        That is known where weights of equal sigma have different fans. Else there are none: nobody
+        can tell a sigma by a fan from that of a table with a factor for depth.
+        """
+        subject = self.subject
+        first = [names[0] for names in self.families.values()]
+        drawn = [(subject.laws[name].sigma, subject.contracted[name]) for name in first]
+        if not any(
+            alike(sigma, other) and used.fan_in != its.fan_in and used.fan_out != its.fan_out
+            for sigma, used in drawn
+            for other, its in drawn
+        ):
+            return []
+        members = {name for names in self.families.values() for name in names}
+        return [
+            name
+            for name, roles in subject.roles.items()
+            if name not in members
+            and subject.parameters[name].ndim > 1
+            and set(roles) & {"embedding", "positions", "readout"}
+        ]
+
     def writes(self, family: str) -> bool:
         """Whether the parameters of a family end branches."""
         return any(name in self.written for name in self.families[family])
@@ -127,3 +163,29 @@ def families(names: Any) -> dict[str, tuple[str, ...]]:
     for name in names:
         found.setdefault(family(name), []).append(name)
     return {form: tuple(members) for form, members in found.items()}
+
+
+def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
+    """Names by the largest modules all of whose parameters are among them, alike ones together.
+
+    ``every``: the names of all parameters. A part is a module ("backbone"), modules of one form
+    ("blocks.*.norm"), or the form of parameters whose modules have others.
+    """
+    chosen, kept = set(names), set()
+    for name in every:
+        if name not in chosen:
+            kept |= set(_paths(name))
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        whole = next((path for path in _paths(name) if path not in kept), name)
+        found.setdefault(family(whole), {}).setdefault(whole, []).append(name)
+    return {
+        form if len(members) > 1 else next(iter(members)): tuple(chain(*members.values()))
+        for form, members in found.items()
+    }
+
+
+def _paths(name: str) -> list[str]:
+    """The paths of the modules that hold a parameter, the outermost first, and its own."""
+    pieces = name.split(".")
+    return [".".join(pieces[: count + 1]) for count in range(len(pieces))]

@@ -193,10 +193,18 @@ def _is_divided(attention: Attention) -> bool:
 
 
 def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
-    """The rms of the gradients at the outputs of the blocks, nan where there is none."""
+    """The rms of the gradients at the outputs of the blocks, nan where there is none.
+
+    Tokens with which the stream begins at zero, as those for padding, are left out: a norm
+    multiplies what is small there, and its gradient, by a large number.
+    """
+    begun = merges[0].skip.tensor
+    rows = begun.any(-1) if begun.ndim in (2, 3) else None
     found = []
     for merge in merges:
         gradient = subject.measured.streams.get(merge.value.index)
+        if gradient is not None and rows is not None and bool(rows.any()):
+            gradient = gradient[rows] if gradient.shape[:-1] == rows.shape else gradient
         found.append(
             math.nan if gradient is None else float(gradient.float().square().mean().sqrt())
         )

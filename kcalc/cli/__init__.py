@@ -15,7 +15,7 @@ from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError
 from ..version import __version__
-from .command import call, describe
+from .command import call, describe, pure_output
 from .wording import Options, spoken
 
 __all__ = ["COMMANDS", "main", "parser"]
@@ -76,7 +76,8 @@ def _status(arguments: Sequence[str] | None) -> int:
         words = sys.argv[1:] if arguments is None else list(arguments)
         options = vars(parser(words).parse_args(words))
         known = options["known"]
-        return call(options["run"], options) or 0
+        with pure_output(options.values()):
+            return call(options["run"], options) or 0
     except FreshnessError as error:
         return _refused(
             spoken(str(error) if "assume_independent" in known else error.message, known)

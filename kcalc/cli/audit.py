@@ -8,16 +8,17 @@ from typing import Annotated, Any
 
 from ..audit import audit
 from ..audit.findings import SEVERITIES, known_codes
+from ..audit.lock import lock_text
 from ..audit.recipes import RECIPES
-from ..audit.result import Audit
+from ..audit.result import DOCUMENTS, Audit
 from ..foundation.errors import KcalcError
-from ..foundation.files import destination
-from .command import Option
+from .command import Option, write
 from .models import PYTHON, Inputs, python_attribute
+from .text import check_files
 
 FOUND = 1
 FILES = {
-    kind: Option(f"also write the audit as {kind}", metavar="FILE")
+    kind: Option(f"also write the audit as {kind}, '-' for standard output alone", metavar="FILE")
     for kind in ("json", "sarif", "html")
 }
 
@@ -72,7 +73,10 @@ def run(
             action="store_false",
         ),
     ] = True,
-    lock: Annotated[str | None, Option("write laws and sigmas to a file", metavar="FILE")] = None,
+    lock: Annotated[
+        str | None,
+        Option("write laws and sigmas to a file, '-' for standard output alone", metavar="FILE"),
+    ] = None,
     baseline: Annotated[
         str | None, Option("report what differs from the file that --lock wrote", metavar="FILE")
     ] = None,
@@ -94,10 +98,11 @@ def run(
 
     """
     ignored = known_codes([c.strip() for text in ignore for c in text.split(",")], "--ignore")
+    written: dict[str, str | None] = {f"--{kind}": path for kind, path in files.items()}
+    check_files({**written, "--lock": lock})
     for kind, path in files.items():
-        if not path.endswith(f".{kind}"):
+        if path != "-" and not path.endswith(f".{kind}"):
             raise KcalcError(f"--{kind}: {path} must end in .{kind}")
-        destination(path)
     found = audit(
         _named(model, "the builder"),
         tuple(input) or None,
@@ -109,11 +114,12 @@ def run(
     if baseline:
         found = replace(found, findings=(*found.findings, *found.changes(baseline)))
     found = _without(found, ignored)
+    for kind, path in files.items():
+        write(path, DOCUMENTS[f".{kind}"](found))
     if lock:
-        found.lock(lock)
-    for path in files.values():
-        found.save(path)
-    print(found)
+        write(lock, lock_text(found.name, found.parameters))
+    if "-" not in (lock, *files.values()):
+        print(found)
     return FOUND if found.found(fail_on) else 0
 
 

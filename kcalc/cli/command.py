@@ -12,9 +12,14 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from textwrap import fill
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+
+from ..foundation.files import write_whole
 
 
 class Option:
@@ -39,6 +44,7 @@ def number(text: str) -> float:
     return value
 
 
+_documents: ContextVar[Any] = ContextVar("documents", default=None)
 WIDTH = 86  # columns of descriptions
 GIVEN = object()  # in place of an Option: all that was given, {name: value}
 KINDS: dict[type, dict[str, Any]] = {
@@ -112,3 +118,27 @@ def save_figure(axes: Any, path: str) -> None:
     from .. import plotting
 
     plotting.save(axes, path)
+
+
+@contextmanager
+def pure_output(options: Iterable[Any]) -> Iterator[None]:
+    """Where an option is -, what else is printed (by the user's modules) goes to standard error."""
+    if "-" not in [option for option in options if isinstance(option, str)]:
+        yield
+        return
+    token = _documents.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _documents.reset(token)
+
+
+def write(path: str, text: str) -> None:
+    """Write a text to a file, or to standard output for -."""
+    if path != "-":
+        write_whole(path, text)
+        return
+    stream = _documents.get() or sys.stdout
+    if stream is not None:  # None where it is closed
+        stream.write(text)

@@ -12,21 +12,19 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from math import prod
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
-from ..interchange.example_shapes import example_shape
+from ..interchange.example_shapes import example_ids, example_shape
 from ..interchange.model_reading import Reading
 from ..interchange.read import FORMATS, read
 from .command import Option
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LONGEST = 40  # digits of a size, more than any has
-FIRST_ID, IDS = 3, 5  # example ids are 3 to 7: small vocabularies have them, padding is below
 MODEL_HELP = (
     "an .onnx file, a network .json file, or module:attribute, a model (or a function that "
     "returns one) in a Python module"
@@ -53,10 +51,11 @@ def sizes(text: str) -> tuple[int, ...]:
 def token_ids(text: str) -> np.ndarray:
     """Token ids of a shape from the command line, ``2,12``: small whole numbers, none of them 0.
 
+    A PyTorch model gets others in place of those that it takes for padding.
+
     Raises: argparse.ArgumentTypeError naming the text.
     """
-    shape = sizes(text)
-    return FIRST_ID + np.arange(prod(shape)).reshape(shape) % IDS
+    return example_ids(sizes(text))
 
 
 Inputs: TypeAlias = Annotated[

@@ -15,7 +15,7 @@ from ..interchange.model_reading import Reading
 from ..network.layers import Layer
 from .command import Option
 from .models import MODEL_HELP, Inputs, model_named
-from .text import check_json, show, table
+from .text import check_files, show, table
 
 ROWS = 60
 
@@ -49,7 +49,7 @@ def run(
     A Python module is imported, and its code run, only where you write module:attribute.
 
     """
-    check_json(json)
+    check_files({"--json": json})
     reading = model_named(model, input, sigmas)
     text = reading_text(model, reading, None if all else ROWS)
     show(text, lambda: network_to_dict(reading.network), json)

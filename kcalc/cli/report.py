@@ -14,9 +14,10 @@ from ..foundation.files import destination
 from ..foundation.plain_arguments import file_path
 from ..report import report
 from ..shaping import METHODS
-from .command import GIVEN, Option
+from .command import GIVEN, Option, write
 from .models import PYTHON, is_model
 from .networks import Tokens, Weighted
+from .text import check_files
 
 
 def run(
@@ -24,7 +25,13 @@ def run(
     over: Tokens,
     given: Annotated[Mapping[str, Any], GIVEN],
     output: Annotated[
-        str, Option("the page to write; default report.html", "-o", "--output", metavar="FILE")
+        str,
+        Option(
+            "the page to write, '-' for standard output alone; default report.html",
+            "-o",
+            "--output",
+            metavar="FILE",
+        ),
     ] = "report.html",
     method: Annotated[
         str | None,
@@ -58,7 +65,7 @@ def run(
     The page needs no network access: it can be attached to a paper, a pull request or a mail.
 
     """
-    destination(file_path(output))
+    check_files({"--output": output}, lambda path: destination(file_path(path)))
     targets = {key: given[key] for key in ("zeta", "eta") if key in given}
     if len(targets) == 2:
         raise KcalcError("give --zeta (dks) or --eta (tat), not both")
@@ -66,7 +73,7 @@ def run(
     unchanged = named.reading is not None and named.activation is None
     found = report(
         named.reading if unchanged else named.network,
-        output,
+        None if output == "-" else output,
         name=name or _headline(given["network"]),
         title=None if unchanged else _line(named.title),
         method=chosen,
@@ -74,6 +81,9 @@ def run(
         **over,
         **targets,
     )
+    if output == "-":
+        write(output, found.html)
+        return
     print(f"wrote {found.path} ({found.size / 1000:.0f} kB)")
 
 

@@ -15,7 +15,7 @@ from ..shaping.geometric import geometric
 from .command import Option, Plot, save_figure
 from .networks import Named, Net, SigmaW, check_widths, weighted
 from .targets import image_shape as shape_of_image
-from .text import Json, assumption_lines, check_json, heading, show, table
+from .text import Json, assumption_lines, check_files, heading, show, table
 
 
 def run(
@@ -70,7 +70,7 @@ def run(
         if method is None
         else geometric(named.network, **given).scaling
     )
-    check_json(json)
+    check_files({"--json": json})
     if plot:
         save_figure(found.plot(), plot)
     show(scaling_text(named, found), found.to_dict, json)

@@ -20,7 +20,7 @@ from ..shaping.geometric import GeometricShaping
 from .command import Option, Plot, save_figure
 from .networks import Named, Net, check_widths
 from .targets import TARGETS, flag, owners
-from .text import Json, assumption_lines, check_json, heuristic_lines, several, show, table
+from .text import Json, assumption_lines, check_files, heuristic_lines, several, show, table
 
 REWEIGHTED = ("residual_weights", "nf")
 TAKING = {method for target in TARGETS if target != OPTION for method in owners(target)}
@@ -55,6 +55,7 @@ def run(
             "-o names the file of an export; say which with --export, as in --export torch -o "
             "acts.py"
         )
+    check_files({"--json": json, "--export": output or "-"} if export else {"--json": json})
     if export:
         writer(export)
     if method == "geometric":
@@ -74,8 +75,6 @@ def run(
         if isinstance(result, RegionalShaping)
         else shape_text(named, result)
     )
-    for path in (json, output):
-        check_json(path)
     if isinstance(result, Shaping):
         if plot:
             save_figure(result.plot(), plot)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from ..calculi.gradients import Gradients, table_texts
+from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import destination
-from ..interchange.json_format import write_json
+from ..interchange.json_format import json_text
 from ..maps.maps import Assumption
 from ..network.network import Network
-from .command import Option
+from .command import Option, write
 
 Json: TypeAlias = Annotated[
     str | None,
@@ -84,15 +86,32 @@ def heading(title: str, network: Network, *results: Any) -> list[str]:
     return [*heuristic_lines(*results), title, f"activations: {', '.join(names)}", ""]
 
 
-def check_json(path: str | None) -> None:
-    """Refuse a file of ``--json`` that cannot be written. Raises: KcalcError naming it."""
-    if path and path != "-":
-        destination(path)
+def check_files(
+    files: Mapping[str, str | None], check: Callable[[str], object] = destination
+) -> None:
+    """Check the files that options name, before any work is done; - is standard output.
+
+    ``files``: {option: its file, or None}; ``check``: raises where one cannot be written.
+
+    Raises: KcalcError naming the option, also for two options that write to one place.
+    """
+    taken: dict[str, str] = {}
+    for option, path in files.items():
+        if path is None:
+            continue
+        if not path:
+            raise KcalcError(f"{option} needs the name of a file")
+        if path != "-":
+            check(path)
+        other = taken.setdefault("-" if path == "-" else str(Path(path).resolve()), option)
+        if other != option:
+            where = "to standard output" if path == "-" else f"the same file, {glimpse(path, 300)}"
+            raise KcalcError(f"{other} and {option} both write {where}; give each its own file")
 
 
 def show(text: str, document: Callable[[], Any], path: str | None) -> None:
     """Print a result, and write it as JSON where ``--json`` says so."""
     if path:
-        write_json(document(), path)
+        write(path, json_text(document()))
     if path != "-":
-        print(text)
+        write("-", f"{text}\n")

@@ -37,7 +37,7 @@ from ..training.loop import Trainer
 from ..training.run_configurations import METHOD_NAMES
 from ..training.sharding import data_mesh
 from ..training.splits import Split, fold, held_out
-from .command import Option, Plot, number, save_figure
+from .command import Option, Plot, number, save_figure, write
 from .networks import NET_HELP, ShortcutWeight, named_network
 from .targets import TARGETS, flag, owners
 
@@ -75,7 +75,10 @@ class Files:
         ),
     ] = None
     table: Annotated[
-        str | None, Option("write the table as .csv", metavar="FILE", group="files")
+        str | None,
+        Option(
+            "write the table as .csv, '-' to standard output alone", metavar="FILE", group="files"
+        ),
     ] = None
     plot: Plot = None
 
@@ -87,7 +90,7 @@ class Files:
             ("journal", (".jsonl",)),
         ):
             path = getattr(self, name)
-            if path is None:
+            if path is None or (name == "table" and path == "-"):
                 continue
             destination(path)
             if Path(path).suffix.lower() not in suffixes:
@@ -343,11 +346,12 @@ def _line(text: str) -> None:
 def _finish(files: Files, found: Comparison) -> None:
     if sys.stderr.isatty():
         _line("")
-    print(found)
+    if files.table != "-":
+        print(found)
     if files.plot:
         save_figure(found.plot(), files.plot)
     if files.table:
-        found.save_table(files.table)
+        write(files.table, found.csv())
 
 
 def _single(

@@ -16,7 +16,7 @@ from ..transfer.optimizers import GAUGES, OPTIMIZERS
 from .command import Option
 from .models import PYTHON, Inputs, python_attribute
 from .networks import named_network
-from .text import Json, assumption_lines, check_json, show
+from .text import Json, assumption_lines, check_files, show
 
 NET_HELP = (
     "module:attribute, a function of the width (with --depth of width= and depth=) that builds a "
@@ -64,7 +64,7 @@ def run(
     A Python module is imported, and its code run, only where you write module:attribute.
 
     """
-    check_json(json)
+    check_files({"--json": json})
     settings: dict[str, Any] = {
         "optimizer": optimizer,
         "gauge": gauge,

@@ -11,13 +11,13 @@ from typing import Annotated
 from ..claims.bench import BUDGETS
 from ..claims.claim import COPIES
 from ..claims.errata import errata
-from ..claims.journal import check_file, printable
+from ..claims.journal import check_file
 from ..claims.registry import PAPERS
 from ..claims.report import errata_text
 from ..claims.verify import verify
 from ..foundation.errors import KcalcError
-from ..foundation.files import write_whole
-from .command import Option
+from .command import Option, write
+from .text import check_files
 
 INTERRUPTED = 130
 
@@ -92,9 +92,9 @@ def run(
         return INTERRUPTED
     print(report.details() if claim else report, file=sys.stderr if "-" in (json, html) else None)
     if json:
-        _write(json, dumps(report.to_dict(), indent=1) + "\n")
+        write(json, dumps(report.to_dict(), indent=1) + "\n")
     if html:
-        _write(html, report.to_html())
+        write(html, report.to_html())
     return 1 if report.contradictions else 0
 
 
@@ -115,30 +115,8 @@ can be decided is undecided, 2 for bad input, 130 after an interruption, else 0.
 """
 
 
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    write_whole(path, text)
-
-
 def _check_files(files: dict[str, str | None]) -> None:
-    """Refuse files that cannot be written and options that name one file.
-
-    The check comes before any work is done.
-    """
-    taken: dict[str, str] = {}
-    for option, path in files.items():
-        if path is None:
-            continue
-        if not path:
-            raise KcalcError(f"{option} needs the name of a file")
-        if path != "-":
-            check_file(Path(path))
-        elif option == "--journal":
-            raise KcalcError("--journal needs a file that can be read again, not standard output")
-        other = taken.setdefault("-" if path == "-" else str(Path(path).resolve()), option)
-        if other != option:
-            raise KcalcError(
-                f"{other} and {option} name the same file, {printable(path)}; give each its own"
-            )
+    """Refuse files that cannot be written and options that name one file."""
+    if files["--journal"] == "-":
+        raise KcalcError("--journal needs a file that can be read again, not standard output")
+    check_files(files, lambda path: check_file(Path(path)))

@@ -10,6 +10,7 @@ import numpy as np
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items
 
+FIRST_ID, IDS = 3, 5  # example ids are 3 to 7: small vocabularies have them
 MOST = 2**31 - 1  # numbers of one example input, 8 GiB in single precision
 
 
@@ -43,6 +44,15 @@ def example_shape(shape: Any, where: str) -> tuple[int, ...]:
     if prod(sizes) > MOST:
         raise too_large(sizes, where)
     return sizes
+
+
+class ExampleIds(np.ndarray):
+    """Token ids that nobody chose: readers exchange those that a model takes for padding."""
+
+
+def example_ids(shape: tuple[int, ...]) -> ExampleIds:
+    """Token ids of a shape, small whole numbers, none of them 0."""
+    return (FIRST_ID + np.arange(prod(shape)).reshape(shape) % IDS).view(ExampleIds)
 
 
 def too_large(sizes: tuple[int, ...], where: str) -> KcalcError:

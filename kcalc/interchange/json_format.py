@@ -328,12 +328,17 @@ def save_json(network: Network, path: str | os.PathLike[str]) -> None:
     write_json(network_to_dict(network), path)
 
 
+def json_text(data: Any) -> str:
+    """Plain data as JSON, as files hold it."""
+    return json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
+
+
 def write_json(data: Any, path: str | os.PathLike[str]) -> None:
     """Write plain data as JSON, atomically.
 
     Raises: KcalcError where the folder is missing or not writable.
     """
-    text = json.dumps(data, indent=1, allow_nan=False, default=str) + "\n"
+    text = json_text(data)
     if isinstance(path, str) and path == "-":
         if sys.stdout is not None:  # None where it is closed
             sys.stdout.write(text)

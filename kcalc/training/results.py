@@ -191,11 +191,15 @@ class Comparison(Shown):
         """
         if file_path(path).suffix.lower() != ".csv":
             raise KcalcError(f"a table is written as .csv, not {path}")
+        write_whole(path, self.csv())
+
+    def csv(self) -> str:
+        """The rows as text of a ``.csv`` file."""
         stream = io.StringIO()
         out = csv.DictWriter(stream, [item.name for item in fields(Row)], lineterminator="\n")
         out.writeheader()
         out.writerows(self._frame())
-        write_whole(path, stream.getvalue())
+        return stream.getvalue()
 
 
 def _cells(row: Row) -> tuple[str, ...]:

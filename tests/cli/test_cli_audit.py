@@ -90,3 +90,32 @@ def test_bad_input(
     assert main(["audit", *(word.format(folder.name) for word in words)]) == 2
     error = capsys.readouterr().err
     assert text in error and len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--json", "--sarif", "--html", "--lock"])
+def test_standard_output_holds_one_document(
+    folder: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with folder.with_suffix(".py").open("a") as stream:
+        stream.write("\nprint('imported')\n")
+    call = ["audit", f"{folder.name}:broken", *words("--input 4,16 --no-predict")]
+    assert main([*call, option, "-"]) == 1
+    found = capsys.readouterr()
+    assert "imported" in found.err and "imported" not in found.out
+    if option == "--html":
+        assert found.out.startswith("<p>") and "INIT-DEPTH-PLACE" in found.out
+        return
+    data = json.loads(found.out)
+    assert {"--json": "findings", "--sarif": "runs", "--lock": "parameters"}[option] in data
+
+
+def test_two_documents_do_not_share_standard_output(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["audit", f"{folder.name}:broken", "--input", "4,16"]
+    assert main([*call, *words("--json - --sarif -")]) == 2
+    message = capsys.readouterr().err
+    assert "--json" in message and "--sarif" in message and "standard output" in message
+    assert main([*call, *words("--no-predict --json - --lock a.lock")]) == 1
+    assert json.loads(capsys.readouterr().out)["schema"] == "kcalc.audit/1"
+    assert Path("a.lock").exists()

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from .captured import Captured, first_names, identity, nodes_in
-from .examples import copied, first_line, place, undisturbed
+from .copies import copied
+from .examples import first_line, place, undisturbed
 from .recording import record
 
 PATH_ONLY = (

@@ -10,7 +10,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...foundation.errors import KcalcError
-from .examples import copied, first_line, undisturbed
+from .copies import copied
+from .examples import first_line, undisturbed
 
 Arguments = tuple[Any, ...]
 

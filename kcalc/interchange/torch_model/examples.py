@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
 import logging
@@ -17,7 +16,8 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import READING
-from ..example_shapes import example_shape, is_shape, too_large
+from ..example_shapes import ExampleIds, example_shape, is_shape, too_large
+from .padding import unpadded
 
 
 def example_arguments(model: Any, examples: Sequence[Any]) -> tuple[Any, ...]:
@@ -94,7 +94,8 @@ def _argument(model: Any, example: Any, where: str) -> Any:
         "jax",
         "jaxlib",
     ):
-        return _checked(_tensor(model, np.asarray(example), where), where)
+        made = _checked(_tensor(model, np.asarray(example), where), where)
+        return unpadded(model, made) if isinstance(example, ExampleIds) else made
     if isinstance(example, Mapping):
         return {key: _argument(model, value, f"{where}[{key!r}]") for key, value in example.items()}
     if is_shape(example):
@@ -153,41 +154,6 @@ def _from_shape(model: Any, shape: tuple[int, ...], where: str) -> Any:
     except RuntimeError:  # there is no memory for it
         raise too_large(shape, where) from None
     return drawn.to(device, dtype)
-
-
-def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
-    """A copy of the model to trace, its batch normalisation in evaluation: the mode is not read.
-
-    A model of transformers does not return the keys and values that it keeps for later tokens.
-
-    ``evaluating``: all of it in evaluation; ``empty``: its parameters and buffers without numbers.
-    """
-    import torch
-
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, torch.Tensor) and not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
-    for tensor in chain(model.parameters(), model.buffers()) if empty else ():
-        hollow = torch.empty_like(tensor, device="meta")
-        trained = isinstance(tensor, torch.nn.Parameter)
-        memo[id(tensor)] = torch.nn.Parameter(hollow, tensor.requires_grad) if trained else hollow
-    try:
-        twin = copy.deepcopy(model, memo)
-    except Exception as error:
-        raise KcalcError(
-            f"the model cannot be copied, and kcalc traces a copy so as to leave yours alone: "
-            f"{first_line(error)}"
-        ) from error
-    for module in twin.modules():
-        if evaluating or isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.training = False
-        config = getattr(module, "config", None)
-        if getattr(config, "use_cache", None) is True:  # transformers: keys and values for later
-            with contextlib.suppress(Exception):  # a frozen one stays as it is
-                config.use_cache = False  # pyright: ignore[reportOptionalMemberAccess]
-    return twin
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .captured import Program
-from .examples import copied, undisturbed
+from .copies import copied
+from .examples import undisturbed
 
 
 def mean_squares(program: Program, names: Sequence[str]) -> dict[str, float]:

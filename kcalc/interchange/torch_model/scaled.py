@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from ...foundation.errors import KcalcError
 from ..model_reading import Reading
 from ..trace import Linear
+from .copies import duplicate
 
 Node = Hashable
 
@@ -32,7 +32,7 @@ def scaled_copy(model: Any, reading: Reading, factors: Mapping[Node, float]) -> 
             f".query_key_scale"
         )
     layers = {str(op.name): op for op in trace.ops if isinstance(op, Linear)}
-    made = deepcopy(model)
+    made = duplicate(model)
     parameters = dict(made.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for node, factor in factors.items():

@@ -18,8 +18,9 @@ from ...foundation.errors import KcalcError
 from .builder import GraphBuilder
 from .capture import capture
 from .captured import Captured, Program
+from .copies import copied
 from .counting import batch_size, resized
-from .examples import copied, undisturbed
+from .examples import undisturbed
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 COUNT = "operations that are left alone are for {} examples at a time, as they were read"

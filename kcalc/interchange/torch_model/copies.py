@@ -1,0 +1,392 @@
+"""Copies of PyTorch models that run their own layers and weights.
+
+``copy.deepcopy`` takes functions, weak references and methods of built-in types as they are. A
+model that keeps a lambda over its layers would then be copied into one that runs the layers of the
+original. Here these references are led to the copy, wherever an object of the model holds them, and
+tensors that share memory with a parameter share it in the copy too.
+
+What belongs to a class or is read by its methods as a global name cannot be led there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dis
+import functools
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from .examples import first_line, is_library
+
+MOST = 50_000  # objects that are looked at behind one reference
+PLAIN = (str, bytes, int, float, complex, type, types.ModuleType, type(None), weakref.ProxyType)
+SEQUENCES = (list, deque)
+
+
+def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
+    """A copy of the model to trace, its batch normalisation in evaluation: the mode is not read.
+
+    A model of transformers does not return the keys and values that it keeps for later tokens.
+
+    ``evaluating``: all of it in evaluation; ``empty``: its parameters and buffers without numbers.
+
+    Raises: KcalcError for a model that cannot be copied.
+    """
+    import torch
+
+    memo: dict[int, Any] = {}
+    for tensor in chain(model.parameters(), model.buffers()) if empty else ():
+        hollow = torch.empty_like(tensor, device="meta")
+        trained = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(hollow, tensor.requires_grad) if trained else hollow
+    twin = duplicate(model, memo)
+    for module in twin.modules():
+        if evaluating or isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.training = False
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", None) is True:  # transformers: keys and values for later
+            with contextlib.suppress(Exception):  # a frozen one stays as it is
+                config.use_cache = False  # pyright: ignore[reportOptionalMemberAccess]
+    return twin
+
+
+def duplicate(given: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A copy of a model, or of a nest with one, that runs its own layers.
+
+    ``memo``: as of ``copy.deepcopy``, {id of an object: what stands for it}; it is filled.
+
+    Raises: KcalcError where ``copy.deepcopy`` fails, or gives parameters of the original.
+    """
+    memo = {} if memo is None else memo
+    _share_memory(given, memo)
+    try:
+        twin = _Copy(memo).settled(copy.deepcopy(given, memo))
+    except Exception as error:
+        raise KcalcError(
+            f"the model cannot be copied, and kcalc works on a copy so as to leave yours alone: "
+            f"{first_line(error)}"
+        ) from error
+    _check_apart(given, twin)
+    return twin
+
+
+def memory(tensor: Any) -> int | None:
+    """The key of a tensor's memory, None for tensors without an own one."""
+    try:
+        return tensor.untyped_storage()._cdata if tensor.numel() else None
+    except (RuntimeError, NotImplementedError, AttributeError):  # sparse, quantised, subclasses
+        return None
+
+
+class _Copy:
+    """References of a deep copy that lead to the original, led to the copy.
+
+    ``memo``: {id of an original: its copy}; ``made``: {id of a function: (it, the one of the
+    copy)}; ``cells``: the same of cells of closures.
+    """
+
+    def __init__(self, memo: dict[int, Any]) -> None:
+        self.memo = memo
+        self.made: dict[int, tuple[Any, Any]] = {}
+        self.cells: dict[int, tuple[Any, Any]] = {}
+        self.visited: dict[int, Any] = {}
+        self.known: tuple[int, set[int]] = (0, set())
+
+    @property
+    def copies(self) -> set[int]:
+        """The ids of all copies: of what may be changed."""
+        if self.known[0] != len(self.memo):
+            self.known = (len(self.memo), {id(value) for value in self.memo.values()})
+        return self.known[1]
+
+    def settled(self, value: Any) -> Any:
+        """A copy whose references all lead to copies; changed in place where it can be."""
+        holder = [value]
+        stack: list[Any] = [holder]
+        while stack:
+            top = stack.pop()
+            if id(top) in self.visited or isinstance(top, PLAIN):
+                continue
+            self.visited[id(top)] = top
+            if top is holder or id(top) in self.copies:
+                _refill(top, self._counterpart)
+                if isinstance(getattr(top, "__dict__", None), dict):
+                    _refill(vars(top), self._counterpart)
+            stack += _parts(top)
+        return holder[0]
+
+    def _counterpart(self, value: Any) -> Any:
+        """What stands in the copy for a value that the copy holds."""
+        if id(value) in self.memo:
+            return self.memo[id(value)]
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, weakref.ref) and type(value) is weakref.ref:
+            target = value()
+            new = self._counterpart(target)
+            return value if new is target else weakref.ref(new)
+        if isinstance(value, types.MethodType):
+            return self._method(value)
+        if isinstance(value, types.BuiltinMethodType):  # bound to a tensor, a list
+            new = self._closed_over(value.__self__)
+            return value if new is value.__self__ else getattr(new, value.__name__)
+        if isinstance(value, functools._lru_cache_wrapper):
+            new = self._function(value.__wrapped__)
+            if new is value.__wrapped__:
+                return value
+            return functools.lru_cache(**value.cache_parameters())(new)
+        if isinstance(value, tuple | frozenset):
+            new = [self._counterpart(part) for part in value]
+            if all(one is other for one, other in zip(new, value, strict=True)):
+                return value
+            return type(value)(*new) if hasattr(value, "_fields") else type(value)(new)
+        return value
+
+    def _method(self, method: Any) -> Any:
+        function, owner = self._closed_over(method.__func__), self._closed_over(method.__self__)
+        if function is method.__func__ and owner is method.__self__:
+            return method
+        return types.MethodType(function, owner)
+
+    def _closed_over(self, value: Any) -> Any:
+        """What stands in the copy for a value to which a reference of the original leads."""
+        new = self._counterpart(value)
+        if new is not value or not self._reaches(value):
+            return new
+        try:
+            return self.settled(copy.deepcopy(value, self.memo))
+        except Exception:  # it stays the original's, as all that no copy can be made of
+            return value
+
+    def _function(self, function: Any) -> Any:
+        """A function with cells, defaults and global names of its own, where they lead here."""
+        if id(function) not in self.made and not self._reaches(function):
+            self.made[id(function)] = (function, function)
+        if id(function) in self.made:
+            return self.made[id(function)][1]
+        names = [n for n, value in _globals(function).items() if self._reaches(value)]
+        scope = dict(function.__globals__) if names else function.__globals__
+        cells = tuple(map(self._cell, function.__closure__ or ()))
+        new = types.FunctionType(function.__code__, scope, function.__name__, closure=cells or None)
+        self.made[id(function)], self.made[id(new)] = (function, new), (new, new)
+        scope.update({name: self._closed_over(scope[name]) for name in names})
+        for old in function.__closure__ or ():
+            self._fill(old)
+        if function.__defaults__ is not None:
+            new.__defaults__ = tuple(map(self._closed_over, function.__defaults__))
+        if function.__kwdefaults__ is not None:
+            given = function.__kwdefaults__.items()
+            new.__kwdefaults__ = {name: self._closed_over(value) for name, value in given}
+        vars(new).update({n: self._closed_over(value) for n, value in vars(function).items()})
+        for name in ("__qualname__", "__doc__", "__module__", "__annotations__"):
+            setattr(new, name, getattr(function, name))
+        return new
+
+    def _cell(self, cell: Any) -> Any:
+        return self.cells.setdefault(id(cell), (cell, types.CellType()))[1]
+
+    def _fill(self, cell: Any) -> None:
+        """Give the cell of the copy its contents, once: later ones are the copy's own."""
+        new = self._cell(cell)
+        for value in _contents(cell):
+            if not [*_contents(new)]:
+                new.cell_contents = value  # where the value leads back to its own cell
+                new.cell_contents = self._closed_over(value)
+
+    def _reaches(self, value: Any) -> bool:
+        """Whether a value leads to an object of the model, or to layers and weights besides."""
+        stack, seen = [value], {}
+        while stack and len(seen) < MOST:
+            top = stack.pop()
+            if id(top) in seen or id(top) in self.copies or isinstance(top, PLAIN):
+                continue
+            seen[id(top)] = top
+            if id(top) in self.memo or _is_layer(top):
+                return True
+            stack += _parts(top)
+        return False
+
+
+def _is_layer(value: Any) -> bool:
+    import torch
+
+    trained = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    return trained or isinstance(value, torch.nn.Module)
+
+
+def _refill(container: Any, changed: Any) -> None:
+    """Exchange what a container holds, in place."""
+    if isinstance(container, dict):
+        old = [*dict.items(container)]
+        new = [(changed(key), changed(value)) for key, value in old]
+        if any(one[0] is not other[0] for one, other in zip(new, old, strict=True)):
+            container.clear()
+            container.update(new)
+        for (key, value), (_, before) in zip(new, old, strict=True):
+            if value is not before:
+                dict.__setitem__(container, key, value)
+    elif isinstance(container, SEQUENCES):
+        for place, value in enumerate(container):
+            if (new := changed(value)) is not value:
+                container[place] = new
+    elif isinstance(container, set):
+        new = [changed(value) for value in container]
+        if any(value not in container for value in new):
+            container.clear()
+            container.update(new)
+    elif isinstance(container, functools.partial):
+        function, args = changed(container.func), tuple(map(changed, container.args))
+        words = {name: changed(value) for name, value in container.keywords.items()}
+        container.__setstate__((function, args, words, vars(container)))
+    elif isinstance(container, weakref.WeakValueDictionary | weakref.WeakKeyDictionary):
+        new = [(changed(key), changed(value)) for key, value in container.items()]
+        container.clear()
+        container.update(new)
+    for name in _slots(container):
+        before = getattr(container, name)
+        if (new := changed(before)) is not before:
+            object.__setattr__(container, name, new)
+
+
+def _slots(value: Any) -> Iterator[str]:
+    """The names of the slots of a value that hold something."""
+    for kind in type(value).__mro__:
+        names = vars(kind).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else tuple(names):
+            if isinstance(vars(kind).get(name), types.MemberDescriptorType) and hasattr(
+                value, name
+            ):
+                yield name
+
+
+def _parts(value: Any) -> list[Any]:
+    """The objects to which a value leads in one step."""
+    import torch
+
+    if isinstance(value, types.FunctionType):
+        found = [part for cell in value.__closure__ or () for part in _contents(cell)]
+        found += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        return [*found, *vars(value).values(), *_globals(value).values()]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, types.BuiltinMethodType):
+        return [value.__self__]
+    if isinstance(value, functools._lru_cache_wrapper):
+        return [value.__wrapped__]
+    if isinstance(value, weakref.ref):
+        return [value()]
+    found = [getattr(value, name) for name in _slots(value)]
+    if isinstance(value, dict | weakref.WeakValueDictionary | weakref.WeakKeyDictionary):
+        found += chain(value.keys(), value.values())
+    elif isinstance(value, list | tuple | deque | set | frozenset):
+        found += value
+    elif isinstance(value, functools.partial):
+        found += [value.func, *value.args, *value.keywords.values()]
+    own = getattr(value, "__dict__", None)
+    if isinstance(own, dict) and not (isinstance(value, torch.Tensor) and not own):
+        found += own.values()
+    return found
+
+
+def _contents(cell: Any) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # not yet filled
+        return ()
+
+
+def _globals(function: Any) -> dict[str, Any]:
+    """The global names that a function of the user's own code may read, with what they are."""
+    if is_library(function.__code__.co_filename):
+        return {}
+    codes, names = [function.__code__], set()
+    while codes:
+        code = codes.pop()
+        names.update(i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return {n: function.__globals__[n] for n in names if n in function.__globals__}
+
+
+# -- tensors ---------------------------------------------------------------------------------------
+
+
+def _tensors(given: Any) -> list[Any]:
+    """The tensors that modules hold, also in lists and dictionaries, each once."""
+    import torch
+
+    found: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
+    stack = [given]
+    while stack:
+        top = stack.pop()
+        if id(top) in seen:
+            continue
+        seen[id(top)] = top
+        if isinstance(top, torch.Tensor):
+            found[id(top)] = top
+        elif isinstance(top, torch.nn.Module):
+            stack += vars(top).values()
+        elif isinstance(top, dict):
+            stack += top.values()
+        elif isinstance(top, list | tuple):
+            stack += top
+    return [*found.values()]
+
+
+def _share_memory(given: Any, memo: dict[int, Any]) -> None:
+    """Enter copies of tensors that ``copy.deepcopy`` would take apart, or does not copy at all.
+
+    Tensors in the memory of a parameter share that of its copy; a view that was differentiated is
+    one of the copy, and what else was computed is a number.
+    """
+    import torch
+
+    groups: dict[int, list[Any]] = {}
+    for tensor in _tensors(given):
+        key = memory(tensor)
+        usual = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta"
+        if key is not None and usual and id(tensor) not in memo:
+            groups.setdefault(key, []).append(tensor)
+        elif not tensor.is_leaf:
+            memo.setdefault(id(tensor), tensor.detach().clone())
+    for tensors in groups.values():
+        leaves = [tensor for tensor in tensors if tensor.is_leaf]
+        if len(tensors) > 1 and any(isinstance(t, torch.nn.Parameter) for t in leaves):
+            storage = tensors[0].detach().untyped_storage().clone()
+            for tensor in leaves:
+                memo[id(tensor)] = _placed(tensor, storage)
+        for tensor in tensors:
+            if not tensor.is_leaf:
+                base = memo.get(id(tensor._base))
+                layout = tensor.size(), tensor.stride(), tensor.storage_offset()
+                copied = tensor.detach().clone() if base is None else base.as_strided(*layout)
+                memo[id(tensor)] = copied
+
+
+def _placed(tensor: Any, storage: Any) -> Any:
+    """A leaf of the layout of another one in new memory."""
+    import torch
+
+    new = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    with torch.no_grad():
+        new.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(new, tensor.requires_grad)
+    return new.requires_grad_(tensor.requires_grad)
+
+
+def _check_apart(given: Any, twin: Any) -> None:
+    """Raises: KcalcError where a copy holds parameters of the original."""
+    held = {memory(tensor) for tensor in _tensors(given) if tensor.requires_grad} - {None}
+    for tensor in _tensors(twin):
+        if tensor.requires_grad and tensor.device.type != "meta" and memory(tensor) in held:
+            raise KcalcError(
+                f"the model cannot be copied: a __deepcopy__ in it keeps a parameter of shape "
+                f"{tuple(tensor.shape)} in the memory of the original; let it copy its parameters"
+            )

@@ -1,0 +1,64 @@
+"""Token ids that a PyTorch model takes for padding, and example ids without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+PARTS = ("text_config", "encoder", "decoder", "generator")
+
+
+def padding_ids(model: Any) -> frozenset[int]:
+    """The ids for padding, of the configurations in a model and of its tables.
+
+    Numbers below 0, which stand for no id, are left out.
+    """
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        return frozenset()
+    tables = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    found = [m.padding_idx for m in model.modules() if isinstance(m, tables)]
+    for config in _configurations(model):
+        found.append(_field(config, "pad_token_id"))
+    return frozenset(n for n in found if isinstance(n, int) and not isinstance(n, bool) and n >= 0)
+
+
+def _configurations(model: Any) -> Iterator[Any]:
+    """The configurations of a model and its modules, with those in them."""
+    held = {id(c): c for m in model.modules() if (c := vars(m).get("config")) is not None}
+    for config in held.values():
+        yield config
+        for name in PARTS:
+            if (part := _field(config, name)) is not None:
+                yield part
+
+
+def _field(config: Any, name: str) -> Any:
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+
+
+def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Any:
+    """Random ids below ``count``, none of them for padding where at least two others are left."""
+    import torch
+
+    allowed = torch.tensor([i for i in range(count) if i not in padding_ids(model)])
+    if len(allowed) < min(count, 2):
+        allowed = torch.arange(count)
+    return allowed[torch.randint(len(allowed), shape, generator=random)]
+
+
+def unpadded(model: Any, ids: Any, others: Any = None) -> Any:
+    """Ids in which those for padding are exchanged for ids that the array, or ``others``, has.
+
+    Where there are none, the ids as they are.
+    """
+    import torch
+
+    padding = torch.tensor(sorted(padding_ids(model)), dtype=ids.dtype, device=ids.device)
+    known = (ids if others is None else others).unique()
+    allowed, padded = known[~torch.isin(known, padding)], torch.isin(ids, padding)
+    if not len(allowed) or not bool(padded.any()):
+        return ids
+    order = torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+    return torch.where(padded, allowed[order % len(allowed)], ids)
