@@ -584,9 +584,10 @@ class Separable(nn.Module):
 def late(applied_last: bool) -> Any:
     """A decoder in which one layer is replaced after the weights were drawn, or before."""
     model = Decoder()
-    model.blocks[2].attention.proj = nn.Linear(WIDTH, WIDTH)
+    attention: Any = model.blocks[2].attention
+    attention.proj = nn.Linear(WIDTH, WIDTH)
     if applied_last:
-        nn.init.normal_(model.blocks[2].attention.proj.weight, std=0.02)
+        nn.init.normal_(attention.proj.weight, std=0.02)
     return model
 
 

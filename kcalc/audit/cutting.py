@@ -39,13 +39,20 @@ class Cut:
     place: str = ""
 
 
-def cuts(structure: Structure, trainable: dict[str, Any], training: Callable[[], Any]) -> list[Cut]:
+def cuts(
+    structure: Structure,
+    trainable: dict[str, Any],
+    gradients: dict[str, Any],
+    training: Callable[[], Any],
+) -> list[Cut]:
     """What cuts off which parameters.
 
-    ``training``: gives the program of a run in training mode, None where that raises.
+    ``gradients``: {parameter: gradient of the objective, or None}, as scripted modules hide their
+    leaves; ``training``: gives the program of a run in training mode, None where that raises.
     """
     program = structure.program
     linked = leaves_of_gradients(program)
+    linked |= {id(p): p for name, p in trainable.items() if gradients[name] is not None}
     unlinked = [name for name, p in trainable.items() if id(p) not in linked]
     ends = _ends(program)
     found: dict[str, dict[str, str]] = {}

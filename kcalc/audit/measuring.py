@@ -66,11 +66,11 @@ def measure(
         names = [name for name, p in parameters.items() if p.requires_grad]
         marked = [c.value for c in structure.merges or structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
-        trainable = {name: parameters[name] for name in names}
-        cut = tuple(cuts(structure, trainable, lambda: _trained(fresh, call)))
         wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
         found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
         gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
+        trainable = {name: parameters[name] for name in names}
+        cut = tuple(cuts(structure, trainable, gradients, lambda: _trained(fresh, call)))
         streams = {v.index: g for v, g in zip(marked, found[len(names) :], strict=True)}
         measured = Measured(structure, aim, gradients, streams, cuts=cut, call=call)
         measured.listed = parameters

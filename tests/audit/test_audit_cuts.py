@@ -362,3 +362,12 @@ def test_bounds_of_a_single_grouped_layer_are_known_by_usual_laws() -> None:
     (finding,) = audit(lambda: build(160), (4, 32, 20), predict=False).findings
     assert (finding.code, finding.parameters) == ("INIT-FAN", ("layer.weight",))
     assert audit(lambda: build(5), (4, 32, 20), predict=False).findings == ()
+
+
+def test_scripted_modules_are_not_cut_off() -> None:
+    def build() -> Any:
+        return Built(
+            lambda m, x: m.head(m.net(x)), net=torch.jit.script(mlp(8, 16, 8)), head=mlp(8, 5)
+        )
+
+    assert audit(build, DATA, predict=False).findings == ()
