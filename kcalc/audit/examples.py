@@ -78,19 +78,20 @@ def _configured(model: Any) -> dict[str, Any]:
     main = getattr(model, "main_input_name", None)
     random = torch.Generator().manual_seed(0)
     text = getattr(config, "text_config", config)
-    if main == "input_ids" and isinstance(getattr(text, "vocab_size", None), int):
+    count = getattr(text, "vocab_size", None)
+    if main == "input_ids" and isinstance(count, int):
         longest = int(getattr(text, "max_position_embeddings", None) or 2 * TOKENS)
         padding = getattr(text, "pad_token_id", None)
         if isinstance(padding, int) and 0 <= padding < longest - 2:
             longest -= padding + 1  # RoBERTa counts positions from there
         shape = (BATCH, min(TOKENS, longest))
-        ids = {"input_ids": drawn_ids(model, int(text.vocab_size), shape, random)}
+        ids = {"input_ids": drawn_ids(model, count, shape, random)}
         vision = getattr(config, "vision_config", None)
         side = getattr(vision, "image_size", None)
         if isinstance(side, int):
             ids["pixel_values"] = _pixels(vision, side, random)
         if getattr(config, "is_encoder_decoder", False):
-            ids["decoder_input_ids"] = drawn_ids(model, int(text.vocab_size), shape, random)
+            ids["decoder_input_ids"] = drawn_ids(model, count, shape, random)
         return ids
     size = getattr(config, "image_size", None)
     if main == "pixel_values" and size:

@@ -244,13 +244,13 @@ def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
                     )
                 fans = (used.fan_in, used.fan_out) if used else (1, 1)
                 expected[name] = BY_FANS[law](*fans)
-            elif law < 0 and not _by_value(subject, name, law):
+                continue
+            expected[name] = float(law)
+            if expected[name] < 0 and not _by_value(subject, name, expected[name]):
                 raise KcalcError(
-                    f"recipe[{pattern!r}] = {law:g} is no standard deviation, and {name} holds no "
-                    f"constant; give a number >= 0"
+                    f"recipe[{pattern!r}] = {expected[name]:g} is no standard deviation, and {name} "
+                    f"holds no constant; give a number >= 0"
                 )
-            else:
-                expected[name] = float(law)
     return expected
 
 
@@ -324,8 +324,8 @@ def _known(subject: Subject) -> Iterator[Finding]:
         if not all(name.startswith(known) for name in stack.written):
             continue
         usual, factor = subject.laws[common], (2 * stack.depth) ** -0.5
-        sigma = factor * usual.sigma
-        expected = dict.fromkeys((n for n, normed in stack.written.items() if not normed), sigma)
+        sigma: float = factor * usual.sigma
+        expected = {name: sigma for name, normed in stack.written.items() if not normed}
         laws = {name: subject.laws[name] for name in expected}
         errors = {name: math.hypot(law.error, factor * usual.error) for name, law in laws.items()}
         off = [n for n, law in laws.items() if differ(replace(law, error=errors[n]), sigma, OFF)]

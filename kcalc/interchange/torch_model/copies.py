@@ -17,7 +17,6 @@ import functools
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -26,6 +25,7 @@ from .examples import first_line, is_library
 
 MOST = 50_000  # objects that are looked at behind one reference
 PLAIN = (str, bytes, int, float, complex, type, types.ModuleType, type(None), weakref.ProxyType)
+HELD = {str, bytes, int, float, bool, type(None)}  # what most values are, and nothing leads on from
 SEQUENCES = (list, deque)
 
 
@@ -118,11 +118,13 @@ class _Copy:
                 _refill(top, self._counterpart)
                 if isinstance(getattr(top, "__dict__", None), dict):
                     _refill(vars(top), self._counterpart)
-            stack += _parts(top)
+            stack += [part for part in _parts(top) if type(part) not in HELD]
         return holder[0]
 
     def _counterpart(self, value: Any) -> Any:
         """What stands in the copy for a value that the copy holds."""
+        if type(value) in HELD:
+            return value
         if id(value) in self.memo:
             return self.memo[id(value)]
         if isinstance(value, types.FunctionType):
@@ -223,14 +225,13 @@ def _is_layer(value: Any) -> bool:
 def _refill(container: Any, changed: Any) -> None:
     """Exchange what a container holds, in place."""
     if isinstance(container, dict):
-        old = [*dict.items(container)]
-        new = [(changed(key), changed(value)) for key, value in old]
-        if any(one[0] is not other[0] for one, other in zip(new, old, strict=True)):
+        if any(changed(key) is not key for key in container):
+            new = [(changed(key), value) for key, value in container.items()]
             container.clear()
             container.update(new)
-        for (key, value), (_, before) in zip(new, old, strict=True):
-            if value is not before:
-                dict.__setitem__(container, key, value)
+        for key, value in [*dict.items(container)]:
+            if (new := changed(value)) is not value:
+                dict.__setitem__(container, key, new)
     elif isinstance(container, SEQUENCES):
         for place, value in enumerate(container):
             if (new := changed(value)) is not value:
@@ -243,7 +244,8 @@ def _refill(container: Any, changed: Any) -> None:
     elif isinstance(container, functools.partial):
         function, args = changed(container.func), tuple(map(changed, container.args))
         words = {name: changed(value) for name, value in container.keywords.items()}
-        container.__setstate__((function, args, words, vars(container)))
+        state = function, args, words, vars(container)
+        container.__setstate__(state)  # pyright: ignore[reportAttributeAccessIssue]
     elif isinstance(container, weakref.WeakValueDictionary | weakref.WeakKeyDictionary):
         new = [(changed(key), changed(value)) for key, value in container.items()]
         container.clear()
@@ -254,15 +256,20 @@ def _refill(container: Any, changed: Any) -> None:
             object.__setattr__(container, name, new)
 
 
-def _slots(value: Any) -> Iterator[str]:
+def _slots(value: Any) -> list[str]:
     """The names of the slots of a value that hold something."""
-    for kind in type(value).__mro__:
-        names = vars(kind).get("__slots__", ())
+    return [name for name in _slot_names(type(value)) if hasattr(value, name)]
+
+
+@functools.lru_cache(maxsize=1000)
+def _slot_names(kind: type) -> tuple[str, ...]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else tuple(names):
-            if isinstance(vars(kind).get(name), types.MemberDescriptorType) and hasattr(
-                value, name
-            ):
-                yield name
+            if isinstance(vars(base).get(name), types.MemberDescriptorType):
+                found.append(name)
+    return tuple(found)
 
 
 def _parts(value: Any) -> list[Any]:
