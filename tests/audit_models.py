@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -378,6 +379,17 @@ def adam(rate: float) -> Callable[[Any], Any]:
     return lambda model: torch.optim.Adam(model.parameters(), lr=rate)
 
 
+def rates(others: float, second: float) -> Callable[[Any], Any]:
+    """An optimiser of a perceptron whose second layer has a learning rate of its own."""
+
+    def made(model: Any) -> Any:
+        rest = [*model.first.parameters(), *model.third.parameters()]
+        own = {"params": model.second.parameters(), "lr": second}
+        return torch.optim.SGD([{"params": rest}, own], lr=others)
+
+    return made
+
+
 class Multiplied(nn.Module):
     """Two layers stored as (inputs, outputs), whose data stand on the left."""
 
@@ -447,12 +459,12 @@ class Detached(nn.Module):
         return self.last(hidden.detach() if self.detached else hidden)
 
 
-def plain(std: float, depth: int = 20) -> Any:
-    """Linear layers of width 64 with ReLUs between, and no norm."""
+def plain(std: float, depth: int = 20, between: Any = nn.ReLU) -> Any:
+    """Linear layers of width 64 with ReLUs (or others) between, and no norm."""
     layers = [nn.Linear(64, 64, bias=False) for _ in range(depth)]
     for layer in layers:
         nn.init.normal_(layer.weight, std=std)
-    return nn.Sequential(*(m for layer in layers for m in (layer, nn.ReLU())), nn.Linear(64, 12))
+    return nn.Sequential(*(m for layer in layers for m in (layer, between())), nn.Linear(64, 12))
 
 
 class Recurrent(nn.Module):
@@ -476,6 +488,152 @@ def convolved(right: bool) -> Any:
     weight = model[0].weight
     nn.init.kaiming_normal_(weight if right else weight.transpose(0, 1))
     return model
+
+
+class Listed(nn.Module):
+    """Hidden layers in a list of Python, or in one that PyTorch registers."""
+
+    def __init__(self, registered: bool) -> None:
+        super().__init__()
+        layers = [nn.Linear(8, 8) for _ in range(3)]
+        self.layers = nn.ModuleList(layers) if registered else layers
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return self.head(x)
+
+
+class Bare(nn.Module):
+    """A layer times a gain, which is a plain tensor that requires a gradient, or a parameter."""
+
+    def __init__(self, registered: bool) -> None:
+        super().__init__()
+        gain = torch.ones(5)
+        self.gain = nn.Parameter(gain) if registered else gain.requires_grad_()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.gain
+
+
+class Improvised(nn.Module):
+    """Two layers, of which ``forward`` makes the last anew, or not."""
+
+    def __init__(self, registered: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 5) if registered else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        last = self.last or nn.Linear(16, 5)
+        return last(F.relu(self.first(x)))
+
+
+def normal(std: Callable[[Any], float], targets: int, depth: int = 12) -> Any:
+    """A regression by linear layers of width 64 that are drawn with ``std(weight)``."""
+    layers = [m for _ in range(depth) for m in (nn.Linear(64, 64), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(64, targets))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=std(parameter))
+    return model
+
+
+def dense(std: Callable[[Any], float]) -> Any:
+    """Convolutions that give 21 numbers for every pixel."""
+    sizes = (3, 16, 16, 32, 32, 64, 64, 128)
+    layers = [m for i, o in pairwise(sizes) for m in (nn.Conv2d(i, o, 3, padding=1), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Conv2d(128, 21, 1))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=std(parameter))
+    return model
+
+
+def one(_: Any) -> float:
+    """The sigma 1."""
+    return 1.0
+
+
+def he(weight: Any) -> float:
+    """He's sigma by the fan of a weight's inputs."""
+    return (2 / weight[0].numel()) ** 0.5
+
+
+class Separable(nn.Module):
+    """Depthwise and full convolutions by bounds of their fans, with or without the groups."""
+
+    def __init__(self, divided: bool, bounds: Callable[[int], float] | None = None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3, groups=32), nn.ReLU(),
+            nn.Conv2d(32, 48, 1), nn.ReLU(), nn.Conv2d(48, 48, 3, groups=6),
+        )  # fmt: skip
+        bounds = bounds or (lambda fan: fan**-0.5)
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                fan = layer.in_channels * layer.kernel_size[0] ** 2
+                bound = bounds(fan // layer.groups if divided else fan)
+                nn.init.uniform_(layer.weight, -bound, bound)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).mean((2, 3))
+
+
+def late(applied_last: bool) -> Any:
+    """A decoder in which one layer is replaced after the weights were drawn, or before."""
+    model = Decoder()
+    attention: Any = model.blocks[2].attention
+    attention.proj = nn.Linear(WIDTH, WIDTH)
+    if applied_last:
+        nn.init.normal_(attention.proj.weight, std=0.02)
+    return model
+
+
+class Numbered(nn.Module):
+    """A layer times a learned factor, read as a number of Python or not."""
+
+    def __init__(self, read: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.factor, self.read = nn.Linear(8, 5), nn.Parameter(torch.ones(())), read
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.read(self.factor)
+
+
+class Hard(nn.Module):
+    """The one expert of the largest score for each example, with its share or without."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.router, self.shared = nn.Linear(8, 4), shared
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        share, choice = self.router(x).softmax(-1).max(-1)
+        results = torch.stack([expert(x) for expert in self.experts], 1)
+        taken = results[torch.arange(len(x)), choice]
+        return taken * share[:, None] if self.shared else taken
+
+
+class Overwritten(nn.Module):
+    """Blocks of two branches, the first of which is added, or overwritten by the second."""
+
+    def __init__(self, added: bool, blocks: int = 3) -> None:
+        super().__init__()
+        self.embed, self.head, self.added = nn.Linear(8, 16), nn.Linear(16, 5), added
+        self.first, self.second = (
+            nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16)) for _ in range(blocks))
+            for _ in range(2)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        for first, second in zip(self.first, self.second, strict=True):
+            y = x + first(x)
+            x = y + second(y) if self.added else x + second(x)
+        return self.head(x)
 
 
 @dataclass(frozen=True)
@@ -605,9 +763,68 @@ PAIRS: dict[str, Pair] = {
     "a forgotten detach": Pair(
         "GRAD-DEAD", "warning", "first.weight", lambda: Detached(True), lambda: Detached(False)
     ),
+    "layers in a list of Python": Pair(
+        "PARAM-HIDDEN", "error", "layers[0].weight", lambda: Listed(False), lambda: Listed(True)
+    ),
+    "a plain tensor that requires a gradient": Pair(
+        "PARAM-HIDDEN", "error", "gain", lambda: Bare(False), lambda: Bare(True)
+    ),
+    "a layer that forward makes": Pair(
+        "PARAM-HIDDEN", "error", "", lambda: Improvised(False), lambda: Improvised(True)
+    ),
+    "a factor read by item": Pair(
+        "GRAD-DEAD", "warning", "factor",
+        lambda: Numbered(lambda a: a.item()), lambda: Numbered(lambda a: a),
+    ),
+    "a factor in a list of Python": Pair(
+        "GRAD-DEAD", "warning", "factor",
+        lambda: Numbered(lambda a: torch.tensor(a.tolist())), lambda: Numbered(lambda a: a),
+    ),
+    "a choice without its share": Pair(
+        "GRAD-DEAD", "warning", "router.weight", lambda: Hard(False), lambda: Hard(True)
+    ),
+    "an overwritten residual sum": Pair(
+        "GRAD-DEAD", "warning", "first.1.1.weight",
+        lambda: Overwritten(False), lambda: Overwritten(True),
+    ),
+    "a regression by layers of sigma 1": Pair(
+        "RESULT-SIZE", "error", "0.weight",
+        lambda: normal(one, 1), lambda: normal(he, 1), (64, 64),
+    ),
+    "a dense prediction by layers of sigma 1": Pair(
+        "RESULT-SIZE", "error", "0.weight", lambda: dense(one), lambda: dense(he), (2, 3, 12, 12)
+    ),
+    "a regression by five layers of sigma 1": Pair(
+        "RESULT-SIZE", "warning", "0.weight",
+        lambda: normal(one, 1, 5), lambda: normal(he, 1, 5), (64, 64),
+    ),
+    "bounds by a fan of all groups": Pair(
+        "INIT-FAN", "warning", "layers.2.weight",
+        lambda: Separable(False), lambda: Separable(True), (2, 3, 12, 12),
+    ),
+    "one layer made after the draw": Pair(
+        "INIT-MISSED", "warning", "blocks.2.attention.proj.weight",
+        lambda: late(False), lambda: late(True), IDS,
+    ),
+    "a learning rate of 0": Pair(
+        "OPT-MISSING", "error", "second.weight",
+        lambda: Perceptron(nothing), lambda: Perceptron(nothing),
+        broken_options={"optimizer": rates(0.1, 0.0)},
+        mended_options={"optimizer": rates(0.1, 0.2)},
+    ),
+    "learning rates that are all 0": Pair(
+        "OPT-MISSING", "warning", "second.weight",
+        lambda: Perceptron(nothing), lambda: Perceptron(nothing),
+        broken_options={"optimizer": rates(0.0, 0.0)},
+        mended_options={"optimizer": rates(0.1, 0.1)},
+    ),
     "a plain network that vanishes": Pair(
         "GRAD-BLOCKS", "warning", "0.weight",
         lambda: plain(0.02), lambda: plain((2 / 64) ** 0.5, 50), (32, 64),
+    ),
+    "a plain network that explodes, though its values are bounded": Pair(
+        "GRAD-BLOCKS", "warning", "0.weight",
+        lambda: plain(1.0, 30, nn.Tanh), lambda: plain(1 / 8, 30, nn.Tanh), (32, 64),
     ),
     "a large readout of a recurrent network": Pair(
         "LOSS-START", "error", "head.weight", lambda: Recurrent(20.0), lambda: Recurrent(0.1), IDS

@@ -8,7 +8,15 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
-from . import depth, initialisation, optimising, training  # noqa: F401  (they enter criteria)
+from . import (  # noqa: F401  (they enter criteria)
+    depth,
+    escaped,
+    hidden,
+    initialisation,
+    optimising,
+    sizes,
+    training,
+)
 from .building import built
 from .findings import findings_of, known_codes, named
 from .laws import Law
@@ -100,7 +108,7 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
 
     from ..interchange.torch_model.copies import copied
 
-    original, laws = drawn(given)
+    original, laws, places = drawn(given)
     again = None if isinstance(given, torch.nn.Module) else partial(_again, given)
     model = copied(original)
     _patched(model, laws)
@@ -113,7 +121,8 @@ def _subject(given: Any, example_inputs: Any) -> Subject:
                 other.get_parameter(name).copy_(value)
         return other
 
-    return Subject(model, laws, measure(model, example_inputs, fresh, original), original, again)
+    measured = measure(model, example_inputs, fresh, original)
+    return Subject(model, laws, measured, original, again, places=places)
 
 
 def _again(builder: Callable[[], Any]) -> Any:
@@ -146,11 +155,15 @@ def _remarks(subject: Subject) -> tuple[str, ...]:
     """What was not looked at."""
     measured = subject.measured
     program = measured.structure.program
-    without = [n for n, g in measured.gradients.items() if g is None and n not in measured.detached]
+    cut = {name for one in measured.cuts for name in one.names}
+    without = [n for n, g in measured.gradients.items() if g is None and n not in cut]
     unread = [n for n in without if not reached(program, n)]
     texts = {
         "do not reach the result on these inputs": unread,
         "do not enter the loss of this audit": [n for n in without if n not in unread],
+        "are detached copies of others (teachers, target networks)": [
+            name for one in measured.cuts if one.kind == "taught" for name in one.names
+        ],
         "get no example (a choice among experts, or attention to one key)": measured.unreached,
     }
     remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]

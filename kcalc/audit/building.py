@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..foundation.errors import KcalcError
+from .held import held
 
 
 def built(builder: Callable[[], Any]) -> Any:
@@ -46,7 +47,11 @@ def usable(model: Any) -> Any:
             )
     tensors = dict(model.named_parameters())
     if not tensors:
-        raise KcalcError(f"a {type(model).__name__} has no parameters to audit")
+        others = [path for path, tensor in held(model).items() if tensor.requires_grad]
+        hint = "; register {}, by nn.ModuleList or nn.Parameter".format(", ".join(others[:3]))
+        raise KcalcError(
+            f"a {type(model).__name__} has no parameters to audit{hint if others else ''}"
+        )
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
             raise KcalcError(f"{name} has no shape yet: run the lazy module once, then audit it")

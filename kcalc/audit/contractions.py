@@ -18,7 +18,7 @@ class Contraction:
     the weight is made of; ``fan_in``: the number of terms in each sum; ``fan_out``: the number of
     sums that each entry of the data takes part in (without strides); ``axes``: {parameter: the
     axes that are contracted}, where the weight is a view of it; ``entries``: those of the weight,
-    of one matrix where several are stacked.
+    of one matrix where several are stacked; ``groups``: of a convolution.
     """
 
     value: Value
@@ -29,6 +29,7 @@ class Contraction:
     axes: dict[str, tuple[int, ...]]
     entries: int
     transposed: bool = False
+    groups: int = 1
 
 
 def contractions(program: Program, parameters: dict[str, Any]) -> list[Contraction]:
@@ -44,13 +45,13 @@ def contractions(program: Program, parameters: dict[str, Any]) -> list[Contracti
 def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Contraction:
     data = next(v for v in value.inputs if v.flavour == "data")
     shape = tuple(weight.tensor.shape)
-    transposed = False
+    transposed, groups = False, 1
     if value.op == "convolution":
         flags = [n for n in value.numbers if isinstance(n, bool)]
-        groups = next((n for n in reversed(value.numbers) if isinstance(n, int)), 1)
+        groups = max(int(next((n for n in reversed(value.numbers) if isinstance(n, int)), 1)), 1)
         transposed = bool(flags and flags[0])
         kernel = prod(shape[2:])
-        fan_in, fan_out = shape[1] * kernel, shape[0] * kernel // max(int(groups), 1)
+        fan_in, fan_out = shape[1] * kernel, shape[0] * kernel // groups
         dims: tuple[int, ...] = tuple(range(1, len(shape)))
     elif value.op in ("linear", "mkldnn_linear"):
         fan_in, fan_out, dims = shape[-1], shape[0], (len(shape) - 1,)
@@ -65,7 +66,9 @@ def _contraction(value: Value, weight: Value, parameters: dict[str, Any]) -> Con
     names = tuple(of) or weight.weights
     axes = {n: a for n in names if (a := _axes(weight.tensor, dims, parameters[n])) is not None}
     entries = prod(shape if value.op == "convolution" else shape[-2:])
-    return Contraction(value, data, names, int(fan_in), int(fan_out), axes, entries, transposed)
+    return Contraction(
+        value, data, names, int(fan_in), int(fan_out), axes, entries, transposed, groups
+    )
 
 
 def _gain(sizes: tuple[int, ...], weight: tuple[int, ...], dims: tuple[int, ...]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .contractions import Contraction
 from .findings import Finding, criterion, forms, named
+from .groups import ignored_groups
 from .operations import NORMS
 from .subject import Subject, families
 
@@ -108,8 +109,9 @@ def _equal_groups(subject: Subject) -> list[tuple[str, ...]]:
     """The trainable random matrices that are equal, group by group."""
     marks: dict[Any, list[str]] = {}
     memory: set[int] = set()
+    taught = {n for cut in subject.measured.cuts if cut.kind == "taught" for n in cut.names}
     for name, tensor in subject.parameters.items():
-        if not tensor.requires_grad or tensor.ndim < 2 or tensor.numel() < 4:
+        if name in taught or not tensor.requires_grad or tensor.ndim < 2 or tensor.numel() < 4:
             continue
         law = subject.laws[name]
         if not law.sigma > 0 or tensor.data_ptr() in memory:
@@ -194,31 +196,18 @@ def _same_rows(tensor: Any, axes: tuple[int, ...], tolerance: float) -> bool:
     "warning or note",
     "builder alone: the fan that the initialiser used, over that of the contraction in the run, is "
     "outside 2/3 ... 3/2 (fan_in: fan_in; fan_out: either, as PyTorch's fan_out is the "
-    "contraction's fan_in for x @ w; Xavier: their sum); note: a norm behind it hides the scale",
+    "contraction's fan_in for x @ w; Xavier: their sum); of a grouped weight drawn by hand: sigma "
+    "follows from a fan that counts all groups; note: a norm behind it hides the scale",
 )
 def fans(subject: Subject) -> Iterator[Finding]:
     """Fans taken from the wrong axes of a weight."""
     off: dict[tuple[str, str], dict[str, tuple[str, float, float]]] = {}
     for name, contraction in subject.contracted.items():
-        used = subject.laws[name].fan
-        if used is None or contraction.transposed or subject.parameters[name].ndim < 2:
-            continue
-        fan_in, fan_out = contraction.fan_in, contraction.fan_out
-        size = subject.parameters[name].numel()
-        if size < contraction.entries or (
-            subject.parameters[name].ndim == 2 and size > contraction.entries
-        ):
-            continue  # a view with repeated entries, or a slice of fused weights
-        outs = [fan_out]
-        if subject.parameters[name].ndim > 2 and contraction.value.op != "convolution":
-            outs.append(fan_out // len(subject.parameters[name]))  # an einsum reads a stack as one
-        right = {"fan_in": [fan_in], "fan_out": [*outs, fan_in]}.get(
-            used[0], [fan_in + out for out in outs]
-        )
-        if not any(1 / FAN_OFF <= used[1] / true <= FAN_OFF for true in right):
+        wrong = _wrong_fan(subject, name, contraction)
+        if wrong is not None:
             where = subject.laws[name].place or next(iter(families([name])))
             severity = "note" if _normed(subject, contraction) else "warning"
-            off.setdefault((severity, where), {})[name] = (used[0], used[1], right[0])
+            off.setdefault((severity, where), {})[name] = wrong
     for (severity, _), members in off.items():
         names = tuple(members)
         yield Finding(
@@ -226,9 +215,35 @@ def fans(subject: Subject) -> Iterator[Finding]:
             severity,
             names,
             "the initialiser took a fan that is not the contraction's: " + _fans(members),
-            "give the fan of the contraction in the run",
+            "give the fan of the contraction in the run; where it has groups, that of one group",
             subject.place(names),
         )
+
+
+def _wrong_fan(
+    subject: Subject, name: str, contraction: Contraction
+) -> tuple[str, float, float] | None:
+    """(the mode, the fan that was used, the true one) of a weight, None where it is right."""
+    used = subject.laws[name].fan
+    if contraction.transposed or subject.parameters[name].ndim < 2:
+        return None
+    if used is None:
+        return ignored_groups(subject, name)
+    fan_in, fan_out = contraction.fan_in, contraction.fan_out
+    size = subject.parameters[name].numel()
+    if size < contraction.entries or (
+        subject.parameters[name].ndim == 2 and size > contraction.entries
+    ):
+        return None  # a view with repeated entries, or a slice of fused weights
+    outs = [fan_out]
+    if subject.parameters[name].ndim > 2 and contraction.value.op != "convolution":
+        outs.append(fan_out // len(subject.parameters[name]))  # an einsum reads a stack as one
+    right = {"fan_in": [fan_in], "fan_out": [*outs, fan_in]}.get(
+        used[0], [fan_in + out for out in outs]
+    )
+    if any(1 / FAN_OFF <= used[1] / true <= FAN_OFF for true in right):
+        return None
+    return used[0], used[1], right[0]
 
 
 def _normed(subject: Subject, contraction: Contraction) -> bool:

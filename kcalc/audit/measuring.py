@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.errors import KcalcError
+from .cutting import Cut, cuts
 from .descent import dead, dense
 from .examples import ADVICE, arguments
+from .held import held
 from .objective import Objective, objective
 from .program import run_recorded
-from .reaching import detached, foreign, unreached
+from .reaching import foreign, unreached
 from .structure import Structure, structure_of
 
 
@@ -23,10 +25,10 @@ class Measured:
     ``gradients``: {parameter: gradient}, None where the loss does not depend on it;
     ``streams``: {index of a merge, or of a contraction where nothing merges: gradient of its
     value}; ``dead``: parameters whose gradient was exactly zero at every step; ``rounded``: those
-    of which it was rounding alone; ``detached``: parameters whose values reach the result, and
-    that get no gradient from any of it; ``unreached``: those that no example was given to by a
+    of which it was rounding alone; ``cuts``: what cuts off parameters that the run reads, and that
+    get no gradient from any of its results; ``unreached``: those that no example was given to by a
     choice among layers; ``nonfinite``: texts that name where inf or NaN arose; ``call``: the
-    arguments of the call.
+    arguments of the call; ``listed``: {name: parameter}, as they were before the run.
     """
 
     structure: Structure
@@ -35,10 +37,11 @@ class Measured:
     streams: dict[int, Any]
     dead: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
-    detached: tuple[str, ...] = ()
+    cuts: tuple[Cut, ...] = ()
     unreached: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
     call: tuple[tuple[Any, ...], dict[str, Any]] = field(default=((), {}))
+    listed: dict[str, Any] = field(default_factory=dict)
 
 
 def measure(
@@ -63,16 +66,29 @@ def measure(
         names = [name for name, p in parameters.items() if p.requires_grad]
         marked = [c.value for c in structure.merges or structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
-        cut = detached(program, {name: parameters[name] for name in names})
         wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
         found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
         gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
+        trainable = {name: parameters[name] for name in names}
+        cut = tuple(cuts(structure, trainable, gradients, lambda: _trained(fresh, call)))
         streams = {v.index: g for v, g in zip(marked, found[len(names) :], strict=True)}
-        measured = Measured(structure, aim, gradients, streams, detached=cut, call=call)
+        measured = Measured(structure, aim, gradients, streams, cuts=cut, call=call)
+        measured.listed = parameters
         measured.nonfinite = _nonfinite(measured)
-    if not measured.nonfinite:
+    if not measured.nonfinite and not _at_teacher(model, measured):
         _descended(measured, fresh)
     return measured
+
+
+def _at_teacher(model: Any, measured: Measured) -> bool:
+    """Whether every gradient is zero as a student still equals its teacher, a frozen copy."""
+    if any(g is not None and bool(g.any()) for g in measured.gradients.values()):
+        return False
+    moved = [p for p in measured.listed.values() if p.requires_grad and p.ndim > 1]
+    still = [p for p in measured.listed.values() if not p.requires_grad]
+    still += held(model).values()
+    copied = any(p.shape == q.shape and bool((p == q).all()) for p in moved for q in still)
+    return copied or any(cut.kind == "taught" for cut in measured.cuts)
 
 
 def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
@@ -90,6 +106,16 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
     program = measured.structure.program
     measured.unreached = tuple(name for name in zero if unreached(program, name))
     measured.dead = tuple(name for name in zero if name not in measured.unreached)
+
+
+def _trained(fresh: Callable[[], Any], call: Any) -> Any:
+    """The program of a run in training mode, None where that raises (for want of targets)."""
+    model = fresh().train()
+    args, kwargs = call
+    try:
+        return run_recorded(model, lambda: model(*args, **kwargs), call)
+    except Exception:
+        return None
 
 
 def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
-from .findings import Finding, criterion, part
+from .findings import Finding, criterion, named, part
 from .subject import Subject, parts
 
 STALLED = 0.5  # share of the weights
@@ -15,8 +15,9 @@ STALLED = 0.5  # share of the weights
 
 @criterion(
     "OPT-MISSING",
-    "error",
-    "a trainable parameter is in no group of the given optimizer, or in two",
+    "error or warning",
+    "a trainable parameter is in no group of the given optimizer, in two, or in one whose learning "
+    "rate is 0 and has no schedule; warning: all rates are 0",
 )
 def missing(subject: Subject) -> Iterator[Finding]:
     """Parameters that no group updates, or two do."""
@@ -62,6 +63,38 @@ def missing(subject: Subject) -> Iterator[Finding]:
                 "put it into one group, or set requires_grad=False",
                 subject.place(members),
             )
+    yield from _still(subject, trainable, optimizers)
+
+
+def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -> Iterator[Finding]:
+    """Parameters in groups whose learning rate is 0 and stays so.
+
+    A schedule, which keeps the ``initial_lr`` of a group, may start at 0. If all rates are 0, some
+    code may set them before every step.
+    """
+    rates = {}
+    for group in (g for one in optimizers for g in one.param_groups if "lr" in g):
+        rate = max(float(group["lr"]), float(group.get("initial_lr", 0.0)))
+        for parameter in group["params"]:
+            rates[id(parameter)] = max(rate, rates.get(id(parameter), 0.0))
+    names = tuple(n for n, p in trainable.items() if rates.get(id(p), 1.0) == 0)
+    if not names:
+        return
+    every = all(rate == 0 for rate in rates.values())
+    yield Finding(
+        "OPT-MISSING",
+        "warning" if every else "error",
+        names,
+        f"{named(names)}: trainable, and the learning rate of its group is 0"
+        + (", as that of all groups" if every else ""),
+        "set the rate of the group"
+        + (
+            " unless your code sets it before every step"
+            if every
+            else ", or requires_grad=False where it is meant"
+        ),
+        subject.place(names),
+    )
 
 
 def optimizers_of(subject: Subject, model: Any) -> list[Any]:

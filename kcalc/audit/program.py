@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.process_state import cached_property
+from .held import held
 from .operations import DATALESS, TABLES
+from .places import run_at
 
 
 @dataclass(eq=False)
@@ -24,7 +26,7 @@ class Value:
     arguments; ``numbers``: its other arguments; ``flavour``: "data" where it depends on the model's
     numeric inputs, "weight" on parameters alone, else "other"; ``weights``: the parameters that a
     "weight" is made of; ``module``: the module in which it arose; ``ids``: whether it depends on
-    the inputs at all.
+    the inputs at all; ``place``: the line of the model's source that asked for it.
     """
 
     index: int
@@ -37,6 +39,7 @@ class Value:
     module: str = ""
     ids: bool = False
     ancestors: int = 0
+    place: str = ""
 
     @property
     def data(self) -> tuple[Value, ...]:
@@ -50,11 +53,19 @@ class Value:
 
 @dataclass
 class Program:
-    """All values of one run in their order, and its result as the model returned it."""
+    """All values of one run in their order, and its result as the model returned it.
+
+    ``kept``: values that the model keeps in attributes, as an auxiliary loss; ``numbers``: the
+    values that became numbers of Python (``item``, ``tolist``, ``numpy``), with the lines;
+    ``find``: the value of a tensor.
+    """
 
     values: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     result: Any = None
+    kept: list[Value] = field(default_factory=list)
+    numbers: list[tuple[Value, str]] = field(default_factory=list)
+    find: Callable[[Any], Value | None] = lambda _: None
 
     @cached_property
     def readers(self) -> dict[int, list[Value]]:
@@ -73,9 +84,11 @@ def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.overrides import TorchFunctionMode
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    leaving = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
     run = _Run()
     for name, parameter in model.named_parameters():
         run.leaf("parameter", parameter, "weight", (name,))
@@ -93,9 +106,19 @@ def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
             run.note(func, args, kwargs or {}, out)
             return out
 
-    with _places(model, run), sdpa_kernel(SDPBackend.MATH), Recorder():
+    class Leaving(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in leaving:
+                run.numbered(args[0])
+            return func(*args, **(kwargs or {}))
+
+    with _places(model, run), sdpa_kernel(SDPBackend.MATH), Leaving(), Recorder():
         result = call()
-    program = Program(run.values, result=result)
+    program = Program(run.values, result=result, numbers=run.numbers, find=run.known)
+    kept = (run.known(tensor) for tensor in held(model).values() if tensor.grad_fn is not None)
+    program.kept = [value for value in kept if value is not None]
     program.outputs = [
         value
         for leaf in pytree.tree_leaves(result)
@@ -112,6 +135,7 @@ class _Run:
         self.places: dict[tuple[Any, ...], Value] = {}
         self.stored: dict[int, set[tuple[Any, ...]]] = {}
         self.stack: list[str] = [""]
+        self.numbers: list[tuple[Value, str]] = []
 
     def _add(self, value: Value) -> Value:
         self.values.append(value)
@@ -149,6 +173,8 @@ class _Run:
         from torch.utils import _pytree as pytree
 
         name = func._schema.name.split("::")[-1]
+        if name == "_local_scalar_dense":
+            self.numbered(args[0])
         leaves = pytree.tree_leaves((args, kwargs))
         inputs = tuple(
             self.known(leaf) or self.leaf("constant", leaf, "other")
@@ -162,12 +188,18 @@ class _Run:
             if name.endswith("_") and func._schema.is_mutable:
                 self._written(tensor, value)
 
+    def numbered(self, tensor: Any) -> None:
+        """A tensor becomes numbers of Python."""
+        value = self.known(tensor)
+        if value is not None:
+            self.numbers.append((value, run_at()))
+
     def _made(
         self, name: str, inputs: tuple[Value, ...], numbers: tuple[Any, ...], tensor: Any
     ) -> Value:
         flavour, weights = _flavour(name, inputs, tensor)
         value = Value(len(self.values), name.rstrip("_") or name, inputs, numbers, tensor, flavour)
-        value.weights, value.module = weights, self.stack[-1]
+        value.weights, value.module, value.place = weights, self.stack[-1], run_at()
         value.ids = any(i.ids for i in inputs) and name not in DATALESS
         for source in inputs:
             value.ancestors |= source.ancestors | 1 << source.index

@@ -13,13 +13,14 @@ def _mask(values: Iterable[Value]) -> int:
     return sum(1 << index for index in {value.index for value in values})
 
 
-def _leaf(program: Program, name: str) -> Value | None:
+def leaf_of(program: Program, name: str) -> Value | None:
+    """The value of a parameter, None where the run has none."""
     return next((v for v in program.values if v.op == "parameter" and v.weights == (name,)), None)
 
 
 def reached(program: Program, name: str) -> bool:
     """Whether the result was computed from a parameter."""
-    leaf = _leaf(program, name)
+    leaf = leaf_of(program, name)
     return leaf is not None and any(out.depends_on(leaf) for out in program.outputs)
 
 
@@ -37,37 +38,30 @@ def foreign(program: Program, original: Any) -> dict[str, str]:
     return found
 
 
-def detached(program: Program, parameters: dict[str, Any]) -> tuple[str, ...]:
-    """Parameters whose numbers reach the result, and that the graph of gradients lacks."""
+def leaves_of_gradients(program: Program) -> dict[int, Any]:
+    """{id: tensor} of the leaves that get a gradient from the result, or from what is kept."""
     import torch
     from torch.utils import _pytree as pytree
 
     leaves = [v for v in pytree.tree_leaves(program.result) if isinstance(v, torch.Tensor)]
-    linked = _differentiated(leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None)
-    return tuple(
-        name
-        for name, parameter in parameters.items()
-        if id(parameter) not in linked
-        and _path(program, name, lambda _, reader: not _numeric(reader))
-    )
-
-
-def _numeric(value: Value) -> bool:
-    return bool(value.tensor.is_floating_point() or value.tensor.is_complex())
-
-
-def _differentiated(functions: Iterable[Any]) -> set[int]:
-    """The ids of the leaves of a graph of gradients."""
-    stack, seen, found = list(functions), set(), set()
+    leaves += [value.tensor for value in program.kept]
+    stack: list[Any] = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
+    seen: set[Any] = set()
+    found: dict[int, Any] = {}
     while stack:
         function = stack.pop()
         if function in seen:
             continue
         seen.add(function)
         if hasattr(function, "variable"):
-            found.add(id(function.variable))
+            found[id(function.variable)] = function.variable
         stack += [after for after, _ in function.next_functions if after is not None]
     return found
+
+
+def numeric(value: Value) -> bool:
+    """Whether a value has numbers that a gradient could pass, no places and comparisons."""
+    return bool(value.tensor.is_floating_point() or value.tensor.is_complex())
 
 
 def unreached(program: Program, name: str) -> bool:
@@ -78,7 +72,7 @@ def unreached(program: Program, name: str) -> bool:
     attention to a single key.
     """
     inputs = _mask(v for v in program.values if v.op == "input")
-    leaf = _leaf(program, name)
+    leaf = leaf_of(program, name)
     if leaf is None or not any(out.depends_on(leaf) for out in program.outputs):
         return False
     return not _path(program, name, lambda value, reader: _closed(value, reader, inputs))
@@ -86,7 +80,7 @@ def unreached(program: Program, name: str) -> bool:
 
 def _path(program: Program, name: str, closed: Callable[[Value, Value], bool]) -> bool:
     """Whether a parameter reaches the result by steps (value, reader) that are not closed."""
-    leaf = _leaf(program, name)
+    leaf = leaf_of(program, name)
     outputs = {out.index for out in program.outputs}
     stack, seen = [] if leaf is None else [leaf], set()
     while stack:
@@ -123,7 +117,7 @@ def _chosen(value: Value, inputs: int) -> bool:
         if top.index in seen:
             continue
         seen.add(top.index)
-        if not _numeric(top):
+        if not numeric(top):
             if top.ancestors & inputs:
                 return True
         elif top.op in VIEWS or top.op in ("mul", "div"):

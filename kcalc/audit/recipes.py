@@ -138,7 +138,7 @@ def mup(subject: Subject, base: Any) -> Expected:
     growth: of these three, the nearest is expected. [Yang et al. 2022, Tensor Programs V, tables 3
     and 8]
     """
-    model, laws = drawn(base)
+    model, laws, _ = drawn(base)
     others = dict(model.named_parameters())
     expected: Expected = {}
     for name in subject.matrices:

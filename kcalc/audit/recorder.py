@@ -8,7 +8,6 @@ Uninitialised memory is filled with NaN, so that parameters that nobody initiali
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +15,9 @@ from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
 from .building import built, usable
+from .held import held as held_by
 from .laws import Law, estimated, truncated_moments
+from .places import DEEPEST, drawn_at
 
 UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 NORMAL, UNIFORM = ("normal", 1.0, 0.0), ("uniform", 12**-0.5, 0.5)
@@ -37,7 +38,6 @@ INITIALISERS = {
     "orthogonal_", "sparse_", "eye_", "dirac_", "uniform_", "normal_", "constant_", "ones_",
     "zeros_",
 }  # fmt: skip
-DEEPEST = 60  # frames looked at
 SEED = 0
 
 
@@ -50,13 +50,17 @@ class Written:
     size: int
 
 
-def drawn(given: Any) -> tuple[Any, dict[str, Law]]:
-    """A module as given, or as a builder draws it, and the law of each of its parameters."""
+def drawn(given: Any) -> tuple[Any, dict[str, Law], dict[str, str]]:
+    """A module as given, or as a builder draws it, and the law of each of its parameters.
+
+    Returns: also {path: the line that wrote it} of the tensors that a built model holds in plain
+    attributes.
+    """
     import torch
 
     if isinstance(given, torch.nn.Module):
         model = usable(given)
-        return model, {name: estimated(p) for name, p in model.named_parameters()}
+        return model, {name: estimated(p) for name, p in model.named_parameters()}, {}
     if callable(given):
         torch.manual_seed(SEED)
         return recorded(given)
@@ -66,11 +70,11 @@ def drawn(given: Any) -> tuple[Any, dict[str, Law]]:
     )
 
 
-def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law]]:
+def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law], dict[str, str]]:
     """The model that a builder returns, and the law of each of its parameters.
 
-    Returns: (model, {parameter: law}). Raises: KcalcError where the builder raises or returns no
-    module.
+    Returns: (model, {parameter: law}, {path of another tensor: line}). Raises: KcalcError where
+    the builder raises or returns no module.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -90,9 +94,15 @@ def recorded(builder: Callable[[], Any]) -> tuple[Any, dict[str, Law]]:
     with Recorder():
         model = built(builder)
     laws = {name: _law_of(parameter, writes) for name, parameter in model.named_parameters()}
+    others = held_by(model).items()
+    places = {path: _law_of(tensor, writes).place for path, tensor in others if _floats(tensor)}
     for known in writes.values():
         known.frame = None
-    return model, laws
+    return model, laws, places
+
+
+def _floats(tensor: Any) -> bool:
+    return tensor.is_floating_point() and tensor.device.type != "meta" and tensor.numel() > 0
 
 
 def _key(tensor: Any) -> int:
@@ -110,7 +120,7 @@ def _note(func: Any, args: Any, out: Any, writes: dict[int, Written], held: list
         if key not in writes:
             out.fill_(math.nan)
             held.append(out)
-            place = _place()
+            place = drawn_at(INITIALISERS)
             law = Law("uninitialised", place=place, made=place)
             writes[key] = Written(law, None, out.numel())
         return
@@ -129,17 +139,17 @@ def _fresh(name: str, args: Any, before: Written | None) -> Law | None:
     """The law of a new tensor, None where nothing is known of it."""
     if name in SOURCES:
         kind, sigma, mean = SOURCES[name]
-        return Law(kind, sigma, mean=mean, place=_place())
+        return Law(kind, sigma, mean=mean, place=drawn_at(INITIALISERS))
     if name in CONSTANT:
-        return Law("constant", 0.0, place=_place())
+        return Law("constant", 0.0, place=drawn_at(INITIALISERS))
     if before is None:
         return None
     if name in CARRIED:
         return before.law
     factor = _factor(name, args)
     if factor is not None:
-        return before.law.scaled(factor, before.law.place or _place())
-    return Law("computed", place=_place())
+        return before.law.scaled(factor, before.law.place or drawn_at(INITIALISERS))
+    return Law("computed", place=drawn_at(INITIALISERS))
 
 
 def _factor(name: str, args: Any) -> float | None:
@@ -162,7 +172,7 @@ def _overwrite(name: str, args: Any, out: Any, writes: dict[int, Written]) -> No
     known = writes.get(key)
     before = known.law if known else Law("uninitialised")
     capacity = out.untyped_storage().nbytes() // out.element_size()
-    frame, place = _initialiser(), _place()
+    frame, place = _initialiser(), drawn_at(INITIALISERS)
     same = known is not None and frame is not None and known.frame is frame
     law = _written(name, args, out, before, frame, place)
     if same and known is not None:
@@ -240,42 +250,6 @@ def _initialiser() -> Any:
             return frame
         frame = frame.f_back
     return None
-
-
-def _place() -> str:
-    """The line of the source that asked for the write: the first above PyTorch's own.
-
-    Functions that pass on to an initialiser of the same name are passed over.
-    """
-    frame, last = sys._getframe(1), ""
-    for _ in range(DEEPEST):
-        if frame is None:
-            break
-        file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if not _library(file) and name not in INITIALISERS:
-            return f"{_short(file)}:{frame.f_lineno}"
-        last = f"{_short(file)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return last
-
-
-def _library(file: str) -> bool:
-    parts = file.replace(os.sep, "/")
-    return (
-        "/torch/" in parts or parts.startswith("<") or "/kcalc/audit/" in parts
-        or parts.endswith("/transformers/initialization.py")
-    )  # fmt: skip
-
-
-def _short(file: str) -> str:
-    """A file's path from the working folder, or from its package, else its name and folder."""
-    parts = file.replace(os.sep, "/").split("/")
-    if "site-packages" in parts:
-        return "/".join(parts[parts.index("site-packages") + 1 :])
-    here = os.getcwd().replace(os.sep, "/").rstrip("/").split("/")
-    if parts[: len(here)] == here:
-        return "/".join(parts[len(here) :])
-    return "/".join(parts[-2:]) if len(parts) > 1 else file
 
 
 def _law_of(parameter: Any, writes: dict[int, Written]) -> Law:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -21,7 +21,8 @@ class Subject:
 
     ``model``: a copy that may be run; ``original``: the model as given or built;
     ``laws``: {parameter: its law}; ``again``: a second draw of the model from another seed, None
-    where only one model was given; ``recipe``: as declared; ``optimizer``: what the user gave.
+    where only one model was given; ``recipe``: as declared; ``optimizer``: what the user gave;
+    ``places``: {path: the line that wrote a tensor which is held and is no parameter}.
     """
 
     model: Any
@@ -31,11 +32,12 @@ class Subject:
     again: Callable[[], Any] | None = None
     recipe: Any = None
     optimizer: Any = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
         """{name: parameter}, each once."""
-        return dict(self.model.named_parameters())
+        return self.measured.listed
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:

@@ -13,8 +13,27 @@ from .structure import Attention, Merge
 from .subject import Subject
 
 TARGETS = 256
+CUTS = {
+    "detached": (
+        "its values reach the result through detach() or no_grad() alone",
+        "remove the detach; where it is meant, set requires_grad=False",
+    ),
+    "number": (
+        "its values reach the result as numbers of Python, by item(), tolist() or numpy()",
+        "compute with the tensor itself; where it is meant, set requires_grad=False",
+    ),
+    "choice": (
+        "its values reach the result through a choice (argmax, a comparison) alone",
+        "multiply what is chosen by its share of a softmax, or pass the gradient straight through",
+    ),
+    "dropped": (
+        "what it computes is thrown away, here and in training mode",
+        "see whether a later line overwrites it, as a residual sum that nothing reads",
+    ),
+}
+"""What cuts off a parameter: what to say, and what to do."""
 GRADIENTS = 50.0
-PLAIN = 1e9
+VANISHED, EXPLODED = 1e-9, 1e5
 
 
 @criterion(
@@ -41,16 +60,17 @@ def dead(subject: Subject) -> Iterator[Finding]:
             "is rounding alone in 4 steps: in 64 bits it vanishes",
             "see what cancels it: a share divided by itself, or values that are equal for all keys",
         ),
-        (
-            "warning",
-            measured.detached,
-            "is missing: its values reach the result through detach() or no_grad() alone",
-            "remove the detach; where it is meant, set requires_grad=False",
-        ),
     ):
         if names:
             message = f"the gradient of {named(names)} {text}"
             yield Finding("GRAD-DEAD", severity, names, message, fix, subject.place(names))
+    for cut in measured.cuts:
+        if cut.kind == "taught":
+            continue
+        text, fix = CUTS[cut.kind]
+        message = f"the gradient of {named(cut.names)} is missing: {text}"
+        place = cut.place or subject.place(cut.names)
+        yield Finding("GRAD-DEAD", "warning", cut.names, message, fix, place)
 
 
 @criterion(
@@ -196,7 +216,7 @@ def gradient_sizes(subject: Subject, merges: list[Merge]) -> list[float]:
     "warning",
     "no norm stands behind the writers of a stream, and the rms of the gradient at the first block "
     "output over that at the last of one shape is outside 1/50 ... 50; of a network without "
-    "streams and norms: that at the first layer over that at the last is outside 1e-9 ... 1e9",
+    "streams and norms: that at the first layer over that at the last is outside 1e-9 ... 1e5",
 )
 def blocks(subject: Subject) -> Iterator[Finding]:
     """Gradients that vanish or explode along a residual stream, or along a plain network."""
@@ -240,7 +260,7 @@ def _plain(subject: Subject) -> Iterator[Finding]:
             sizes[contraction.parameters] = max(size, sizes.get(contraction.parameters, 0.0))
     first, last = next(iter(sizes), ()), next(reversed(sizes), ())
     begin, end = sizes.get(first, 0.0), sizes.get(last, 0.0)
-    if subject.measured.nonfinite or not begin or not end or 1 / PLAIN <= begin / end <= PLAIN:
+    if subject.measured.nonfinite or not begin or not end or VANISHED <= begin / end <= EXPLODED:
         return
     yield Finding(
         "GRAD-BLOCKS",

@@ -1,0 +1,91 @@
+"""INIT-MISSED: one block's weight that the function which draws all weights has missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .findings import Finding, criterion, named
+from .laws import Law, differ
+from .subject import Subject, families
+
+FAR = 1.1  # a law whose sigma is nearer than this ratio to those of the others does no harm
+FEWEST = 2  # members of a family of a finished model that agree
+NEAR = 0.9  # of the bound of a uniform law, what the largest of many entries is above
+
+
+@criterion(
+    "INIT-MISSED",
+    "warning",
+    "of the weights of one name, role and shape in all blocks, fewer than half have the law that "
+    "their layer drew, of another sigma (10 %) than the others, which one line drew anew; of a "
+    "finished model: one has PyTorch's uniform law, and at least two others one other sigma",
+)
+def missed(subject: Subject) -> Iterator[Finding]:
+    """Weights that escaped ``apply(init)``."""
+    found: list[str] = []
+    for names in families(subject.contracted).values():
+        alike: dict[Any, list[str]] = {}
+        for name in names:
+            parameter = subject.parameters[name]
+            if parameter.ndim > 1 and parameter.requires_grad:
+                key = (tuple(parameter.shape), frozenset(subject.roles.get(name, ())))
+                alike.setdefault(key, []).append(name)
+        for members in alike.values():
+            found += _left(subject, members)
+    if not found:
+        return
+    others = tuple(dict.fromkeys(
+        n for form in families(found).values() for n in _peers(subject, form[0]) if n not in found
+    ))  # fmt: skip
+    yield Finding(
+        "INIT-MISSED",
+        "warning",
+        tuple(found),
+        f"{named(found)} {'keeps' if len(found) == 1 else 'keep'} the law that the layer drew, of "
+        f"sigma {subject.laws[found[0]].sigma:.3g}, and {named(others)} of the other blocks were "
+        f"drawn anew, with sigma {subject.laws[others[0]].sigma:.3g}",
+        "apply the function that draws all weights after the last layer is made, and see that it "
+        "knows the layer's class and name",
+        subject.place(found),
+    )
+
+
+def _peers(subject: Subject, name: str) -> tuple[str, ...]:
+    return next(members for members in families(subject.contracted).values() if name in members)
+
+
+def _left(subject: Subject, names: list[str]) -> list[str]:
+    """The members of a family that have escaped, none where that is not clear."""
+    laws = {name: subject.laws[name] for name in names}
+    if subject.again is None:
+        return _left_by_size(subject, laws)
+    drawn = [law for law in laws.values() if law.replaced]
+    first = [name for name, law in laws.items() if not law.replaced]
+    if not first or len(first) >= len(drawn) or len({(d.name, d.place) for d in drawn}) > 1:
+        return []
+    least, most = min(law.sigma for law in drawn), max(law.sigma for law in drawn)
+    if not least > 0:
+        return []
+    return [
+        n for n in first if not least / FAR <= laws[n].sigma <= most * FAR and laws[n].sigma > 0
+    ]
+
+
+def _left_by_size(subject: Subject, laws: dict[str, Law]) -> list[str]:
+    """Of a finished model: the one member that has PyTorch's law where the others agree."""
+    odd = [name for name in laws if _by_default(subject, name)]
+    others = [law for name, law in laws.items() if name not in odd]
+    if len(odd) != 1 or len(others) < FEWEST:
+        return []
+    sigma = sum(law.sigma for law in others) / len(others)
+    agree = sigma > 0 and not any(differ(law, sigma) for law in others)
+    return odd if agree and differ(laws[odd[0]], sigma, FAR - 1) else []
+
+
+def _by_default(subject: Subject, name: str) -> bool:
+    """Whether a weight looks like PyTorch's own law, uniform in (-b, b), b = fan_in^-1/2."""
+    law, parameter = subject.laws[name], subject.parameters[name]
+    bound = subject.contracted[name].fan_in ** -0.5
+    largest = float(parameter.detach().abs().max())
+    return NEAR * bound < largest <= bound * 1.0001 and not differ(law, bound / 3**0.5)

@@ -1,0 +1,65 @@
+"""Tensors that a model holds in plain attributes, which PyTorch does not register."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+DEEPEST = 5  # containers within containers
+
+
+def held(model: Any) -> dict[str, Any]:
+    """{path: tensor} of what a model holds in plain attributes: lists, dictionaries, objects.
+
+    These are the tensors that are neither parameters nor buffers.
+    """
+    import torch
+
+    standard = set(vars(torch.nn.Module()))
+    seen = {id(t) for t in (*model.parameters(), *model.buffers())}
+    seen |= {id(module) for module in model.modules()}
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        for name, value in list(vars(module).items()):
+            if name not in standard:
+                _hold(value, f"{path}.{name}" if path else name, seen, found, DEEPEST)
+    return found
+
+
+def _hold(value: Any, path: str, seen: set[int], found: dict[str, Any], left: int) -> None:
+    """Enter the tensors that a value holds."""
+    import torch
+
+    if left == 0 or id(value) in seen or isinstance(value, str | bytes | int | float | type):
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        found[path] = value
+        return
+    for name, item in _parts(value):
+        _hold(item, path + name, seen, found, left - 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """(what follows in the path, item) for the items of a container."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        for name, tensor in value.named_parameters():
+            yield f".{name}", tensor
+    elif isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", item) for key, item in list(value.items()))
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            try:
+                yield f".{name}", cell.cell_contents
+            except ValueError:  # a cell that is still empty
+                continue
+    elif isinstance(value, MethodType):
+        yield "", value.__func__
+    elif not isinstance(value, ModuleType) and not type(value).__module__.startswith("torch"):
+        attributes = getattr(value, "__dict__", {})
+        yield from ((f".{name}", item) for name, item in list(attributes.items()))

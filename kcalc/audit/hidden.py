@@ -1,0 +1,100 @@
+"""PARAM-HIDDEN: weights that take part in a run, and that ``parameters()`` does not list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .findings import Finding, criterion, named
+from .held import held
+from .operations import CONTRACTIONS, VIEWS
+from .program import Program, Value
+from .reaching import leaves_of_gradients
+from .subject import Subject
+
+TEXTS = {
+    "held": (
+        "the result depends on {}, which parameters() does not list: no optimizer moves it, and no "
+        "checkpoint keeps it",
+        "register it: nn.Parameter for a tensor, nn.ModuleList or nn.ModuleDict for layers in a "
+        "list or a dictionary; where it is meant, set requires_grad=False",
+    ),
+    "made": (
+        "forward() makes {} anew in every run, and parameters() does not list it: no optimizer "
+        "moves it",
+        "make it in __init__, as an attribute of the module",
+    ),
+    "late": (
+        "the first run makes {}: an optimizer that was made before lacks it",
+        "make it in __init__, or run the model once before its optimizer and its audit",
+    ),
+}
+"""What to say of weights that are held, or made by a run, and what to do."""
+
+
+@criterion(
+    "PARAM-HIDDEN",
+    "error or warning",
+    "a tensor that requires a gradient gets one from the result, is no input and not made of one, "
+    "and parameters() does not list it; warning: a module that the first run makes",
+)
+def hidden(subject: Subject) -> Iterator[Finding]:
+    """Weights that no optimizer will see."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, kind, place in _unlisted(subject):
+        groups.setdefault((kind, place), []).append(name)
+    for (kind, place), names in groups.items():
+        text, fix = TEXTS[kind]
+        severity = "warning" if kind == "late" else "error"
+        message = text.format(named(names))
+        yield Finding("PARAM-HIDDEN", severity, tuple(names), message, fix, place)
+
+
+def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """(name, kind, place) of the weights that ``parameters()`` does not list."""
+    program = subject.measured.structure.program
+    listed = {id(p) for p in subject.parameters.values()}
+    after = {id(p): name for name, p in subject.model.named_parameters()}
+    others = {**dict(subject.model.named_buffers()), **held(subject.model)}
+    paths = {id(tensor): path for path, tensor in others.items()}
+    leaves = [
+        (program.find(t), t) for i, t in leaves_of_gradients(program).items() if i not in listed
+    ]
+    for value, tensor in sorted(
+        ((v, t) for v, t in leaves if v is not None), key=lambda pair: pair[0].index
+    ):
+        kind = _kind(value, tensor, program, id(tensor) in after)
+        if kind:
+            readers = program.readers.get(value.index, [])
+            line = next((r.place for r in readers if r.place), "")
+            path = after.get(id(tensor)) or paths.get(id(tensor), "")
+            name = path or f"a tensor of shape {tuple(tensor.shape)}"
+            made = value.place if kind != "held" else subject.places.get(path, "")
+            yield name, kind, made or line
+
+
+def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:
+    """ "held", "made" or "late"; "" for what is made of inputs or of parameters, and for noise."""
+    import torch
+
+    if value.op in ("constant", "buffer"):
+        return "held"
+    if value.op == "input" or value.flavour in ("data", "weight") or value.ids:
+        return ""
+    if late:
+        return "late"
+    if isinstance(tensor, torch.nn.Parameter):
+        return "made"
+    return "made" if _weighs(value, program) else ""
+
+
+def _weighs(value: Value, program: Program) -> bool:
+    """Whether a value, or a view of it, is multiplied with data by a contraction."""
+    stack = [value]
+    while stack:
+        for reader in program.readers.get(stack.pop().index, ()):
+            if reader.op in CONTRACTIONS and reader.data:
+                return True
+            if reader.op in VIEWS and not reader.data:
+                stack.append(reader)
+    return False

@@ -1,0 +1,110 @@
+"""RESULT-SIZE: what the last layer reads has grown beyond any unit.
+
+A result may have any size: a factor or a weight of the last layer gives it its unit. What the last
+layer reads has no unit. The laws that keep sizes (LeCun's, He's, Xavier's, PyTorch's) leave it near
+the size of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .contractions import Contraction
+from .findings import Finding, criterion, named
+from .operations import NORMS, TABLES
+from .program import Value
+from .roots import contraction_weight
+from .subject import Subject
+from .training import TARGETS
+
+GROWN = 1e3
+LARGEST = 65504.0  # of the numbers of 16 bits
+
+
+@criterion(
+    "RESULT-SIZE",
+    "warning or error",
+    "the rms of what the last contraction in front of a result reads, over that of the inputs (or "
+    "1), is above 1000 (warning) or 65504, the largest number of 16 bits (error). Logits are "
+    "LOSS-START's",
+)
+def large(subject: Subject) -> Iterator[Finding]:
+    """Results that the layers blow up."""
+    program, aim = subject.measured.structure.program, subject.measured.objective
+    judged = aim.logits is not None and aim.logits.numel() >= TARGETS
+    outputs = [v for v in program.outputs if not (judged and v.tensor is aim.logits)]
+    if judged and aim.kind == "own":
+        outputs = [v for v in outputs if v.tensor.numel() > 1]
+    unit = _unit(subject)
+    by_value = {c.value.index: c for c in subject.measured.structure.contractions}
+    sizes = {c: _rms(c.data) / unit for c in _last(outputs, by_value)}
+    worst = max(sizes, key=lambda c: sizes[c], default=None)
+    if worst is None or not GROWN < sizes[worst] < float("inf"):
+        return
+    blown = _grown(subject, worst, unit)
+    result = max((_rms(v) for v in outputs if worst.value.index in _behind(v)), default=0.0)
+    yield Finding(
+        "RESULT-SIZE",
+        "error" if sizes[worst] > LARGEST else "warning",
+        blown,
+        f"{named(worst.parameters)}, the last layer, reads numbers of rms {_rms(worst.data):.3g}, "
+        f"and the inputs have {unit:.3g}: the result has rms {result:.3g}",
+        f"draw {named(blown)} by a law that keeps sizes: for ReLUs He's, of variance 2 / fan_in",
+        subject.place(blown),
+    )
+
+
+def _rms(value: Value) -> float:
+    return float(value.tensor.detach().abs().double().square().mean().sqrt())
+
+
+def _behind(value: Value) -> set[int]:
+    found, mask = {value.index}, value.ancestors
+    while mask:
+        low = mask & -mask
+        found.add(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def _unit(subject: Subject) -> float:
+    """The rms of the largest numeric input, and of whole numbers that are computed with, or 1."""
+    program = subject.measured.structure.program
+    sizes = [1.0]
+    for value in program.values:
+        if value.tensor.numel() == 0 or not value.tensor.is_floating_point():
+            continue
+        cast = value.ids and value.op not in TABLES and bool(value.inputs) and not any(
+            v.tensor.is_floating_point() for v in value.inputs
+        )  # fmt: skip
+        if value.op == "input" or cast:
+            size = _rms(value)
+            sizes.append(size if size < float("inf") else 1.0)
+    return max(sizes)
+
+
+def _last(outputs: list[Value], by_value: dict[int, Contraction]) -> list[Contraction]:
+    """The contractions with weights nearest to the results, not those in front of a norm."""
+    stack, seen, found = [v for v in outputs if v.flavour == "data"], set(), []
+    while stack:
+        value = stack.pop()
+        if value.index in seen or value.op in NORMS:
+            continue
+        seen.add(value.index)
+        if value.index in by_value and contraction_weight(value) is not None:
+            found.append(by_value[value.index])
+            continue
+        stack += value.data
+    return found
+
+
+def _grown(subject: Subject, last: Contraction, unit: float) -> tuple[str, ...]:
+    """The weights in front of the last layer whose results are larger than what they read."""
+    grown = dict.fromkeys(
+        name
+        for contraction in subject.measured.structure.contractions
+        if last.data.depends_on(contraction.value)
+        and _rms(contraction.value) > 2 * max(_rms(contraction.data), unit)
+        for name in contraction.parameters
+    )
+    return tuple(grown) or last.parameters
