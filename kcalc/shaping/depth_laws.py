@@ -123,11 +123,17 @@ class DepthLaws(Shown, Approximable):
     listed = ("correlation_depth",)
 
     def __repr__(self) -> str:
-        growth = f", {self.growth:.4g} per block" if math.isnan(self.q) else f" at {self.q:.4g}"
+        growth = self._growth if math.isnan(self.q) else f" at {self.q:.4g}"
         text = f"{self.law}{growth}, cosine {self.cosine:.4g}"
         if math.isfinite(self.cosine_prefactor) and self.cosine_exponent < 0:
             text += f" {self._approach}"
         return f"DepthLaws({marked(text, self)})"
+
+    @property
+    def _growth(self) -> str:
+        depth = {"power": "L", "logarithmic": "(ln L)"}.get(self.law)
+        law = f"^{self.exponent:.4g}" if depth else " per block"
+        return f", {self.growth:.4g} {depth}{law}" if depth else f", {self.growth:.4g}{law}"
 
     @property
     def _approach(self) -> str:
@@ -193,20 +199,30 @@ def repeated_block(network: Network) -> Network:
     return Network.from_steps([(entry, Input(), ()), *steps])
 
 
-class _Block:
-    """A block as a map of (q, x), and its branches.
+def between_blocks(block: Network) -> Network:
+    """The block behind another one: an Affine of standard deviation 1 makes its input fresh.
 
-    An Affine of standard deviation 1 makes its input, a fresh stream as between blocks.
+    So it may begin with an activation. :func:`check_repeats` tells whether blocks hand on such
+    streams.
     """
+    entry = block.inputs[0]
+    below = (entry, "input")
+    steps = list(block.steps())[1:]
+    return Network.from_steps([(below, Input(), ()), (entry, Affine(bias=False), (below,)), *steps])
+
+
+def check_repeats(block: Network, q: float, x: float) -> None:
+    """Raises: KcalcError where many blocks are not the repeated map of one."""
+    _Block(block, None).check(q, x)
+
+
+class _Block:
+    """A block as a map of (q, x), and its branches, with a fresh input as between blocks."""
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens
         self.entry, self.output = block.inputs[0], block.outputs[0]
-        below = (self.entry, "input")
-        steps = list(block.steps())[1:]
-        self.network = Network.from_steps(
-            [(below, Input(), ()), (self.entry, Affine(bias=False), (below,)), *steps]
-        )
+        self.network = between_blocks(block)
         self.given: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
         self.assumptions: tuple[Assumption, ...] = ()
 
@@ -219,7 +235,8 @@ class _Block:
             raise KcalcError(
                 f"three of these blocks have q = {three[0]:.6g}, and each by itself makes "
                 f"{q:.6g} of the same stream: what a block hands on is not fresh (activations "
-                f"without an Affine behind them are added); end its branches in an Affine"
+                f"without an Affine after them are added, or meet another activation); end its "
+                f"branches in an Affine"
             )
 
     def check_gradients(self, q: float, x: float) -> None:
@@ -500,7 +517,7 @@ def _slopes(
     up, down = block.step(q * math.exp(h), x), block.step(q * math.exp(-h), x)
     by_q = (math.log(up[0] / down[0]) / (2 * h), (up[1] - down[1]) / (2 * h))
     slope = float(block.map(block.output).derivative(1)(x, q))
-    one, other = (x, x - h) if x + h > 1 else (x + h, x - h)
+    one, other = min(x + h, 1.0), max(x - h, -1.0)
     sizes = [math.log(block.step(q, value)[0]) for value in (one, other)]
     return by_q, ((sizes[0] - sizes[1]) / (one - other), slope)
 
@@ -513,7 +530,7 @@ def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
     way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
     try:
         way.check(*path[-1])
-        if way.identity_at_end(path[-1][1]):
+        if way.identity_at_end():
             end = end_of(way, *_slow_part(path, way.way))
             return _drifting(block, way, end, path[0])
     except Turns as turn:
@@ -652,12 +669,18 @@ def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
     cosine = block.attractor(q, x)
     factors = [block.step(size, cosine)[0] / size for size in (q, q * block.step(q, cosine)[0] / q)]
     notes = list(block.assumptions)
-    if abs(factors[1] / factors[0] - 1) > SAME:
+    if abs(math.log(factors[1] / factors[0])) > 1:
+        factors[1] = 0.0 if factors[1] < factors[0] else math.inf
+        text = f"q {'grows' if factors[1] else 'vanishes'} faster than any exponential"
+        notes.append(Assumption("network", text, "heuristic"))
+    elif abs(factors[1] / factors[0] - 1) > SAME:
         text = f"the factor of q is read at q = {q:.3g}, where it still moves: approximate"
         notes.append(Assumption("network", text, "heuristic"))
     slope = float(rho.derivative(1)(cosine, q))
     law = _critical_far(block, q) if cosine == 1 else None
     mean, difference = block.gradient(block.output, q, cosine)
+    if factors[1] in (0.0, math.inf):
+        mean, difference = factors[1], factors[1] + 0.0 * difference
     exponent, prefactor = _law_of(law)
     return DepthLaws(
         "exponential", math.nan, factors[1], math.nan, cosine, slope if law is None else 1.0,

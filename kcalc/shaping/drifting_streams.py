@@ -101,10 +101,11 @@ class Way:
         )  # fmt: skip
         return float(found.y[0, -1])
 
-    def identity_at_end(self, x: float) -> bool:
+    def identity_at_end(self) -> bool:
         """Whether the map of cosines tends to the identity on the way."""
-        probe = x if abs(x) < 0.9 and abs(x) > 0.1 else 0.5
-        near, far = (abs(self.moved(self.way * math.log(q), probe)[1]) for q in PROBES)
+        near, far = (
+            max(abs(self.moved(self.way * math.log(q), x)[1]) for x in (0.3, 0.7)) for q in PROBES
+        )
         return far < 1e-9 or far < near / 2
 
     def pull_at_end(self, pace: Pace, x: float) -> float:
@@ -314,8 +315,7 @@ def approach_of(way: Way, pace: Pace, x: float) -> Approach:
         own = [abs(way.pull(log, x)) * math.exp(power * abs(log)) / power for log in logs]
         size, error = extrapolated(own)
         return Approach(power, size if size > 0 and error < 0.01 * size else math.nan, True)
-    h = 1e-3 * (1 if x < 1 - 1e-3 else -1)
-    slopes = [(way.pull(log, x + h) - way.pull(log, x - abs(h))) / (2 * h) for log in logs]
-    if x > 1 - 1e-3:
-        slopes = [way.pull(log, x + h) / h for log in logs]
+    h, inside = 1e-3, 1 - 1e-3
+    low, high = (x if abs(x) > inside and x * side > 0 else x + side * h for side in (-1, 1))
+    slopes = [(way.pull(log, high) - way.pull(log, low)) / (high - low) for log in logs]
     return Approach(-way.way * extrapolated(slopes)[0], math.nan, False)
