@@ -420,7 +420,7 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
             there = excess(u)
         except KcalcError:  # as many tokens cannot have so small a cosine
             break
-        if there * here <= 0:
+        if there * here <= 0 and abs(there) > ROUNDED:
             return 1 - zero_between(excess, before, u, 1e-14)
         before = u
     if here < 0:
@@ -556,15 +556,15 @@ def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]
 
 def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> DepthLaws:
     """Streams whose map of cosines tends to the identity."""
-    if end.error > LOOSE:
+    pace = pace_of(way, end)
+    approach = approach_of(way, pace, end.x)
+    x, notes = end.x, list(block.assumptions)
+    if approach.frozen and end.error > LOOSE:
         raise KcalcError(
             f"cosines still move where q = {math.exp(end.log_q):.3g}, beyond which double "
             f"precision does not resolve them; follow kc.depth_profile of as many blocks as you "
             f"need"
         )
-    pace = pace_of(way, end)
-    approach = approach_of(way, pace, end.x)
-    x, notes = end.x, list(block.assumptions)
     if approach.frozen:
         text = (
             f"the limit of cosines depends on the start, here q = {math.exp(start[0]):.6g} and "
@@ -624,7 +624,7 @@ def _paced(
         mean, difference = (math.exp(extrapolated(list(mode))[0]) for mode in modes)
         return DepthLaws(
             "exponential", math.nan, math.exp(way.way * pace.rate), math.nan, x,
-            math.exp(-approach.power * pace.rate), math.nan, mean, difference, 1.0,
+            math.exp(-approach.power * pace.rate) if approach.power < math.inf else 1.0, math.nan, mean, difference, 1.0,
             assumptions=notes,
         )  # fmt: skip
     growth, exponent = pace.amplitude**way.way, way.way * pace.exponent

@@ -236,10 +236,13 @@ def _check_reach(
     )
     shortcuts = _about_shortcuts(network, least)
     if _useless(least, zeta):
+        remedy = either(
+            "put fewer Products one after another",
+            advised("use method='normalisation' and keep its norms", "normalisation"),
+        )
         raise UnreachableTarget(
             f"DKS cannot shape this network: {adding}, and zeta = {zeta:.6g} is out of reach; "
-            f"keep its norms and use method='normalisation', or put fewer Products one after "
-            f"another{kept}{shortcuts}"
+            f"{remedy}{kept}{shortcuts}"
         )
     larger = f"{1.5 * least:.4g}"
     nearest = advised(

@@ -43,6 +43,7 @@ NEAR = 1e-3  # |x - x*| at which an extrapolated limit is trusted
 AGREED = 1e-9
 WINDOW = 9  # places that one extrapolation takes
 PROBES = (1e8, 1e12)  # q values, or 1 over them, at which the map of cosines is compared
+SEEN = 1e-13  # |G| below which powers of it are not read
 CRITICAL = 1e-9  # |log f| that counts as 0
 HALVES = 1e-3  # how near powers of smooth and of kinked maps lie to multiples of 1/2
 
@@ -94,10 +95,10 @@ class Way:
         change, moved = self.moved(end, x)
         if self.moved(log_q, x)[1] == 0 == moved:
             return x
-        noise = max(1e-10, 1e-14 / abs(change))  # what rounding leaves of H
+        noise = max(1e-10, 1e-15 / abs(change))  # what rounding leaves of H
         found = solve_ivp(
             lambda t, y: [self.pull(t, float(y[0]))], (log_q, end), [x], "DOP853",
-            rtol=1e-14, atol=noise, first_step=abs(end - log_q),
+            rtol=1e-13, atol=noise, first_step=abs(end - log_q),
         )  # fmt: skip
         return float(found.y[0, -1])
 
@@ -195,7 +196,7 @@ def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, 
         ends.append(float(row[-1]))
     errors = [abs(b - a) for a, b in itertools.pairwise(ends)] or [math.inf]
     best = int(np.argmin(errors))
-    return ends[min(best + 1, len(ends) - 1)], errors[best]
+    return ends[min(best + 1, len(ends) - 1)], max(errors[max(best - 1, 0)], errors[best])
 
 
 def extrapolated(values: Sequence[float]) -> tuple[float, float]:
@@ -306,13 +307,18 @@ class Approach:
 def approach_of(way: Way, pace: Pace, x: float) -> Approach:
     """How cosines approach the limit x."""
     other = x + (0.1 if x < 0.5 else -0.1)
-    logs = [way.way * s for s in pace.places]
+    first, part = pace.places[0], pace.places[1] - pace.places[0]
+    places = [first - n * part for n in (4, 3, 2, 1)] + list(pace.places)
+    logs = [way.way * s for s in places]
+    logs = [log for log in logs if abs(way.moved(log, other)[1]) > SEEN][-WINDOW:]
+    if len(logs) < 4:  # the map is the identity
+        return Approach(math.inf, math.nan, True)
     pulls = [way.pull(log, other) for log in logs]
     powers = -np.diff(np.log(np.maximum(np.abs(pulls), 1e-300))) / abs(logs[1] - logs[0])
     power, _ = extrapolated(list(powers))
     if power > 0.05:
         power = rounded(power, 0.01)
-        own = [abs(way.pull(log, x)) * math.exp(power * abs(log)) / power for log in logs]
+        own = [abs(way.pull(log, x)) * math.exp(power * way.way * log) / power for log in logs]
         size, error = extrapolated(own)
         return Approach(power, size if size > 0 and error < 0.01 * size else math.nan, True)
     h, inside = 1e-3, 1 - 1e-3
