@@ -622,10 +622,10 @@ def _paced(
         modes = np.log([block.gradient(block.output, q, x) for q in qs]).T
     if pace.kind == "exponential":
         mean, difference = (math.exp(extrapolated(list(mode))[0]) for mode in modes)
+        rate = math.exp(-approach.power * pace.rate) if math.isfinite(approach.power) else 1.0
         return DepthLaws(
-            "exponential", math.nan, math.exp(way.way * pace.rate), math.nan, x,
-            math.exp(-approach.power * pace.rate) if approach.power < math.inf else 1.0, math.nan, mean, difference, 1.0,
-            assumptions=notes,
+            "exponential", math.nan, math.exp(way.way * pace.rate), math.nan, x, rate, math.nan,
+            mean, difference, 1.0, assumptions=notes,
         )  # fmt: skip
     growth, exponent = pace.amplitude**way.way, way.way * pace.exponent
     if pace.kind == "logarithmic":

@@ -83,6 +83,10 @@ class Way:
             found += (-1) ** (n + 1) * differences[0] / n
         return float(found[0]), float(found[1])
 
+    def change(self, log_q: float, x: float) -> float:
+        """G."""
+        return self.moved(log_q, x)[1]
+
     def pull(self, log_q: float, x: float) -> float:
         """H, the change of x by log q."""
         log, cosine = self.velocity(log_q, x)
@@ -313,9 +317,11 @@ def approach_of(way: Way, pace: Pace, x: float) -> Approach:
     logs = [log for log in logs if abs(way.moved(log, other)[1]) > SEEN][-WINDOW:]
     if len(logs) < 4:  # the map is the identity
         return Approach(math.inf, math.nan, True)
-    pulls = [way.pull(log, other) for log in logs]
-    powers = -np.diff(np.log(np.maximum(np.abs(pulls), 1e-300))) / abs(logs[1] - logs[0])
+    logarithmic = pace.kind == "logarithmic"
+    sizes = [abs((way.pull if logarithmic else way.change)(log, other)) for log in logs]
+    powers = -np.diff(np.log(np.maximum(sizes, 1e-300))) / part
     power, _ = extrapolated(list(powers))
+    power -= 0.0 if logarithmic else pace.power  # H = G / F
     if power > 0.05:
         power = rounded(power, 0.01)
         own = [abs(way.pull(log, x)) * math.exp(power * way.way * log) / power for log in logs]
