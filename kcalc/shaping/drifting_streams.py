@@ -182,7 +182,8 @@ def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
     if abs(there) < RESOLVED:
         return None
     if there < 0:
-        raise Turns(zero_between(change, *sorted((log_q, end)), 1e-12), x)
+        low, high = min(log_q, end), max(log_q, end)
+        raise Turns(zero_between(change, low, high, 1e-12), x)
     return end
 
 

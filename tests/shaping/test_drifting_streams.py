@@ -194,7 +194,8 @@ def test_relu_networks_at_criticality(net: kc.Network, share: float) -> None:
 
 def average(f: Callable[[Any], Any], q: float, kinks: tuple[float, ...] = ()) -> float:
     ends = [-mp.inf, *(k / math.sqrt(q) for k in kinks), mp.inf]
-    return float(mp.quad(lambda z: f(mp.sqrt(q) * z) * mp.npdf(z), ends))
+    found: Any = mp.quad(lambda z: f(mp.sqrt(q) * z) * mp.npdf(z), ends)
+    return float(found)
 
 
 def test_smooth_activations_at_the_edge_of_chaos() -> None:

@@ -49,7 +49,8 @@ def test_conditions_met_by_a_kink_alone_are_met_only_formally() -> None:
     assert distance(shaped, "relu") > 5
     (note,) = kink_notes(shaped)
     assert "only formally" in note and "affine" in note
-    assert max(shaped.residuals.values()) < 1e-8  # formally
+    residuals: Any = shaped.residuals
+    assert max(residuals.values()) < 1e-8  # formally
 
 
 def test_other_kinks_and_other_methods() -> None:
