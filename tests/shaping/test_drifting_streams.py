@@ -84,8 +84,8 @@ KINKED = 1110.3  # by quadrature in the plane over 16000 blocks, extrapolated
 # by quadrature in the plane over 16000 blocks (52 for exponential laws), extrapolated
 FROZEN = [
     ("tanh", 1.0, 0.4405141974, "power", 0.5, -1.0),
-    ("softsign", 1.0, 0.4384267646, "power", math.pi / 8, -2.0),
-    ("elu", 1.0, 0.4992024200, "power", 2 * math.pi, -2.0),
+    pytest.param("softsign", 1.0, 0.4384267646, "power", math.pi / 8, -2.0, marks=pytest.mark.slow),
+    pytest.param("elu", 1.0, 0.4992024200, "power", 2 * math.pi, -2.0, marks=pytest.mark.slow),
     ("swish", 2**0.5, 0.5673287157, "exponential", 0.5, math.nan),
     ("gelu", 2**0.5, 0.6663742403, "exponential", 0.5, math.nan),
 ]
@@ -106,6 +106,7 @@ def test_limits_of_the_catalogue(
         assert found.gradient_mean == pytest.approx(exponent, rel=1e-7)
 
 
+@pytest.mark.slow
 def test_activations_with_a_bend_at_0_end_at_one_half_whatever_the_start() -> None:
     """``x + a x^2 + b x^3``: dc/d(log q) = (a^2/k) (1 - c)(1 - 2c), with k = -3 a^2 - 6 b."""
     t = sp.tanh(sp.Rational(3, 10))
