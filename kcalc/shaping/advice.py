@@ -24,6 +24,7 @@ from ..foundation.errors import (
 from ..foundation.plain_arguments import truth
 from ..network.layers import Attend
 from ..network.network import Network, require_network
+from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
 
@@ -125,12 +126,16 @@ def shaping_method(
             request = Request(name, given.pop("network"), given.pop("activation", None), given)
             token = _REQUEST.set(request)
             try:
-                return _structure_first(request, lambda: function(*bound.args, **bound.kwargs))
+                result: Any = _structure_first(
+                    request, lambda: function(*bound.args, **bound.kwargs)
+                )
             except FreshnessError as error:
                 advice = _of_option(name) if takes_option else ""
                 raise FreshnessError(error.message, advice) from None
             finally:
                 _REQUEST.reset(token)
+            notes = tuple(unseen_kinks(result.network, result.constants))
+            return replace(result, warnings=(*result.warnings, *notes)) if notes else result
 
         if takes_option:
             own = signature(function)

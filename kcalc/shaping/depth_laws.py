@@ -14,14 +14,20 @@ of B, ``B(x*) = x*`` with slope s there, and over many blocks L
 
 where e = 1 / (1 - a), and m is the limit of ``q^(1-a)`` times what branches add to squared
 gradients. Where that grows as ``m q^h`` (saturating functions in place of norms), gradients are
-stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are followed until q and x settle.
+stretched exponentials, ``exp(m / (k h) q^h)``. Other blocks are followed until q and x settle, or q
+leaves every bound (:mod:`.drifting_streams`).
+
+Where the map R of cosines has slope 1 at its limit 1, distances fall as a power of depth l. With
+``R(1 - u) = 1 - u + k u^(1+s)`` (s = 1 for smooth activations, 1/2 for kinked ones),
+
+    1 - x ~ A l^(-1/s),   A = (s k)^(-1/s):   2 / R''(1) and 4 / k^2, 9 pi^2 / 2 for ReLU
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +45,21 @@ from ..network.combinators import chain
 from ..network.compose import require_network
 from ..network.layers import Affine, Attend, Input
 from ..network.network import Network
+from .drifting_streams import (
+    CRITICAL,
+    PART,
+    SLOW,
+    Approach,
+    End,
+    Pace,
+    Turns,
+    Way,
+    approach_of,
+    end_of,
+    extrapolated,
+    pace_of,
+    rounded,
+)
 from .profiles import trunk_sums
 from .q_limits import length_scale
 from .residual_blocks import needed
@@ -54,31 +75,36 @@ BLOCKS = 300  # that are followed one by one
 FARTHEST = 1e8  # q values, or 1 over them, at which a stream counts as growing or vanishing
 MODES = 1e-3  # by which powers of the two modes of gradients may differ
 NEAREST = 1e-8  # 1 - x at which the search for fixed points of B ends
+SPREAD = 0.05  # of the two last local powers of distances, above which they follow no law
+LOOSE = 1e-3  # the error of a limit of cosines above which there is no answer
 
 
 @dataclass(frozen=True)
 class DepthLaws(Shown, Approximable):
     """Laws of many copies of a block.
 
-    ``law``: the stream "settles", or grows in a "linear" way, as a "power" of depth, or is
-    multiplied per block ("exponential"). ``q``: the mean square that it settles at, else nan.
-    ``growth``: per block and in the limit, what a linear stream gains, the factor of an exponential
-    one (below 1 it vanishes), the amplitude A of a power ``A L^exponent``; where q settles, the
-    factor of distances from it. ``exponent``: of depth, 1 for linear growth, else nan.
+    ``law``: the stream "settles", or grows in a "linear" way, grows or vanishes as a "power" of
+    depth, or of its logarithm ("logarithmic"), or is multiplied per block ("exponential"). ``q``:
+    the mean square that it settles at, else nan. ``growth``: per block and in the limit, what a
+    linear stream gains, the factor of an exponential one (below 1 it vanishes), the amplitude A of
+    ``A L^exponent`` or ``A (ln L)^exponent``; where q settles, the factor of distances from it.
+    ``exponent``: 1 for linear growth, below 0 for streams that vanish, nan for others.
 
-    ``cosine``: the limit x* of token cosines, or without tokens of the c of two inputs. Distances
-    from it are multiplied by ``cosine_rate`` per block, and shrink by a factor e over
-    ``correlation_depth`` blocks; of linear and power laws they fall as a power of depth,
-    ``cosine_exponent`` (nan for others; the rate is then 1).
+    ``cosine``: the limit x* of token cosines, or without tokens of the c of two inputs. Where q
+    vanishes or grows without end it may depend on the start, which ``assumptions`` then say.
+    Distances from it are multiplied by ``cosine_rate`` per block, and shrink by a factor e over
+    ``correlation_depth`` blocks. At criticality the rate is 1, the depth infinite, and distances
+    fall as a power of depth, ``cosine_prefactor * L^cosine_exponent``. The prefactor is nan where
+    it depends on the start though the limit does not, the exponent nan where the rate is not 1.
 
     ``gradient_mean``, ``gradient_difference``: the factors by which a block multiplies the two
-    modes of squared gradients on the way back; of linear and growing power laws, the power of
-    ``L / l`` by which they grow from depth L back to depth l. Where ``gradient_stretch`` is a
-    number g > 0 they grow faster than any power, by ``exp(gradient_mean (L^g - l^g))``. Without
-    tokens there is one mode.
+    modes of squared gradients on the way back; of linear and power laws, the power of ``L / l`` by
+    which they grow from depth L back to depth l (below 0 they shrink). Where ``gradient_stretch``
+    is a number g > 0 they change faster than any power, by ``exp(gradient_mean (L^g - l^g))``.
+    Without tokens there is one mode.
 
-    ``slope``: that of the map of cosines at 1, of linear and power laws that of B. Above 1, equal
-    tokens part, and x* lies below 1.
+    ``slope``: that of the map of cosines at 1, of linear and growing power laws that of B. Above 1,
+    equal tokens part, and x* lies below 1.
     """
 
     law: str
@@ -92,17 +118,34 @@ class DepthLaws(Shown, Approximable):
     gradient_difference: float
     slope: float
     gradient_stretch: float = 0.0
+    cosine_prefactor: float = math.nan
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False, compare=False)
     listed = ("correlation_depth",)
 
     def __repr__(self) -> str:
-        growth = f", {self.growth:.4g} per block" if math.isnan(self.q) else f" at {self.q:.4g}"
+        growth = self._growth if math.isnan(self.q) else f" at {self.q:.4g}"
         text = f"{self.law}{growth}, cosine {self.cosine:.4g}"
+        if math.isfinite(self.cosine_prefactor) and self.cosine_exponent < 0:
+            text += f" {self._approach}"
         return f"DepthLaws({marked(text, self)})"
 
     @property
+    def _growth(self) -> str:
+        depth = {"power": "L", "logarithmic": "(ln L)"}.get(self.law)
+        law = f"^{self.exponent:.4g}" if depth else " per block"
+        return f", {self.growth:.4g} {depth}{law}" if depth else f", {self.growth:.4g}{law}"
+
+    @property
+    def _approach(self) -> str:
+        sign = "-" if self.cosine == 1 else "+-"
+        return f"{sign} {self.cosine_prefactor:.4g} L^{self.cosine_exponent:.4g}"
+
+    @property
     def correlation_depth(self) -> float:
-        """Blocks over which distances from the limit of cosines shrink by a factor e."""
+        """Blocks over which distances from the limit of cosines shrink by a factor e.
+
+        Infinite at criticality, where ``cosine_exponent`` and ``cosine_prefactor`` have the law.
+        """
         return float(length_scale(np.asarray(self.cosine_rate)))
 
 
@@ -156,20 +199,30 @@ def repeated_block(network: Network) -> Network:
     return Network.from_steps([(entry, Input(), ()), *steps])
 
 
-class _Block:
-    """A block as a map of (q, x), and its branches.
+def between_blocks(block: Network) -> Network:
+    """The block behind another one: an Affine of standard deviation 1 makes its input fresh.
 
-    An Affine of standard deviation 1 makes its input, a fresh stream as between blocks.
+    So it may begin with an activation. :func:`check_repeats` tells whether blocks hand on such
+    streams.
     """
+    entry = block.inputs[0]
+    below = (entry, "input")
+    steps = list(block.steps())[1:]
+    return Network.from_steps([(below, Input(), ()), (entry, Affine(bias=False), (below,)), *steps])
+
+
+def check_repeats(block: Network, q: float, x: float) -> None:
+    """Raises: KcalcError where many blocks are not the repeated map of one."""
+    _Block(block, None).check(q, x)
+
+
+class _Block:
+    """A block as a map of (q, x), and its branches, with a fresh input as between blocks."""
 
     def __init__(self, block: Network, tokens: int | None) -> None:
         self.block, self.tokens = block, tokens
         self.entry, self.output = block.inputs[0], block.outputs[0]
-        below = (self.entry, "input")
-        steps = list(block.steps())[1:]
-        self.network = Network.from_steps(
-            [(below, Input(), ()), (self.entry, Affine(bias=False), (below,)), *steps]
-        )
+        self.network = between_blocks(block)
         self.given: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
         self.assumptions: tuple[Assumption, ...] = ()
 
@@ -182,7 +235,8 @@ class _Block:
             raise KcalcError(
                 f"three of these blocks have q = {three[0]:.6g}, and each by itself makes "
                 f"{q:.6g} of the same stream: what a block hands on is not fresh (activations "
-                f"without an Affine behind them are added); end its branches in an Affine"
+                f"without an Affine after them are added, or meet another activation); end its "
+                f"branches in an Affine"
             )
 
     def check_gradients(self, q: float, x: float) -> None:
@@ -338,7 +392,7 @@ def _additive(block: _Block, start: float) -> DepthLaws:
         difference,
         block.pull(LARGE, 1.0),
         excess * exponent,
-        tuple(notes),
+        assumptions=tuple(notes),
     )
 
 
@@ -366,7 +420,7 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
             there = excess(u)
         except KcalcError:  # as many tokens cannot have so small a cosine
             break
-        if there * here <= 0:
+        if there * here <= 0 and abs(there) > ROUNDED:
             return 1 - zero_between(excess, before, u, 1e-14)
         before = u
     if here < 0:
@@ -374,21 +428,25 @@ def _attractor(excess: Callable[[float], float], start: float) -> float:
     raise KcalcError("cosines fall to the least that there is; start from a larger token_cosine")
 
 
-# -- streams that settle, or are multiplied --------------------------------------------------------
+# -- streams that settle ---------------------------------------------------------------------------
 
 
 def _followed(block: _Block, q: float, x: float) -> DepthLaws:
     """By following blocks until q and x settle, or q leaves every bound."""
+    path = [(math.log(q), x)]
     for _ in range(BLOCKS):
         size, cosine = block.step(q, x)
-        if not 1 / FARTHEST < size < FARTHEST:
-            return _multiplied(block, size, cosine)
+        if not 0 < size < math.inf:
+            raise KcalcError(f"q = {q:.3g} becomes {size:.3g} behind one more block")
+        path.append((math.log(size), cosine))
         still = abs(math.log(size / q)) < SETTLED
         q, x = size, cosine
+        if not 1 / FARTHEST < q < FARTHEST:
+            return _endless(block, path)
         if still:
             return _settled(block, q, block.attractor(q, x))
     found = _newton(block, q, x)
-    return _crawling(block, q, x) if found is None else _settled(block, *found)
+    return _endless(block, path) if found is None else _settled(block, *found)
 
 
 def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
@@ -408,36 +466,6 @@ def _newton(block: _Block, q: float, x: float) -> tuple[float, float] | None:
     return None
 
 
-def _crawling(block: _Block, q: float, x: float) -> DepthLaws:
-    """Streams whose change slows down as a power of q: ``q' = q + k q^p``, k of either sign.
-
-    p and k are read at two small or two large q.
-    """
-    grows = block.step(q, x)[0] > q
-    places = (1e5, 1e6) if grows else (1e-5, 1e-6)
-    rho = block.map(block.output)
-    x = block.attractor(places[1], x)
-    near, far = (block.step(place, x)[0] - place for place in places)
-    if near * far <= 0 or (far > 0) != grows:
-        raise KcalcError(
-            f"the stream does not settle within {BLOCKS} blocks, where q is {q:.6g}; follow "
-            f"kc.depth_profile of as many blocks as you need"
-        )
-    power = math.log(far / near) / math.log(places[1] / places[0])
-    rounded = round(2 * power) / 2  # powers of smooth and of kinked maps
-    power = rounded if abs(power - rounded) < 1e-3 else power
-    if (power - 1) * (1 if grows else -1) > -1e-3:
-        return _multiplied(block, places[1], x)
-    k = far / places[1] ** power
-    text = f"the power of the stream is read at q = {places[0]:g} and {places[1]:g}"
-    mean, difference = block.gradient(block.output, places[1], x)
-    return DepthLaws(
-        "power", math.nan, ((1 - power) * k) ** (1 / (1 - power)), 1 / (1 - power), x,
-        float(rho.derivative(1)(x, places[1])), math.nan, mean, difference, block.slope(places[1]),
-        assumptions=(*block.assumptions, Assumption("network", text, "heuristic")),
-    )  # fmt: skip
-
-
 def _settled(block: _Block, q: float, x: float) -> DepthLaws:
     by_q, by_x = _slopes(block, q, x)
     rates = np.linalg.eigvals(np.array([[by_q[0], by_x[0]], [by_q[1], by_x[1]]]))
@@ -448,11 +476,38 @@ def _settled(block: _Block, q: float, x: float) -> DepthLaws:
     if coupled:
         text = "q and the cosine settle together: cosine_rate is the slower rate of both"
         notes.append(Assumption("network", text, "convention"))
+    rate = float(np.real(rate))
+    law = _at_one(block, q) if x == 1 and not coupled and abs(rate - 1) < CRITICAL else None
+    if law is not None:
+        rate = 1.0
     mean, difference = block.gradient(block.output, q, x)
     return DepthLaws(
-        "settles", q, float(np.real(own)), math.nan, x, float(np.real(rate)), math.nan, mean,
-        difference, block.slope(q), assumptions=tuple(notes),
+        "settles", q, float(np.real(own)), math.nan, x, rate, *_law_of(law)[:1], mean, difference,
+        block.slope(q), cosine_prefactor=_law_of(law)[1], assumptions=tuple(notes),
     )  # fmt: skip
+
+
+def _at_one(block: _Block, q: float) -> tuple[float, float] | None:
+    """(s, k) of the map ``1 - u -> 1 - u + k u^(1+s)`` of cosines; None where there is no law."""
+    gaps = 0.05 * 4.0 ** -np.arange(9)
+    out = block.map(block.output).gap_at_angle(2 * np.arcsin(np.sqrt(gaps / 2)), q)
+    kept = block.slope(q) - np.asarray(out, dtype=float) / gaps
+    if np.any(kept <= ROUNDED * 10):
+        return None
+    power, spread = extrapolated(list(-np.diff(np.log(kept)) / math.log(4)))
+    if not power > 0 or spread > SPREAD:
+        return None
+    power = rounded(power, 0.01)
+    return power, extrapolated(list(kept / gaps**power))[0]
+
+
+def _law_of(law: tuple[float, float] | None, tilt: float = 0.0) -> tuple[float, float]:
+    """(exponent, prefactor) of ``u' = u (1 + tilt / l) - k u^(1+s)`` in depth l."""
+    if law is None:
+        return math.nan, math.nan
+    power, k = law
+    excess = 1 / power + tilt
+    return (-1 / power, (excess / k) ** (1 / power)) if excess > 0 else (tilt, math.nan)
 
 
 def _slopes(
@@ -462,9 +517,150 @@ def _slopes(
     up, down = block.step(q * math.exp(h), x), block.step(q * math.exp(-h), x)
     by_q = (math.log(up[0] / down[0]) / (2 * h), (up[1] - down[1]) / (2 * h))
     slope = float(block.map(block.output).derivative(1)(x, q))
-    one, other = (x, x - h) if x + h > 1 else (x + h, x - h)
+    one, other = min(x + h, 1.0), max(x - h, -1.0)
     sizes = [math.log(block.step(q, value)[0]) for value in (one, other)]
     return by_q, ((sizes[0] - sizes[1]) / (one - other), slope)
+
+
+# -- streams that vanish or grow without end -------------------------------------------------------
+
+
+def _endless(block: _Block, path: list[tuple[float, float]]) -> DepthLaws:
+    """``path``: (log q, x) behind block after block."""
+    way = Way(block.step, 1 if path[-1][0] > path[-2][0] else -1)
+    try:
+        way.check(*path[-1])
+        if way.identity_at_end():
+            end = end_of(way, *_slow_part(path, way.way))
+            return _drifting(block, way, end, path[0])
+    except Turns as turn:
+        q = math.exp(turn.log_q)
+        found = _newton(block, q, block.attractor(q, turn.x))
+        if found is None:
+            raise KcalcError(
+                f"the stream settles near q = {q:.6g}, but so slowly that the place is lost in "
+                f"rounding; change the block a little"
+            ) from None
+        return _settled(block, *found)
+    return _led(block, way, *path[-1])
+
+
+def _slow_part(path: list[tuple[float, float]], way: int) -> tuple[float, float]:
+    """The first place from which q goes one way, slowly; the last place where there is none."""
+    changes = np.diff([log_q for log_q, _ in path]) * way
+    other = np.flatnonzero(changes <= 0)
+    first = int(other[-1]) + 1 if other.size else 0
+    slow = np.flatnonzero(changes[first:] < SLOW)
+    return path[first + int(slow[0])] if slow.size else path[first]
+
+
+def _drifting(block: _Block, way: Way, end: End, start: tuple[float, float]) -> DepthLaws:
+    """Streams whose map of cosines tends to the identity."""
+    pace = pace_of(way, end)
+    approach = approach_of(way, pace, end.x)
+    x, notes = end.x, list(block.assumptions)
+    if approach.frozen and end.error > LOOSE:
+        raise KcalcError(
+            f"cosines still move where q = {math.exp(end.log_q):.3g}, beyond which double "
+            f"precision does not resolve them; follow kc.depth_profile of as many blocks as you "
+            f"need"
+        )
+    if approach.frozen:
+        text = (
+            f"the limit of cosines depends on the start, here q = {math.exp(start[0]):.6g} and "
+            f"cosine {start[1]:.6g}: cosines freeze while q "
+            f"{'vanishes' if way.way < 0 else 'grows'}"
+        )
+        notes.append(Assumption("network", text, "convention"))
+    else:
+        x = _attractor(lambda u: -way.way * way.pull_at_end(pace, 1 - u), x)
+        approach = approach_of(way, pace, x)
+    text = f"limits are extrapolated from q = {math.exp(end.log_q):.3g}: the laws are approximate"
+    notes.append(Assumption("network", text, "heuristic"))
+    return _paced(block, way, pace, x, approach, tuple(notes))
+
+
+def _led(block: _Block, way: Way, log_q: float, x: float) -> DepthLaws:
+    """Streams whose map of cosines tends to another one than the identity, whose limit they get."""
+    far = way.way * max(abs(log_q), math.log(FARTHEST))
+    try:
+        limit = block.attractor(math.exp(far), x)
+        pace = pace_of(way, End(limit, 0.0, way.way * math.log(APART), PART))
+    except KcalcError:
+        return _multiplied(block, math.exp(log_q), x)
+    if pace.kind == "exponential":
+        return _multiplied(block, math.exp(far), x)
+    slope, law = block.slope(math.exp(far)), None
+    if limit == 1 and abs(slope - 1) < LOOSE:
+        slope, law = 1.0, _at_one(block, math.exp(2 * far))
+    tilts = [
+        (block.slope(math.exp(way.way * s)) - 1) / abs(way.moved(way.way * s, limit)[0])
+        for s in pace.places
+    ]
+    tilt = extrapolated(tilts)[0] / pace.power if law is not None and pace.kind == "power" else 0.0
+    exponent, prefactor = _law_of(law, tilt)
+    approach = Approach(-exponent * pace.power, prefactor * pace.amplitude**-exponent, False)
+    text = f"the power of the stream is read about q = {math.exp(way.way * pace.places[-1]):.3g}"
+    notes = (*block.assumptions, Assumption("network", text, "heuristic"))
+    rate = (
+        1.0
+        if law is not None
+        else float(block.map(block.output).derivative(1)(limit, math.exp(far)))
+    )
+    return replace(
+        _paced(block, way, pace, limit, approach, notes), cosine_rate=rate, slope=slope,
+        cosine_exponent=exponent, cosine_prefactor=prefactor,
+    )  # fmt: skip
+
+
+def _paced(
+    block: _Block, way: Way, pace: Pace, x: float, approach: Approach, notes: tuple[Assumption, ...]
+) -> DepthLaws:
+    """The laws of a stream that goes one way at a known pace."""
+    qs = [math.exp(way.way * s) for s in pace.places]
+    with np.errstate(divide="ignore"):
+        modes = np.log([block.gradient(block.output, q, x) for q in qs]).T
+    if pace.kind == "exponential":
+        mean, difference = (math.exp(extrapolated(list(mode))[0]) for mode in modes)
+        rate = math.exp(-approach.power * pace.rate) if math.isfinite(approach.power) else 1.0
+        return DepthLaws(
+            "exponential", math.nan, math.exp(way.way * pace.rate), math.nan, x, rate, math.nan,
+            mean, difference, 1.0, assumptions=notes,
+        )  # fmt: skip
+    growth, exponent = pace.amplitude**way.way, way.way * pace.exponent
+    if pace.kind == "logarithmic":
+        return DepthLaws(
+            "logarithmic", math.nan, growth, exponent, x, 1.0, 0.0, 0.0,
+            0.0 * float(modes[1][-1]), 1.0, assumptions=notes,
+        )  # fmt: skip
+    changes = np.array([abs(way.moved(way.way * s, x)[0]) for s in pace.places])
+    stretch, mean = _gradient_law(modes[0] / changes, pace)
+    other, difference = _gradient_law(modes[1] / changes, pace)
+    if abs(other - stretch) > MODES:
+        difference = math.copysign(math.inf, float(modes[1][-1]))
+    return DepthLaws(
+        "power", math.nan, growth, exponent, x, 1.0, -approach.power * pace.exponent, mean,
+        difference, 1.0, stretch, approach.size * pace.amplitude**-approach.power, notes,
+    )  # fmt: skip
+
+
+def _gradient_law(ratios: np.ndarray, pace: Pace) -> tuple[float, float]:
+    """(stretch, power or coefficient) of logarithms of gradients over changes of log q, at places.
+
+    Gradients are a power of depth where these ratios have a limit, else a stretched exponential.
+    """
+    if not np.all(np.isfinite(ratios)):
+        return 0.0, math.nan
+    with np.errstate(divide="ignore", invalid="ignore"):
+        powers = np.diff(np.log(np.abs(ratios))) / np.diff(pace.places)
+    power = extrapolated(list(powers))[0] if np.all(np.isfinite(powers)) else 0.0
+    if power < SPREAD:
+        return 0.0, extrapolated(list(ratios))[0] * pace.exponent
+    power = rounded(power, 0.01)
+    limit = extrapolated(list(ratios * np.exp(-power * np.array(pace.places))))[0]
+    # the sum over depth of ``limit * size * (amplitude l^exponent)^(power - r)``
+    per_block = limit * pace.size * pace.amplitude ** (power - pace.power)
+    return power * pace.exponent, per_block / (power * pace.exponent)
 
 
 def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
@@ -473,12 +669,32 @@ def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
     cosine = block.attractor(q, x)
     factors = [block.step(size, cosine)[0] / size for size in (q, q * block.step(q, cosine)[0] / q)]
     notes = list(block.assumptions)
-    if abs(factors[1] / factors[0] - 1) > SAME:
+    if abs(math.log(factors[1] / factors[0])) > 1:
+        factors[1] = 0.0 if factors[1] < factors[0] else math.inf
+        text = f"q {'grows' if factors[1] else 'vanishes'} faster than any exponential"
+        notes.append(Assumption("network", text, "heuristic"))
+    elif abs(factors[1] / factors[0] - 1) > SAME:
         text = f"the factor of q is read at q = {q:.3g}, where it still moves: approximate"
         notes.append(Assumption("network", text, "heuristic"))
     slope = float(rho.derivative(1)(cosine, q))
+    law = _critical_far(block, q) if cosine == 1 else None
     mean, difference = block.gradient(block.output, q, cosine)
+    if factors[1] in (0.0, math.inf):
+        mean, difference = factors[1], factors[1] + 0.0 * difference
+    exponent, prefactor = _law_of(law)
     return DepthLaws(
-        "exponential", math.nan, factors[1], math.nan, cosine, slope, math.nan, mean, difference,
-        block.slope(q), assumptions=tuple(notes),
+        "exponential", math.nan, factors[1], math.nan, cosine, slope if law is None else 1.0,
+        exponent, mean, difference, block.slope(q), cosine_prefactor=prefactor,
+        assumptions=tuple(notes),
     )  # fmt: skip
+
+
+def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:
+    """The law of cosines near 1 where the slope there tends to 1 as q leaves every bound."""
+    try:
+        slopes = [block.slope(q ** (1 + n / 4)) for n in range(3)]
+        if abs(extrapolated(slopes)[0] - 1) < 1e-6 and abs(slopes[0] - 1) < LOOSE:
+            return _at_one(block, q**1.75)
+    except KcalcError:
+        pass
+    return None

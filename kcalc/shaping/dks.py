@@ -21,7 +21,7 @@ from ..foundation.plain_arguments import truth
 from ..maps.maps import Assumption
 from ..network.layers import Nonlinear, Product
 from ..network.network import Network
-from .advice import Record, advised, either, shaping_method
+from .advice import LARGEST_ZETA, Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable, constants_of
@@ -182,10 +182,24 @@ def _beyond_reach(
     """
     near = slope_text(float(reading(error.nearest)) - 1, error.above)
     value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
+    asked = f"asked for: {slope_text(zeta - 1, digits=9)}"
+    if _useless(value, zeta):
+        remedy = either(
+            "use another activation", "fewer nonlinear layers or shortcut weights nearer to 1",
+            advised("drop Q'(1) = 1 with q_slope=None", "dks", q_slope=None),
+        )  # fmt: skip
+        return UnreachableTarget(
+            f"DKS cannot shape this network with this activation: {error}, and slopes of "
+            f"{error.nearest:.4g} at every layer multiply to {near} in this network ({asked}); "
+            f"{remedy}"
+        )
     exactly = advised(f"zeta = {near}", "dks", zeta=value) or f"about zeta = {near}"
-    return UnreachableTarget(
-        f"{error}, which is {exactly} in this network (asked for: {slope_text(zeta - 1, digits=9)})"
-    )
+    return UnreachableTarget(f"{error}, which is {exactly} in this network ({asked})")
+
+
+def _useless(nearest: float, zeta: float) -> bool:
+    """Whether the nearest zeta is so far above the one asked for that it shapes nothing."""
+    return nearest > max(LARGEST_ZETA, 10 * zeta)
 
 
 def _about_reading(mu: MaximalSlope, subnetworks: str) -> list[Assumption]:
@@ -216,15 +230,27 @@ def _check_reach(
     node = next(iter(network.nodes_of(Product)), None)
     each = "gates in part" if gated else "each >= 1 where C(0) = 0"
     kept = "" if gated else advised(KEPT, "dks", gates="normalise")
+    adding = (
+        f"a Product (node {node!r}) adds up the slopes of its factors, {each}, so that some "
+        f"subnetwork has slope {least:.6g} or more whatever the activations"
+    )
+    shortcuts = _about_shortcuts(network, least)
+    if _useless(least, zeta):
+        remedy = either(
+            "put fewer Products one after another",
+            advised("use method='normalisation' and keep its norms", "normalisation"),
+        )
+        raise UnreachableTarget(
+            f"DKS cannot shape this network: {adding}, and zeta = {zeta:.6g} is out of reach; "
+            f"{remedy}{kept}{shortcuts}"
+        )
     larger = f"{1.5 * least:.4g}"
     nearest = advised(
         f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}", "dks", zeta=float(larger)
     )
     raise UnreachableTarget(
-        f"zeta = {zeta:.6g} is out of reach: a Product (node {node!r}) adds up the slopes of its "
-        f"factors, {each}, so "
-        f"that some subnetwork has slope {least:.6g} or more whatever the activations; "
-        f"{nearest or 'cut the network there'}{kept}" + _about_shortcuts(network, least)
+        f"zeta = {zeta:.6g} is out of reach: {adding}; "
+        f"{nearest or 'cut the network there'}{kept}{shortcuts}"
     )
 
 

@@ -21,6 +21,7 @@ from ..foundation.printing import Shown
 from ..foundation.rootfinding import zero_between
 from ..maps.maps import Assumption, FixedPoint, QMap
 from ..network.network import Network
+from .depth_laws import between_blocks, check_repeats
 from .q_limits import GROWS, SETTLED, SHRINKS, QTable, length_scale, q_limits
 
 STEPS = 300  # blocks that q values are followed through
@@ -28,6 +29,7 @@ ARRIVED = 1e-9  # how near to a fixed point, in log q, they have arrived
 EDGE = 1e-9  # by how much the size of a slope may exceed 1 for rounding
 BETWEEN = 65
 ROUNDED = 1e-13
+START = 0.3  # a cosine at which three blocks are compared with one block three times
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,12 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     repeated blocks take ``q``, attracting or of slope 1 or -1, or ``q`` itself where Q keeps it; c*
     is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS App. C] Opposite
     inputs, c = -1, may stay so (odd maps) or become equal (even maps).
-    Raises: KcalcError for several inputs or outputs, bad q, or q values that grow or vanish without
-    end, alternate or never settle.
+
+    The input of the block is what another block hands on, a fresh stream, so that a block may
+    begin with an activation as well as end in one.
+    Raises: KcalcError for several inputs or outputs, blocks that hand on streams which are not
+    fresh (an activation at both ends, or sums of activations without an Affine after them), bad
+    q, or q values that grow or vanish without end, alternate or never settle.
     """
     if not isinstance(block, Network):
         raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")
@@ -78,8 +84,10 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
             "the other"
         )
     value = number_within(q, "q", lambda q: q > 0, "q is a mean square and must be > 0")
-    level, q_rate = _q_limit(block, value)
-    cosines = c_map(block)
+    check_repeats(block, value, START)
+    repeated = between_blocks(block)
+    level, q_rate = _q_limit(repeated, value)
+    cosines = c_map(repeated)
     notes = (*cosines.assumptions, *_about_kept(level, q_rate))
     points = [p for p in cosines.fixed_points(level) if p.value >= -1e-12]
     if not points:  # C is the identity, or 1 repels nothing: every c stays, or c -> 1

@@ -178,3 +178,28 @@ def test_opposite_inputs_are_no_part_of_the_limit() -> None:
 def test_bad_input_is_refused(call, words: str) -> None:
     with refused(words):
         call()
+
+
+@pytest.mark.parametrize("scale", [1.5, 1.1])
+def test_blocks_may_begin_with_an_activation(scale: float) -> None:
+    """The same repeated layers, cut elsewhere: the same rates, and c and q one layer on."""
+    affine, phi = L.Affine(sigma_w=scale, sigma_b=0.3), L.Nonlinear("tanh")
+    first, second = depth_limit(kc.chain(affine, phi)), depth_limit(kc.chain(phi, affine))
+    assert (second.rate, second.q_rate) == pytest.approx((first.rate, first.q_rate), rel=1e-9)
+    assert second.q == pytest.approx(scale**2 * first.q + 0.09, rel=1e-9)
+    assert second.c == pytest.approx((scale**2 * first.q * first.c + 0.09) / second.q, rel=1e-8)
+    residual = depth_limit(kc.residual(kc.chain(phi, affine), 0.8))
+    assert residual.c == pytest.approx(second.c, rel=1e-8)
+    assert residual.rate == pytest.approx(0.64 + 0.36 * second.rate, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        kc.chain(L.Nonlinear("tanh"), L.Affine(sigma_w=1.5), L.Nonlinear("tanh")),
+        kc.residual(kc.chain(L.Affine(sigma_w=1.5), L.Nonlinear("relu")), 0.8),
+    ],
+)
+def test_blocks_whose_output_is_not_fresh_for_the_next_have_no_limit(block: kc.Network) -> None:
+    with refused("Affine"):
+        depth_limit(block)

@@ -1,0 +1,334 @@
+"""Streams whose q vanishes or grows without end, and where their cosines end meanwhile.
+
+With s = |log q| that grows with depth, blocks move s by |F| and the cosine x by G:
+
+    F = log(q'/q) -> log f,  or  |F| ~ k e^(-r s)  where f = 1, that is,  s ~ log(k r l) / r
+
+in depth l. Where the map of cosines tends to the identity (activations with one slope at 0, or at
+infinity), G vanishes as well, so that no map at any q tells the limit: it is that of the whole way.
+With H = dx/d(log q) along it,
+
+    H ~ e^(-p s)    x freezes on the way:    the limit depends on the start, |x - x*| ~ e^(-p s)
+    H -> H_0(x)     x ends at a zero of H_0, whatever the start
+
+Where F is small, the way is that of the flow whose map after time 1 is the block. Its velocity is
+``log(1 + D) = D - D^2/2 + ...`` of the forward differences D along a few blocks. Limits are read
+where double precision still resolves G, by repeated Aitken steps at geometric q.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..foundation.errors import KcalcError
+from ..foundation.rootfinding import zero_between
+
+Step = Callable[[float, float], tuple[float, float]]
+
+SLOW = 0.03  # |F| below which blocks are a flow
+PART = math.log(4)  # of s between two places
+TERMS = 8  # of the series of the velocity
+DIGITS = 1e-11  # to which the series is carried
+RESOLVED = 1e-9  # |F| below which G / F is rounding
+SMALL = 1e-5  # |F| that is small enough for it
+READ = 1e-8  # |F| above which powers are read
+MOST = 120  # places
+FAR = 230.0  # s at which double precision ends
+NEAR = 1e-3  # |x - x*| at which an extrapolated limit is trusted
+AGREED = 1e-9
+WINDOW = 9  # places that one extrapolation takes
+PROBES = (1e8, 1e12)  # q values, or 1 over them, at which the map of cosines is compared
+SEEN = 1e-13  # |G| below which powers of it are not read
+CRITICAL = 1e-9  # |log f| that counts as 0
+HALVES = 1e-3  # how near powers of smooth and of kinked maps lie to multiples of 1/2
+
+
+class Turns(Exception):
+    """F changes its sign on the way: q settles near ``log_q``."""
+
+    def __init__(self, log_q: float, x: float) -> None:
+        super().__init__()
+        self.log_q, self.x = log_q, x
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way without end: ``way`` is -1 where q vanishes, 1 where it grows."""
+
+    step: Step
+    way: int
+
+    def moved(self, log_q: float, x: float) -> tuple[float, float]:
+        """(F, G)."""
+        q = math.exp(log_q)
+        size, cosine = self.step(q, x)
+        return math.log(size / q), cosine - x
+
+    def velocity(self, log_q: float, x: float) -> tuple[float, float]:
+        """That of the flow whose map after time 1 is the block."""
+        first = self.moved(log_q, x)
+        small = max(abs(first[0]), abs(first[1]))
+        terms = 1 if small == 0 else math.ceil(math.log(DIGITS) / math.log(min(small, SLOW)))
+        places = [np.array([log_q, x]), np.array([log_q, x]) + first]
+        for _ in range(min(max(terms, 2), TERMS) - 1):
+            places.append(places[-1] + self.moved(*places[-1]))
+        found, differences = np.zeros(2), np.array(places)
+        for n in range(1, len(places)):
+            differences = np.diff(differences, axis=0)
+            found += (-1) ** (n + 1) * differences[0] / n
+        return float(found[0]), float(found[1])
+
+    def change(self, log_q: float, x: float) -> float:
+        """G."""
+        return self.moved(log_q, x)[1]
+
+    def pull(self, log_q: float, x: float) -> float:
+        """H, the change of x by log q."""
+        log, cosine = self.velocity(log_q, x)
+        return cosine / log
+
+    def carried(self, log_q: float, x: float, end: float) -> float:
+        """x further on the way, at log q = ``end``."""
+        from scipy.integrate import solve_ivp
+
+        change, moved = self.moved(end, x)
+        if self.moved(log_q, x)[1] == 0 == moved:
+            return x
+        noise = max(1e-10, 1e-15 / abs(change))  # what rounding leaves of H
+        found = solve_ivp(
+            lambda t, y: [self.pull(t, float(y[0]))], (log_q, end), [x], "DOP853",
+            rtol=1e-13, atol=noise, first_step=abs(end - log_q),
+        )  # fmt: skip
+        return float(found.y[0, -1])
+
+    def identity_at_end(self) -> bool:
+        """Whether the map of cosines tends to the identity on the way."""
+        near, far = (
+            max(abs(self.moved(self.way * math.log(q), x)[1]) for x in (0.3, 0.7)) for q in PROBES
+        )
+        return far < 1e-9 or far < near / 2
+
+    def pull_at_end(self, pace: Pace, x: float) -> float:
+        """The limit of H at x."""
+        logs = (self.way * s for s in pace.places[-5:])
+        return extrapolated([self.pull(log, x) for log in logs])[0]
+
+    def check(self, log_q: float, x: float) -> None:
+        """Raises: Turns where F changes its sign further on the way."""
+        while abs(log_q) < math.log(PROBES[0]) or log_q * self.way < 0:
+            _resolved(self, log_q, x, PART)
+            log_q += self.way * PART
+
+
+@dataclass(frozen=True)
+class End:
+    """The limit of x, up to ``error``; ``log_q``: where it was read, at places ``part`` apart."""
+
+    x: float
+    error: float
+    log_q: float
+    part: float
+
+
+def end_of(way: Way, log_q: float, x: float) -> End:
+    """Where x ends. Raises: Turns where q settles."""
+    part, values = 0.0, [(log_q, x)]
+    found = (x, math.inf)
+    for _ in range(MOST):
+        change, moved = way.moved(log_q, x)
+        if change * way.way <= 0:
+            raise Turns(log_q, x)
+        if not part and abs(change) < SLOW:
+            part, values = _part(way, log_q, x), [(log_q, x)]
+        before = log_q
+        if part:
+            end = _resolved(way, log_q, x, part)
+            if end is None:
+                break
+            x, log_q = way.carried(log_q, x, end), end
+        else:
+            x, log_q = x + moved, log_q + change
+        values.append((log_q, x))
+        last, found = found, limit_of(values[-WINDOW:], 0 < part < PART / 2)
+        agreed = max(found[1], abs(found[0] - last[0])) < AGREED
+        if (agreed and len(values) > 4 and abs(x - found[0]) < NEAR) or abs(log_q) > FAR:
+            return End(*found, before, part or PART)
+    return End(*found, log_q, part or PART)
+
+
+def _part(way: Way, log_q: float, x: float) -> float:
+    """How far apart places are, which is less where F falls fast."""
+    near, far = (abs(way.moved(log_q + way.way * s, x)[0]) for s in (0.0, 0.1))
+    power = 10 * math.log(near / far) if 0 < far < near else 0.0
+    return PART if power < 2 else PART / (2 * round(power))
+
+
+def _resolved(way: Way, log_q: float, x: float, part: float) -> float | None:
+    """log q one part further on the way; None where F is rounding there.
+
+    Raises: Turns where F changes its sign before.
+    """
+
+    def change(log: float) -> float:
+        return way.moved(log, x)[0]
+
+    end = log_q + way.way * part
+    there = change(end) * way.way
+    if abs(there) < RESOLVED:
+        return None
+    if there < 0:
+        low, high = min(log_q, end), max(log_q, end)
+        raise Turns(zero_between(change, low, high, 1e-12), x)
+    return end
+
+
+def limit_of(places: Sequence[tuple[float, float]], fast: bool) -> tuple[float, float]:
+    """(limit, error) of x at places (log q, x), as a sum of powers of q.
+
+    ``fast``: as a series in q or 1/q, where F falls too fast for many places.
+    """
+    logs, row = np.array(places).T
+    if not fast:
+        return extrapolated(row)
+    nodes, ends = np.exp(-np.abs(logs)), [float(row[-1])]
+    for span in range(1, min(len(row), 7)):
+        row = (nodes[:-span] * row[1:] - nodes[span:] * row[:-1]) / (nodes[:-span] - nodes[span:])
+        ends.append(float(row[-1]))
+    errors = [abs(b - a) for a, b in itertools.pairwise(ends)] or [math.inf]
+    best = int(np.argmin(errors))
+    return ends[min(best + 1, len(ends) - 1)], max(errors[max(best - 1, 0)], errors[best])
+
+
+def extrapolated(values: Sequence[float]) -> tuple[float, float]:
+    """(limit, error) of a sum of geometric sequences, by repeated Aitken steps."""
+    row = np.asarray(values, dtype=float)
+    best = (float(row[-1]), abs(float(row[-1] - row[-2])) if len(row) > 1 else math.inf)
+    while len(row) >= 4:
+        steps = np.diff(row)
+        bends = np.diff(steps)
+        if np.any(bends == 0) or np.abs(steps[-2:]).max() <= 1e-15 * abs(row[-1]):
+            break
+        row = row[2:] - steps[1:] ** 2 / bends
+        error = abs(float(row[-1] - row[-2]))
+        if error < best[1]:
+            best = float(row[-1]), error
+    return best
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How s grows: by ``rate = |log f|`` per block, or with ``|F| ~ size e^(-power s)``.
+
+    ``kind``: "exponential", "power", or "logarithmic" where |F| falls faster than any power of q:
+    ``|F| ~ exp(-size e^(power s))``. ``places``: s, at which it was read.
+    """
+
+    kind: str
+    rate: float
+    power: float
+    size: float
+    places: tuple[float, ...]
+
+    @property
+    def exponent(self) -> float:
+        """e^s as a power of depth, or of its logarithm."""
+        return 1 / self.power
+
+    @property
+    def amplitude(self) -> float:
+        """The factor of that power."""
+        base = 1 / self.size if self.kind == "logarithmic" else self.size * self.power
+        return base**self.exponent
+
+
+def pace_of(way: Way, end: End) -> Pace:
+    """The pace about the end of a way, at fixed x. Raises: KcalcError where it follows no law."""
+
+    def change(place: float) -> float:
+        return abs(way.moved(way.way * place, end.x)[0])
+
+    start, part = way.way * end.log_q, end.part
+    while change(start) < SMALL and change(start - part) < SLOW:
+        start -= part
+    grid = map(float, start + part * np.arange(-4.0, 7.0))
+    known = [(place, change(place)) for place in grid]
+    known = [(place, value) for place, value in known if value > READ][-WINDOW:]
+    if len(known) < 4:
+        raise KcalcError(_lawless(way, end.log_q))
+    places, changes = map(list, zip(*known, strict=True))
+    limit, error = extrapolated(changes)
+    if limit > CRITICAL and limit > changes[-1] / 10 and error < limit / 100:
+        return Pace("exponential", limit, 0.0, 0.0, tuple(places))
+    powers = -np.diff(np.log(changes)) / part
+    if powers[-1] / powers[-2] > 1 + part / 4 and powers[-2] / powers[-3] > 1 + part / 4:
+        return _logarithmic(places, changes)
+    power, error = extrapolated(list(powers))
+    if not power > HALVES or error > 0.05 * power:
+        raise KcalcError(_lawless(way, end.log_q))
+    power = rounded(power)
+    size, _ = extrapolated([c * math.exp(power * s) for c, s in zip(changes, places, strict=True)])
+    return Pace("power", 0.0, power, size, tuple(places))
+
+
+def _logarithmic(places: Sequence[float], changes: Sequence[float]) -> Pace:
+    """``|F| ~ exp(c + d s - size e^(power s))``."""
+    bends = np.diff(np.log(changes), 2)
+    power = rounded(extrapolated(list(np.diff(np.log(-bends)) / np.diff(places)[0]))[0], 0.2)
+    sizes = -bends / np.diff(np.exp(power * np.array(places)), 2)
+    return Pace("logarithmic", 0.0, power, extrapolated(list(sizes))[0], tuple(places))
+
+
+def _lawless(way: Way, log_q: float) -> str:
+    verb = "vanishes" if way.way < 0 else "grows"
+    return (
+        f"the stream {verb} by none of the laws (read near q = {math.exp(log_q):.3g}); follow "
+        f"kc.depth_profile of as many blocks as you need"
+    )
+
+
+def rounded(power: float, within: float = HALVES) -> float:
+    """A power, as a multiple of 1/2 where it is near to one that is not 0."""
+    near = round(2 * power) / 2
+    return near if near and abs(power - near) < within else power
+
+
+@dataclass(frozen=True)
+class Approach:
+    """``|x - x*| ~ size e^(-power s)``.
+
+    ``frozen``: the limit depends on the start. Size is nan where it depends on the start only.
+    """
+
+    power: float
+    size: float
+    frozen: bool
+
+
+def approach_of(way: Way, pace: Pace, x: float) -> Approach:
+    """How cosines approach the limit x."""
+    other = x + (0.1 if x < 0.5 else -0.1)
+    first, part = pace.places[0], pace.places[1] - pace.places[0]
+    places = [first - n * part for n in (4, 3, 2, 1)] + list(pace.places)
+    logs = [way.way * s for s in places]
+    logs = [log for log in logs if abs(way.moved(log, other)[1]) > SEEN][-WINDOW:]
+    if len(logs) < 4:  # the map is the identity
+        return Approach(math.inf, math.nan, True)
+    logarithmic = pace.kind == "logarithmic"
+    sizes = [abs((way.pull if logarithmic else way.change)(log, other)) for log in logs]
+    powers = -np.diff(np.log(np.maximum(sizes, 1e-300))) / part
+    power, _ = extrapolated(list(powers))
+    power -= 0.0 if logarithmic else pace.power  # H = G / F
+    if power > 0.05:
+        power = rounded(power, 0.01)
+        own = [abs(way.pull(log, x)) * math.exp(power * way.way * log) / power for log in logs]
+        size, error = extrapolated(own)
+        return Approach(power, size if size > 0 and error < 0.01 * size else math.nan, True)
+    h, inside = 1e-3, 1 - 1e-3
+    low, high = (x if abs(x) > inside and x * side > 0 else x + side * h for side in (-1, 1))
+    slopes = [(way.pull(log, high) - way.pull(log, low)) / (high - low) for log in logs]
+    return Approach(-way.way * extrapolated(slopes)[0], math.nan, False)

@@ -1,0 +1,80 @@
+"""Constants that put all kinks of an activation where no input falls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..activations import Activation
+from ..calculi.global_maps import q_values
+from ..foundation.errors import KcalcError
+from ..maps.maps import Assumption
+from ..network.network import Network
+from .constants import Constants, ConstantsTable
+
+UNSEEN = 5.0  # standard deviations: beyond them lies one of two million inputs
+SAME = 1e-9  # of slopes of an affine piece
+
+
+def unseen_kinks(network: Network, table: ConstantsTable) -> Iterator[Assumption]:
+    """A note for every activation that meets its conditions by kinks which no input reaches.
+
+    ``network``: the shaped one. Such an activation is the one piece of it that inputs fall on.
+    """
+    sizes: dict[Any, float] | None = None
+    told: set[Constants] = set()
+    for node, k in table.by_node.items():
+        if k in told or not _solved(k) or not k.transformed.kinks:
+            continue
+        q = 1.0
+        if k.sigma_w is not None:
+            sizes = _inputs_of(network) if sizes is None else sizes
+            q = sizes.get(node, 1.0)
+        distance = float(np.abs(k.transformed.kink_points).min()) / q**0.5
+        if distance > UNSEEN:
+            told.add(k)
+            yield _note(node, k, distance, q)
+
+
+def _solved(k: Constants) -> bool:
+    """Whether constants move kinks, by numbers."""
+    given = (k.input_scale, k.input_shift, k.sigma_w)
+    numbers = [v for v in given if v is not None]
+    return bool(numbers) and all(isinstance(v, int | float) for v in numbers)
+
+
+def _inputs_of(network: Network) -> dict[Any, float]:
+    """{node: q of what it reads}, empty where the kernel calculus does not hold."""
+    try:
+        found = q_values(network)
+    except KcalcError:
+        return {}
+    return {node: float(found[parents[0]]) for node, _, parents in network.steps() if parents}
+
+
+def _note(node: Any, k: Constants, distance: float, q: float) -> Assumption:
+    phi = k.activation.name
+    many = "all kinks" if len(k.transformed.kinks) > 1 else "the kink"
+    text = f"{many} of {phi} lie{'' if many[0] == 'a' else 's'} {distance:.3g} standard deviations"
+    if _affine(k.transformed, q):
+        return Assumption(
+            node,
+            f"{text} out, where no input falls: the constants are met only formally, and in a "
+            f"network of any real width {phi} is affine; choose a larger target, a smooth "
+            f"activation, or a network with fewer nonlinear layers",
+            "heuristic",
+        )
+    return Assumption(
+        node,
+        f"{text} out, where no input falls: the network is that of the smooth piece on which "
+        f"inputs fall, and of nothing else of {phi}",
+        "heuristic",
+    )
+
+
+def _affine(phi: Activation, q: float) -> bool:
+    """Whether phi has one slope where inputs fall."""
+    slopes = np.asarray(phi.numeric(1)(np.linspace(-UNSEEN, UNSEEN, 101) * q**0.5))
+    return bool(np.ptp(slopes) <= SAME * np.abs(slopes).max())

@@ -1,0 +1,98 @@
+"""Constants that rely on kinks which no input reaches, and networks that DKS cannot shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sympy as sp
+
+import kcalc as kc
+
+A, L = kc.architectures, kc.layers
+X = sp.Symbol("x")
+
+
+def kink_notes(shaped: Any) -> list[str]:
+    return [a.text for a in shaped.assumptions if "standard deviations" in a.text]
+
+
+def distance(shaped: Any, name: str, kink: float = 0.0) -> float:
+    k = shaped.constants[name]
+    return abs(kink - (k.beta or 0)) / (k.alpha or 1)
+
+
+@pytest.mark.parametrize(
+    ("depth", "activation", "name", "unseen"),
+    [
+        (100, kc.activations.rectified_power(2), "relu2", True),
+        (3, kc.activations.rectified_power(2), "relu2", False),
+        (100, "relu", "relu", False),
+        (100, "hard_swish", "hard_swish", False),
+        (100, "tanh", "tanh", False),
+    ],
+)
+def test_kinks_that_no_input_reaches_are_noted(
+    depth: int, activation: Any, name: str, unseen: bool
+) -> None:
+    shaped = kc.shape(A.vanilla(depth, activation=activation))
+    notes = kink_notes(shaped)
+    assert bool(notes) is unseen
+    if unseen:
+        assert f"{distance(shaped, name):.3g} standard deviations" in notes[0]
+        assert name in notes[0] and notes[0] in str(shaped) and shaped.heuristic
+
+
+def test_conditions_met_by_a_kink_alone_are_met_only_formally() -> None:
+    """An affine piece under all inputs: C'(1) > 1 by the tail of the Gaussian alone."""
+    shaped = kc.shape(A.vanilla(100, activation="relu"), zeta=1 + 1e-7)
+    assert distance(shaped, "relu") > 5
+    (note,) = kink_notes(shaped)
+    assert "only formally" in note and "affine" in note
+    residuals: Any = shaped.residuals
+    assert max(residuals.values()) < 1e-8  # formally
+
+
+def test_other_kinks_and_other_methods() -> None:
+    far = kc.activation(
+        sp.Piecewise((sp.tanh(X), X < 40), (sp.tanh(40) + (X - 40) / 2, True)),
+        name="far",
+        kinks=[40],
+    )
+    for options in ({"method": "dks"}, {"method": "eoc", "sigma_b": 0.3}):
+        (note,) = kink_notes(kc.shape(A.vanilla(10, activation=far), **options))
+        assert "far" in note and "smooth piece" in note
+
+
+def gated(blocks: int) -> kc.Network:
+    steps: list[Any] = [("x", L.Input(), ())]
+    last = "x"
+    for i in range(blocks):
+        steps += [
+            (f"a{i}", L.Affine(), (last,)),
+            (f"b{i}", L.Affine(), (last,)),
+            (f"g{i}", L.Nonlinear("tanh"), (f"a{i}",)),
+            (f"h{i}", L.Nonlinear("tanh"), (f"b{i}",)),
+            (f"p{i}", L.Product(), (f"g{i}", f"h{i}")),
+        ]
+        last = f"p{i}"
+    return kc.Network.from_steps([*steps, ("out", L.Affine(), (last,))])
+
+
+def test_absurd_targets_are_not_advised() -> None:
+    with pytest.raises(kc.KcalcError) as error:
+        kc.shape(gated(12))
+    text = str(error.value)
+    assert "DKS cannot shape this network" in text and "Product" in text and "4096" in text
+    assert "nearest" not in text and "zeta >" not in text
+    with pytest.raises(kc.KcalcError, match="zeta=6"):
+        kc.shape(gated(2))
+
+
+def test_activations_whose_least_slope_is_too_steep_for_a_deep_network() -> None:
+    with pytest.raises(kc.KcalcError) as error:
+        kc.shape(A.vanilla(100, activation="relu6"))
+    text = str(error.value)
+    assert "DKS cannot shape this network" in text and "relu6" in text and "q_slope=None" in text
+    assert "which is zeta" not in text
+    kc.shape(A.vanilla(100, activation="relu6"), q_slope=None)
