@@ -57,12 +57,14 @@ from .pairs import PairMoments
 from .rows import factor
 from .score_slopes import Blocks, Grams
 from .turning import turned, turns
-from .weights import distance_buckets, mean_over_visible, visible, weights_of
+from .weights import alibi_slopes, distance_buckets, mean_over_visible, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
 ALMOST_ZERO = 1e-13  # of the mean q value: added to a diagonal so that there is a Cholesky factor
+ALIBI_HEADS = 8  # whose slopes are taken where the number of heads is not known
+SLOPES = f"slopes of ALiBi are those of {ALIBI_HEADS} heads; say heads= for those of others"
 LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
 SAMPLED = (
     "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed "
@@ -287,6 +289,8 @@ class Sampled:
             factors = self.sequences, float(factor(op))
             return linear_in_scores(op, queries, keys, values, *factors)
         self._check_scores(op, node, queries.value, keys.value)
+        if op.alibi and op.heads is None:
+            self.kernel.note(node, SLOPES, "convention")
         self.layers[node] = len(self.layers) + 1
         wide = [
             [
@@ -519,8 +523,8 @@ class _Scores:
             scores = scores + table[:, None, distance_buckets(op, self.rows, self.columns)]
         if not op.alibi:
             return scores, grams
-        heads = op.heads or 8
-        slopes = 2.0 ** (-8 * (rng.integers(heads, size=(draws, 1, 1, 1)) + 1) / heads)
+        slopes = alibi_slopes(op.heads or ALIBI_HEADS)
+        slopes = slopes[rng.integers(len(slopes), size=(draws, 1, 1, 1))]
         return scores - slopes * np.abs(
             np.arange(self.rows)[:, None] - np.arange(self.columns)
         ), grams
