@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from .attention.weights import alibi_slopes, distance_buckets, mean_over_visible, visible, weights_of
+from .attention.weights import (
+    alibi_slopes,
+    distance_buckets,
+    mean_over_visible,
+    visible,
+    weights_of,
+)
 
 Array = Any
 Extent = tuple[int, int]

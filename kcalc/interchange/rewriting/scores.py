@@ -33,8 +33,8 @@ OTHER_MASK = (
 )
 BIASES = "its scores have biases by head and place of tokens (root mean square {:.3g}); left out"
 SLOPES = (
-    "its scores have linear biases by head (ALiBi) with slopes from {:.4g} to {:.4g}, which are not "
-    "the released ones for {} heads; left out"
+    "its scores have linear biases by head (ALiBi) with slopes from {:.4g} to {:.4g}, which are "
+    "not the released ones for {} heads; left out"
 )
 BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # those of T5 first
 FURTHEST = (128, *range(2, 1025))
