@@ -23,7 +23,7 @@ from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, within
 from ..fields.jets import Jet
 from ..fields.tables import TokenTable, tabulate_tokens
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
@@ -203,6 +203,9 @@ class NodeValues(dict[Node, Any], Shown):
     """
 
     assumptions: tuple[Assumption, ...] = ()
+
+    def __missing__(self, node: Node) -> Any:
+        raise unknown("node", node, map(str, self))
 
     def _frame(self) -> dict[str, Any]:
         parts = [spread({"node": str(node), **value._asdict()}) for node, value in self.items()]

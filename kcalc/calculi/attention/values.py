@@ -13,6 +13,7 @@ import numpy as np
 
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.keyed import Keyed
 from ...foundation.printing import Tabled, html_table, marked, plain, text_table
 from ...foundation.progress import progress
 from ...maps.maps import INFINITE_WIDTH, Approximable, Assumption
@@ -62,7 +63,7 @@ def with_error(value: float | None, error: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class SampledValues(Tabled, Approximable):
+class SampledValues(Keyed[SampledValue], Tabled, Approximable):
     """{node: :class:`SampledValue`} of a network whose attention was sampled.
 
     ``covariances``: {node: (mean, standard error)}.
@@ -75,11 +76,9 @@ class SampledValues(Tabled, Approximable):
     covariances: dict[Node, tuple[Array, Array]]
     assumptions: tuple[Assumption, ...]
 
-    def __getitem__(self, node: Node) -> SampledValue:
-        return self.nodes[node]
-
-    def __len__(self) -> int:
-        return len(self.nodes)
+    @property
+    def _entries(self) -> dict[Node, SampledValue]:
+        return self.nodes
 
     def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node), **value._asdict()} for node, value in self.nodes.items()]

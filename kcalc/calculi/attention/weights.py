@@ -55,7 +55,7 @@ def buckets_of(apart: np.ndarray, buckets: int, furthest: int, causal: bool) -> 
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
-    """The slopes of ALiBi by head, as its code was released. [Press et al. 2022]
+    """The slopes of ALiBi by head, as its code was released [Press et al. 2022].
 
     They are ``2^(-8 i / n)``, n the greatest power of 2 up to the number of heads; the heads
     beyond n have every other slope of 2n heads.
