@@ -29,7 +29,7 @@ class Heads(nn.Module):
         future = torch.full((T, T), -math.inf).triu(1) if causal else torch.zeros(T, T)
         self.register_buffer("biases", biases + future)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Any) -> Any:
         q, k, v = (
             layer(x).view(*x.shape[:2], self.heads, WIDTH).transpose(1, 2)
             for layer in (self.q, self.k, self.v)
@@ -38,7 +38,7 @@ class Heads(nn.Module):
         return self.o((A @ v).transpose(1, 2).flatten(2))
 
 
-def power_law(heads: int) -> torch.Tensor:
+def power_law(heads: int) -> Any:
     return 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
 
 

@@ -34,7 +34,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "constants": lambda: kc.shape(kc.architectures.vanilla(3, "tanh"), zeta=1.5).constants,
     "a report": lambda: kc.claims.verify(kc.claims.all()[0].id, processes=1),
     "constants of several sets": of_several_sets,
-    "transfer": lambda: kc.transfer(kc.architectures.vanilla(3), ratio=4),
+    "transfer": lambda: kc.transfer(kc.architectures.vanilla(3)),
 }
 
 
