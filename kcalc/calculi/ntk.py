@@ -35,7 +35,7 @@ from ..network.layers import Affine, Input
 from ..network.network import Network
 from .attention.exchangeable import Exchangeable
 from .attention.kernels import TokenKernels, token_kernels
-from .attention.sampled import Sampling
+from .attention.sampling import Sampling
 from .attention.structure import Tokens, read_tokens
 from .attention.values import several, token_covariance
 from .field_maps import FieldMaps

@@ -6,7 +6,7 @@ What an input's tokens are, the chains of a reading, and its table.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,8 @@ from ...network.layers import Attend, Embedding
 from ...network.network import Network
 from ...network.notes import beyond_masks
 from .exchangeable import ONE, TokenState
-from .sampled import SAMPLED, Sampled, Sampling, read_sampling, token_kernel
+from .sampled import Sampled, token_kernel
+from .sampling import Draws, Sampling, read_sampling, said, until_accurate, worst_of
 
 Node = Hashable
 Array = np.ndarray
@@ -70,11 +71,23 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
 
     Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of
     products at two tokens; of large networks over many tokens only those of the outputs are kept.
+    ``scores``: {attention: (variance of the scores of a row, its error, entropy of a row, its
+    error)} of depth profiles.
     """
 
     nodes: dict[Node, SampledValue]
     covariances: dict[Node, tuple[Array, Array]]
     assumptions: tuple[Assumption, ...]
+    scores: dict[Node, tuple[float, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def worst(self) -> float:
+        """The greatest error: of q, variances and entropies relative to them, of cosines as is."""
+        values = self.nodes.values()
+        relative = [(v.q_error, v.q) for v in values]
+        relative += [pair for s in self.scores.values() for pair in (s[:2][::-1], s[2:][::-1])]
+        plain = [e or 0.0 for v in values for e in (v.token_cosine_error, v.c_error)]
+        return max(worst_of(*np.array(relative).T), worst_of(np.array(plain)))
 
     @property
     def _entries(self) -> dict[Node, SampledValue]:
@@ -210,57 +223,74 @@ def sampled_values(
     covariances: Mapping[Node, tuple[Array, int]],
     assume: bool,
     sampling: Sampling | None,
+    profile: bool = False,
 ) -> SampledValues:
-    """The values of every node, attention sampled, by default where no rule is exact."""
-    (sequences, *others) = {count for _, count in covariances.values()}
-    if others:
+    """The values of every node, attention sampled, by default where no rule is exact.
+
+    ``profile``: with the scores of attention, and without covariances.
+    """
+    if len({count for _, count in covariances.values()}) > 1:
         raise KcalcError("the inputs of a network have as many sequences each")
-    kernel = Sampled(
-        token_kernel(assume), read_sampling(sampling), sequences, exact=sampling is None
-    )
+    asked = read_sampling(sampling)
+
+    def run(draws: Draws) -> tuple[SampledValues, float]:
+        found = _round(network, covariances, assume, asked, draws, (sampling is None, profile))
+        return found, found.worst
+
+    found, missed = until_accurate(asked, run)
+    return replace(found, assumptions=(*found.assumptions, *missed))
+
+
+def _round(
+    network: Network,
+    covariances: Mapping[Node, tuple[Array, int]],
+    assume: bool,
+    asked: Sampling,
+    draws: Draws,
+    options: tuple[bool, bool],
+) -> SampledValues:
+    """The values from the draws of one round; ``options``: exact rules, and a profile."""
+    (sequences,) = {count for _, count in covariances.values()}
+    exact, profile = options
+    kernel = Sampled(token_kernel(assume), draws, sequences, exact=exact, scores=profile)
     start = {node: kernel.start(node, covariance) for node, (covariance, _) in covariances.items()}
     places = max(len(covariance) for covariance, _ in covariances.values())
-    few = len(network) * places**2 <= MOST_NUMBERS
+    few = len(network) * places**2 <= MOST_NUMBERS and not profile
     spreads: dict[Node, tuple[Array, Array]] = {}
 
     def record(node: Node, state: TokenState) -> SampledValue:
         if few or node in network.outputs:
-            spreads[node] = _spread(kernel.covariance(state), sequences)
-        return _summary(*kernel.whole(state.relations[ONE]), sequences)
+            spreads[node] = _spread(kernel.covariance(state), sequences, draws)
+        return _summary(*kernel.whole(state.relations[ONE]), sequences, draws)
 
-    draws = len(network.nodes_of(Attend)) * len(kernel.chains) * kernel.sampling.draws
-    with np.errstate(all="ignore"), progress(draws, "attention", "draw") as kernel.tick:
+    total = len(network.nodes_of(Attend)) * len(draws.chains) * draws.count
+    with np.errstate(all="ignore"), progress(total, "attention", "draw") as kernel.tick:
         values = interpret_through(network, kernel, start, record)
-    return SampledValues(values, spreads, assumptions_of(network, kernel))
+    scores = {
+        node: tuple(float(x) for part in parts for x in draws.averaged(part))
+        for node, parts in kernel.rows.items()
+    }
+    return SampledValues(values, spreads, assumptions_of(network, kernel, asked), scores)
 
 
-def assumptions_of(network: Network, kernel: Sampled) -> tuple[Assumption, ...]:
+def assumptions_of(network: Network, kernel: Sampled, asked: Sampling) -> tuple[Assumption, ...]:
     """The assumptions of a reading, and how attention was sampled where it was."""
-    sampling = kernel.sampling
-    text = SAMPLED.format(draws=sampling.draws, chains=sampling.chains, seed=sampling.seed)
-    drawn = (Assumption("network", text, "sampled"),) if kernel.sampled else ()
+    drawn = (said(kernel.draws, asked),) if kernel.sampled else ()
     told = (*network.assumptions, *beyond_masks(network.notes, kernel.length))
     return (INFINITE_WIDTH, *drawn, *told, *kernel.notes.values())
 
 
-def averaged(chains: Array) -> tuple[Array, Array]:
-    """The mean over chains, the first axis, and its standard error."""
-    error = chains.std(axis=0, ddof=1) / len(chains) ** 0.5 if len(chains) > 1 else 0 * chains[0]
-    return chains.mean(axis=0), error
-
-
-def _mean(values: Array) -> tuple[float, float]:
-    mean, error = averaged(values)
-    return float(mean), float(error)
-
-
-def _spread(table: Array, sequences: int) -> tuple[Array, Array]:
+def _spread(table: Array, sequences: int, draws: Draws) -> tuple[Array, Array]:
     shape = (sequences, table.shape[1] // sequences) * 2
-    mean, error = averaged(table)
+    mean, error = draws.averaged(table)
     return mean.reshape(shape), error.reshape(shape)
 
 
-def _summary(q1: Array, q2: Array, gap: Jet, sequences: int) -> SampledValue:
+def _summary(q1: Array, q2: Array, gap: Jet, sequences: int, draws: Draws) -> SampledValue:
+    def mean_of(values: Array) -> tuple[float, float]:
+        mean, error = draws.averaged(values)
+        return float(mean), float(error)
+
     q = (
         np.broadcast_to(q1, gap.value.shape)[..., 0]
         if q1.shape[-1] == 1
@@ -270,11 +300,11 @@ def _summary(q1: Array, q2: Array, gap: Jet, sequences: int) -> SampledValue:
     gaps = gap.value.reshape(-1, sequences, places, sequences, places)
     # 0 on the diagonal
     own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences
-    pairs = _mean(1 - own / (places * (places - 1))) if places > 1 else (None, None)
+    pairs = mean_of(1 - own / (places * (places - 1))) if places > 1 else (None, None)
     across = np.einsum("xsata->xst", gaps) / places
     two = (
-        _mean(1 - across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1))
+        mean_of(1 - across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1))
         if sequences > 1
         else (None, None)
     )
-    return SampledValue(*_mean(q.mean(axis=1)), *pairs, *two)
+    return SampledValue(*mean_of(q.mean(axis=1)), *pairs, *two)
