@@ -103,6 +103,8 @@ class Sampled:
         # {attention: (variance of scores, entropy of rows), by chain, of the first sequence}
         self.rows: dict[Node, tuple[Array, Array]] = {}
         self.entropies: dict[tuple[Node, int], list[Array]] = {}
+        self.keeps = False  # whether draws are kept, which are the same at every call
+        self.drawn_before: dict[tuple[Node, int], list[Drawn]] = {}
         self.length = 1
         self.class_token = False  # whether one was met
         self.tick: Callable[[int], Any] = lambda _: None  # told how many draws were made
@@ -379,7 +381,26 @@ class Sampled:
 
         ``covariances``: of queries and of keys, (places, places); ``counts``: rows and columns.
         """
-        self.sampled = True
+        self.sampled, key = True, (node, chain)
+        if key in self.drawn_before:
+            yield from self.drawn_before[key]
+            return
+        made = list[Drawn]()
+        for found in self._drawn(op, node, covariances, counts, chain):
+            if self.keeps:
+                made.append(found)
+            yield found
+        if made:
+            self.drawn_before[key] = made
+
+    def _drawn(
+        self,
+        op: P.Attend,
+        node: Node,
+        covariances: tuple[Array, Array],
+        counts: tuple[int, int],
+        chain: int,
+    ) -> Iterator[Drawn]:
         rng = np.random.default_rng((self.draws.seed, self.layer(node), chain))
         (rows, columns), n, draws = counts, self.sequences, self.draws.count
         scores = _Scores(op, *covariances, n, rows, columns)

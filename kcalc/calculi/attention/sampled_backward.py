@@ -21,7 +21,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from ...network import primitives as P
-from ..backward import Backward, Groups
+from ..backward import Backward, Groups, summed
 from ..second_moments import is_zero
 from .class_token import sent
 from .closed import closed_form, gradients, is_tied
@@ -77,7 +77,7 @@ class SampledBackward:
         mixing = mixing_of(op, node, self.count(below))
         if mixing is None:
             return [message]
-        return [self._shared(below, mixing.T @ sum(message) @ mixing)]
+        return [self._shared(below, mixing.T @ summed(message) @ mixing)]
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
@@ -94,7 +94,7 @@ class SampledBackward:
         """Channels that were tokens: each has a gradient of its own."""
         (below,) = reads
         count = self.count(below)
-        return [self._shared(below, np.eye(count) / count * sum(message))]
+        return [self._shared(below, np.eye(count) / count * summed(message))]
 
     def _shared(self, node: Node, total: Array) -> Groups:
         """A message of all channels as one per group of them."""
@@ -171,7 +171,7 @@ class SampledBackward:
 
 def _whole(message: Groups, count: int) -> Array:
     """The message of all channels, (chains, count, count)."""
-    total = np.asarray(sum(message))
+    total = np.asarray(summed(message))
     return np.broadcast_to(total, (len(total), count, count))
 
 

@@ -14,7 +14,7 @@ from ...network.compose import interpret, interpret_back
 from ...network.layers import Attend
 from ...network.network import Network
 from ...network.primitives import owner
-from ..backward import added, mean_slopes, parameters, refuse_shared
+from ..backward import added, mean_slopes, parameters, refuse_shared, summed
 from .sampled import Sampled, token_kernel
 from .sampled_backward import SampledBackward
 from .sampling import Draws, Sampling
@@ -23,6 +23,7 @@ from .values import assumptions_of
 Node = Hashable
 Array = np.ndarray
 TOGETHER = 1 << 16  # covariances of chains that are followed at once
+MOST_DRAWN = 1 << 23  # weights that are kept for the way back
 MOST_KEPT = 1 << 27  # of covariances at all nodes of one chain: 1 GB, and as much for gradients
 
 
@@ -56,7 +57,7 @@ class Chains(NamedTuple):
         made, chains = parameters(network), len(kernel.draws.chains) if kernel.sampled else 1
         whole = {
             node: np.broadcast_to(
-                np.asarray(sum(messages[node])), (chains, *(backward.count(node),) * 2)
+                np.asarray(summed(messages[node])), (chains, *(backward.count(node),) * 2)
             )
             for node in (*network, *made.values())
         }
@@ -106,8 +107,10 @@ def followed(
     places = len(inputs[network.inputs[0]]) // sequences
     _check_size(network, places)
     together = max(1, TOGETHER // places**2)
+    attending = network.nodes_of(Attend)
+    kept = len(attending) * together * draws.count * places**2 <= MOST_DRAWN
     groups = [draws.chains[k : k + together] for k in range(0, len(draws.chains), together)]
-    total = len(draws.chains) * draws.count * sequences * len(network.nodes_of(Attend))
+    total = len(draws.chains) * draws.count * sequences * len(attending)
     with progress(total, "gradients", "draw") as tick:
         for k in range(sequences):
             cut = slice(k * places, (k + 1) * places)
@@ -116,6 +119,7 @@ def followed(
                 part = draws._replace(chains=group)
                 kernel = Sampled(token_kernel(assume), part, 1, exact=exact)
                 kernel.tick = tick
+                kernel.keeps = kept
                 parts.append(Chains.of(network, kernel, own, output))
                 if not kernel.sampled:
                     break  # every chain is the same

@@ -29,6 +29,7 @@ Node = Hashable
 Array = np.ndarray
 MOST_PLACES = 4096
 MOST_NUMBERS = 1 << 25  # of covariances that are kept: 512 MB with their errors
+KEPT = 4  # gaps whose sums are known
 ROUNDING = 1e-14  # values below print as 0; errors below it, of values or 1, are not printed
 
 
@@ -257,11 +258,12 @@ def _round(
     places = max(len(covariance) for covariance, _ in covariances.values())
     few = len(network) * places**2 <= MOST_NUMBERS and not profile
     spreads: dict[Node, tuple[Array, Array]] = {}
+    summary = _Summary(sequences, draws)
 
     def record(node: Node, state: TokenState) -> SampledValue:
         if few or node in network.outputs:
             spreads[node] = _spread(kernel.covariance(state), sequences, draws)
-        return _summary(*kernel.whole(state.relations[ONE]), sequences, draws)
+        return summary(*kernel.whole(state.relations[ONE]))
 
     total = len(network.nodes_of(Attend)) * len(draws.chains) * draws.count
     with np.errstate(all="ignore"), progress(total, "attention", "draw") as kernel.tick:
@@ -286,25 +288,39 @@ def _spread(table: Array, sequences: int, draws: Draws) -> tuple[Array, Array]:
     return mean.reshape(shape), error.reshape(shape)
 
 
-def _summary(q1: Array, q2: Array, gap: Jet, sequences: int, draws: Draws) -> SampledValue:
-    def mean_of(values: Array) -> tuple[float, float]:
-        mean, error = draws.averaged(values)
+class _Summary:
+    """The values at nodes; the sums over a gap, which many nodes share, are made once."""
+
+    def __init__(self, sequences: int, draws: Draws) -> None:
+        self.sequences, self.draws = sequences, draws
+        self.known = dict[int, tuple[Array, tuple[Any, ...]]]()
+
+    def __call__(self, q1: Array, q2: Array, gap: Jet) -> SampledValue:
+        shape = gap.value.shape
+        q = (
+            np.broadcast_to(q1, (max(len(q1), shape[0]), shape[1], 1))[..., 0]
+            if q1.shape[-1] == 1
+            else np.diagonal(q1 + 0 * q2, axis1=1, axis2=2)
+        )
+        if id(gap.value) not in self.known:
+            if len(self.known) >= KEPT:
+                del self.known[next(iter(self.known))]
+            self.known[id(gap.value)] = gap.value, self._cosines(gap.value)
+        return SampledValue(*self._mean(q.mean(axis=1)), *self.known[id(gap.value)][1])
+
+    def _mean(self, values: Array) -> tuple[float, float]:
+        mean, error = self.draws.averaged(values)
         return float(mean), float(error)
 
-    q = (
-        np.broadcast_to(q1, gap.value.shape)[..., 0]
-        if q1.shape[-1] == 1
-        else np.diagonal(q1 + 0 * q2, axis1=1, axis2=2)
-    )
-    places = gap.value.shape[-1] // sequences
-    gaps = gap.value.reshape(-1, sequences, places, sequences, places)
-    # 0 on the diagonal
-    own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences
-    pairs = mean_of(1 - own / (places * (places - 1))) if places > 1 else (None, None)
-    across = np.einsum("xsata->xst", gaps) / places
-    two = (
-        mean_of(1 - across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1))
-        if sequences > 1
-        else (None, None)
-    )
-    return SampledValue(*mean_of(q.mean(axis=1)), *pairs, *two)
+    def _cosines(self, gap: Array) -> tuple[Any, ...]:
+        """The token cosine and c, each with its error; None where there is none."""
+        n = self.sequences
+        places = gap.shape[-1] // n
+        gaps = gap.reshape(-1, n, places, n, places)
+        # 0 on the diagonal
+        own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(n)) / n
+        pairs = self._mean(1 - own / (places * (places - 1))) if places > 1 else (None, None)
+        across = np.einsum("xsata->xst", gaps) / places
+        other = ~np.eye(n, dtype=bool)
+        two = self._mean(1 - across[:, other].mean(axis=1)) if n > 1 else (None, None)
+        return *pairs, *two
