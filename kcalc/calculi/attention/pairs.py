@@ -5,7 +5,7 @@ q values are columns and rows, (..., P, 1) and (..., 1, P), gaps (..., P, P).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,3 +82,7 @@ class PairMoments(SecondMoments):
             return super().mix(parts)
         (part,) = parts  # q1 q2 is the square of the joint moment: the gap is all that is missing
         return part.first, part.second, part.deficit / part.joint
+
+    def _excess(self, parts: Sequence[Any], norm: Number, joint: Number) -> Number:
+        """The excess ``norm - joint``: attention reads covariances, which have no other digits."""
+        return norm - joint

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from itertools import product
+from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -348,11 +348,9 @@ class Sampled:
         total = np.zeros((n, n, rows, rows))
         first = np.zeros_like(total)
         for drawn in self.drawn(op, node, (queries.value, keys.value), counts, chain):
-            for one, two in product(range(n), repeat=2):
+            for one, two in combinations_with_replacement(range(n), 2):
                 read_by = drawn.weights[:, one] @ apart[one, two]
-                total[one, two] += np.tensordot(
-                    read_by, drawn.weights[:, two], axes=((0, 2), (0, 2))
-                )
+                total[one, two] += np.matmul(read_by, drawn.weights[:, two].swapaxes(1, 2)).sum(0)
                 if drops is not None:
                     first[one, two] += drops.tangent(
                         one, two, drawn.weights, drawn.plain, drawn.grams
@@ -361,6 +359,9 @@ class Sampled:
                 own = row_entropies(op, drawn.plain[:, 0])
                 self.entropies.setdefault((node, chain), []).append(own)
             self.tick(len(drawn.weights))
+        for one, two in combinations(range(n), 2):  # covariances are symmetric
+            for part in (total, first):
+                part[two, one] = part[one, two].T
         parts = (total, first) if self.tangent else (total,)
         draws = self.draws.count
         return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
