@@ -89,7 +89,7 @@ def test_finite_key_widths_average_the_entropy() -> None:
 
 
 def test_sampled_scores_agree_with_exact_ones_and_have_errors() -> None:
-    net = stack(2)
+    net = stack(2, attention={"wide": True})  # scores as the formulas take them, Gaussian
     exact = kc.depth_profile(net, tokens=T)
     drawn = kc.depth_profile(net, tokens=T, sampling=kc.Sampling(draws=24, chains=4))
     for name in ("score_variance", "entropy"):
@@ -103,7 +103,7 @@ def test_sampled_scores_agree_with_exact_ones_and_have_errors() -> None:
 
 def test_causal_rows_see_fewer_tokens() -> None:
     """The first layer over alike tokens: rows over i of them."""
-    net = stack(1, attention={"causal": True})
+    net = stack(1, attention={"causal": True, "wide": True})
     found = kc.depth_profile(net, tokens=8, sampling=kc.Sampling(draws=200, chains=4))
     entropy, error = (x[~np.isnan(x)][0] for x in (found.entropy, found.entropy_error))
     truth = np.mean([row_entropy(i, 1.0) for i in range(2, 9)])
