@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         to_jax,
         wli,
     )
-    from .calculi.attention.sampled import Sampling
+    from .calculi.attention.sampling import Sampling
     from .calculi.batches import large_batch
     from .calculi.comparison import MapComparison, compare
     from .calculi.fluctuations import Fluctuations, fluctuations
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
 # rooms that are imported when one of their names is first used
 _ROOMS = {
     "backend": "Model coordinate_check lsuv normalise_locations scale_output to_jax wli",
-    "calculi.attention.sampled": "Sampling",
+    "calculi.attention.sampling": "Sampling",
     "calculi.batches": "large_batch",
     "calculi.comparison": "MapComparison compare",
     "calculi.fluctuations": "Fluctuations fluctuations",

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from .attention.weights import distance_buckets, mean_over_visible, visible, weights_of
+from .attention.weights import (
+    alibi_slopes,
+    distance_buckets,
+    mean_over_visible,
+    visible,
+    weights_of,
+)
 
 Array = Any
 Extent = tuple[int, int]
@@ -310,7 +316,7 @@ def attend(
     if biases is not None:
         scores = scores + biases[:, distance_buckets(layer, rows, columns)].astype(scores.dtype)
     if layer.alibi:
-        slopes = 2.0 ** (-8 * (jnp.arange(queries.shape[-2]) + 1) / queries.shape[-2])
+        slopes = alibi_slopes(queries.shape[-2])
         apart = jnp.abs(jnp.arange(rows)[:, None] - jnp.arange(columns))
         scores = scores - (slopes[:, None, None] * apart).astype(scores.dtype)
     sees = visible(layer, rows, columns)

@@ -47,6 +47,7 @@ class Backward:
         self, kernel: Kernel, states: Mapping[Node, Channels], apart: bool = False
     ) -> None:
         self.kernel, self.states, self.apart = kernel, states, apart
+        self._slopes = dict[Any, tuple[Moments, Number]]()
 
     @singledispatchmethod
     def rule(
@@ -57,8 +58,8 @@ class Backward:
 
     @rule.register
     def _(self, op: P.Fresh, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        total = float(op.sigma_w) ** 2 * sum(message)
-        return [[total * float(share) for share, _ in self.states[reads[0]].groups]]
+        sent = float(op.sigma_w) ** 2 * summed(message)
+        return [[sent * float(share) for share, _ in self.states[reads[0]].groups]]
 
     @rule.register
     def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
@@ -71,6 +72,12 @@ class Backward:
 
         Q and q are geometric means of both. Raises: KcalcError for activations that jump.
         """
+        key = (phi, id(moments))  # kept with them, so that no others have their id
+        if key not in self._slopes:
+            self._slopes[key] = moments, self._slope(phi, node, moments)
+        return self._slopes[key][1]
+
+    def _slope(self, phi: Activation, node: Node, moments: Moments) -> Number:
         refuse_jumps(phi, node)
         local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
         q1, q2, gap = moments.q1, moments.q2, moments.gap.value
@@ -176,6 +183,11 @@ class Backward:
 def _own(numbers: Number) -> Number:
     """Those of equal tokens, of an array over pairs of tokens."""
     return numbers if np.ndim(numbers) < 2 else np.diagonal(numbers, axis1=-2, axis2=-1)
+
+
+def summed(message: Groups) -> Number:
+    """The message of all groups of channels together."""
+    return message[0] if len(message) == 1 else sum(message)
 
 
 def added(one: Groups, two: Groups) -> Groups:

@@ -180,7 +180,8 @@ class Statistics:
     def mixed(self, parts: Sequence[Part], node: Node) -> tuple[Number, Number, Number]:
         q1, q2, gap = self.moments.mix(parts)
         self._check(q1, q2, node)
-        return q1, q2, self._clipped(gap)
+        kept = len(parts) == 1 and gap is getattr(parts[0], "gap", None)
+        return q1, q2, gap if kept else self._clipped(gap)
 
     def _check(self, q1: Number, q2: Number, node: Node) -> None:
         self.check(self.field, q1, node)

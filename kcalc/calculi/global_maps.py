@@ -23,16 +23,16 @@ from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, within
 from ..fields.jets import Jet
 from ..fields.tables import TokenTable, tabulate_tokens
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
 from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap, sole
 from ..network.network import Network, require_network
 from .attention.class_token_maps import PointReader, has_class_token
-from .attention.sampled import Sampling, read_sampling
+from .attention.sampling import Sampling, read_sampling
 from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
-from .attention.values import sampled_values, several
+from .attention.values import SampledValues, sampled_values, several
 from .checks import Exploded, check_q
 from .kernel import Kernel, TokenReading
 from .renormalised import Renormalised, Scaled
@@ -207,6 +207,9 @@ class NodeValues(dict[Node, Any], Shown):
 
     assumptions: tuple[Assumption, ...] = ()
 
+    def __missing__(self, node: Node) -> Any:
+        raise unknown("node", node, map(str, self))
+
     def _frame(self) -> dict[str, Any]:
         parts = [spread({"node": str(node), **value._asdict()}) for node, value in self.items()]
         return {
@@ -270,15 +273,10 @@ def node_values(
         or several(tokens)
         or (tokens is not None and tells_tokens_apart(network, tokens))
     ):
-        if several(tokens) and c is not None:
-            raise KcalcError("an array of tokens says itself what their cosines are; drop c=")
         said = any(level is not None for level in (q1, q2, q))
         levels = q_pair(q1, q2, q) if said else (None, None)
-        covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
         assume = truth(assume_independent, "assume_independent")
-        found: Any = sampled_values(
-            network, dict.fromkeys(network.inputs, covariance), assume, sampling
-        )
+        found: Any = each_token(network, c, levels, (tokens, token_cosine), (assume, sampling))
         return found
     reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
     values = per_input(network.inputs)
@@ -300,6 +298,28 @@ def node_values(
             )
     out.assumptions = reading.noting(INFINITE_WIDTH, kernel.notes.values())
     return out
+
+
+def each_token(
+    network: Network,
+    c: Any,
+    levels: tuple[Any, Any],
+    given: tuple[Any, float | None],
+    options: tuple[bool, Sampling | None],
+    profile: bool = False,
+) -> SampledValues:
+    """:func:`node_values` of tokens that are followed one by one.
+
+    ``levels``: two q values, None for those that the tokens say; ``given``: the tokens and their
+    cosine; ``options``: whether addends are assumed independent, and the sampling. ``profile``:
+    with the scores of attention, and without covariances.
+    """
+    tokens, token_cosine = given
+    if several(tokens) and c is not None:
+        raise KcalcError("an array of tokens says itself what their cosines are; drop c=")
+    cosine = 0.0 if c is None else c
+    covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
+    return sampled_values(network, dict.fromkeys(network.inputs, covariance), *options, profile)
 
 
 class Pass(NamedTuple):

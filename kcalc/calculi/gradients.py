@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,10 +26,10 @@ from ..network.layers import Resize
 from ..network.network import Network, chosen_output
 from ..network.primitives import owner
 from .attention.backward import TokenBackward, both_added
-from .attention.sampled import Sampling, read_sampling
-from .attention.sampled_gradients import Chain, followed
+from .attention.sampled_gradients import Chains, followed
+from .attention.sampling import Draws, Sampling, read_sampling, until_accurate, worst_of
 from .attention.structure import given_tokens, read_tokens, tells_tokens_apart
-from .attention.values import averaged, several, with_error
+from .attention.values import several, with_error
 from .backward import (
     Backward,
     Groups,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 Array = np.ndarray
+NOTHING = 1e-12  # of the greatest squared gradient: smaller ones are rounding
 MODES = ("mean", "difference")
 COPIES = "resizing is the identity: gradients of the copies of a position are not added up"
 
@@ -198,6 +199,25 @@ def gradients(
     Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel
     calculus does not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
+    options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
+    return gradients_at(network, None, q, output, options, assume_independent)
+
+
+def gradients_at(
+    network: Network,
+    needed: Sequence[Node] | None,
+    q: Any,
+    output: Node,
+    options: Mapping[str, Any],
+    assume_independent: bool = False,
+) -> Gradients:
+    """:func:`gradients` whose draws go on until their errors at some nodes are those asked for.
+
+    ``needed``: these nodes; None: all, and the parameters. ``options``: arguments about tokens.
+    """
+    tokens, token_cosine, sampling = (
+        options[name] for name in ("tokens", "token_cosine", "sampling")
+    )
     require_network(network)
     chosen = chosen_output(network, output)
     given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
@@ -208,7 +228,7 @@ def gradients(
         table, count = given_tokens(network, tokens, token_cosine, levels)
         inputs = {node: float(level) * table for node, level in given.items()}
         assume = truth(assume_independent, "assume_independent")
-        return _joined(network, chosen, *followed(network, inputs, count, chosen, assume, sampling))
+        return sampled_gradients(network, inputs, (count, chosen, assume, sampling), needed)
     reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
     if reading.tokens is not None:
         return _over_tokens(reading, given, chosen)
@@ -308,34 +328,80 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     )
 
 
+def sampled_gradients(
+    network: Network,
+    inputs: dict[Node, Any],
+    options: tuple[int, Node, bool, Sampling | None],
+    needed: Sequence[Node] | None = None,
+) -> SampledGradients:
+    """Gradients for covariances of all tokens of the inputs.
+
+    ``options``: how many sequences there are, the output, whether addends are assumed independent,
+    and how attention is sampled; ``needed``: the nodes at which the error asked for is to be
+    reached, by default all, and the parameters.
+    """
+    count, output, assume, sampling = options
+    asked = read_sampling(sampling)
+
+    def run(draws: Draws) -> tuple[SampledGradients, float]:
+        how = (assume, asked, sampling is None)
+        chains, notes = followed(network, inputs, count, output, how, draws)
+        found = _joined(network, output, chains, notes, draws)
+        return found, _worst(found, needed)
+
+    found, missed = until_accurate(asked, run)
+    return replace(found, assumptions=(*found.assumptions, *missed))
+
+
+def _worst(found: SampledGradients, needed: Sequence[Node] | None) -> float:
+    """The greatest error relative to a squared gradient.
+
+    That of a mode is relative to the greater one of the mode and the squared gradient.
+    """
+    tables = {"nodes": found.nodes, "mean": found.mean or {}, "difference": found.difference or {}}
+    if needed is None:
+        tables["weights"] = found.weights
+    worst = 0.0
+    for name, table in tables.items():
+        nodes = [node for node in table if needed is None or node in needed]
+        sizes = np.array([max(abs(table[n]), found.nodes.get(n, 0.0)) for n in nodes])
+        if nodes and name == "weights":
+            sizes = np.array([abs(table[n]) for n in nodes])
+        floor = NOTHING * sizes.max(initial=0.0)
+        errors = np.array([found.errors[name][n] for n in nodes])
+        worst = max(worst, worst_of(errors, np.maximum(sizes, floor)))
+    return worst
+
+
 def _joined(
     network: Network,
     output: Node,
-    chains: Sequence[Sequence[Chain]],
+    sequences: Sequence[Chains],
     assumptions: tuple[Assumption, ...],
+    draws: Draws,
 ) -> SampledGradients:
     """Means over sequences, and means and standard errors over chains."""
     values: dict[str, dict[Node, float]] = {name: {} for name in ("nodes", *MODES, "weights")}
     errors: dict[str, dict[Node, float]] = {name: {} for name in values}
 
     def add(name: str, node: Node, found: Array) -> None:
-        mean, error = averaged(found.mean(axis=1))
+        mean, error = draws.averaged(found.mean(axis=0))
         values[name][node], errors[name][node] = float(mean), float(error)
 
     tokens, covariances = {}, {}
     for node in network:
-        found = np.array([[one.nodes[node] for one in chain] for chain in chains])
-        covariances[node] = found.mean(axis=0)
+        found = np.array([chains.nodes[node] for chains in sequences])
+        covariances[node] = found.mean(axis=1)
         own = np.diagonal(found, axis1=-2, axis2=-1)
-        tokens[node] = averaged(own)
+        tokens[node] = draws.averaged(own.swapaxes(0, 1))
         total, mean, count = own.sum(axis=-1), found.sum(axis=(-2, -1)), found.shape[-1]
         add("nodes", node, total)
         add("mean", node, mean)
         if count > 1:
             add("difference", node, (count * total - mean) / (count - 1))
-    for node in chains[0][0].weights:
-        add("weights", node, np.array([[one.weights[node] for one in chain] for chain in chains]))
-    slopes = [one.chi for chain in chains for one in chain]
+    for node in sequences[0].weights:
+        add("weights", node, np.array([chains.weights[node] for chains in sequences]))
+    slopes = [chains.chi for chains in sequences]
     chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}
     return SampledGradients(
         output,

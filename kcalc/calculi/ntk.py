@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -22,7 +22,8 @@ from ..fields.arguments import (
     single_precision,
 )
 from ..fields.jets import Jet
-from ..foundation.errors import FreshnessError, KcalcError, unknown
+from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.keyed import Keyed
 from ..foundation.plain_arguments import choice, truth, whole
 from ..foundation.printing import marked, plain
 from ..foundation.process_state import cached_property
@@ -34,7 +35,7 @@ from ..network.layers import Affine, Input
 from ..network.network import Network
 from .attention.exchangeable import Exchangeable
 from .attention.kernels import TokenKernels, token_kernels
-from .attention.sampled import Sampling
+from .attention.sampling import Sampling
 from .attention.structure import Tokens, read_tokens
 from .attention.values import several, token_covariance
 from .field_maps import FieldMaps
@@ -534,19 +535,20 @@ class TangentKernel(KernelFunction):
         )
 
 
-class LayerKernels(Mapping[Node, KernelFunction]):
+class LayerKernels(Keyed[KernelFunction]):
     """{node with parameters: the part of the tangent kernel from its weights and bias}."""
+
+    _named = "node with parameters"
 
     def __init__(self, reading: TangentReading) -> None:
         self._reading, self._nodes = reading, parameter_nodes(reading.network)
 
-    def __getitem__(self, node: Node) -> KernelFunction:
-        if node not in self._nodes:
-            raise unknown("node with parameters", node, map(str, self._nodes))
-        return KernelFunction(self._reading, f"NTK of {node}", 1, {node: 1})
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self._nodes)
+    @property
+    def _entries(self) -> dict[Node, KernelFunction]:
+        return {
+            node: KernelFunction(self._reading, f"NTK of {node}", 1, {node: 1})
+            for node in self._nodes
+        }
 
     def __len__(self) -> int:
         return len(self._nodes)

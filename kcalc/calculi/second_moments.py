@@ -155,10 +155,9 @@ class SecondMoments:
 
         ``sum a_i sum a_i r_i^2 - (sum a_i r_i)^2 = sum_{i<j} a_i a_j (r_i - r_j)^2``.
         """
-        plain = norm - joint
         known = [(part.first, part.ratio) for part in parts if part.ratio is not None]
         if len(known) < len(parts):
-            return plain
+            return norm - joint
         squares: Number = 0
         for (first, r), (second, s) in combinations(known, 2):
             squares = squares + first * second * (r - s) ** 2
@@ -166,4 +165,5 @@ class SecondMoments:
             return squares / (norm + joint)
         with np.errstate(all="ignore"):  # a ratio is 0 / 0 where a location is 0
             exact = squares / (norm + joint)
-        return np.where(np.isfinite(exact) & (np.asarray(joint) > 0), exact, plain)[()]
+        sound = np.isfinite(exact) & (np.asarray(joint) > 0)
+        return exact if sound.all() else np.where(sound, exact, norm - joint)[()]

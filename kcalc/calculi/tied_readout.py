@@ -28,7 +28,8 @@ from ..network.compose import interpret, require_network
 from ..network.layers import Embedding
 from ..network.network import Network
 from .attention.exchangeable import ONE
-from .attention.sampled import Sampled, Sampling, read_sampling, token_kernel
+from .attention.sampled import Sampled, token_kernel
+from .attention.sampling import CHAINS, DRAWS, Draws, Sampling, read_sampling
 from .attention.structure import read_tokens, tells_tokens_apart
 from .attention.values import alike, assumptions_of, several, token_covariance
 from .global_maps import sequence_states
@@ -121,7 +122,9 @@ def _states(
     network: Network, tokens: Any, token_cosine: float | None, sampling: Sampling | None
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
     """The kernel calculus of two tokens of one sequence, all states, and the assumptions."""
+    # no errors are stated, so none decides on the draws
     asked = read_sampling(sampling)
+    asked = Sampling(DRAWS, CHAINS, asked.seed) if asked.draws is None else asked
     if several(tokens):
         if token_cosine is not None:
             raise KcalcError(
@@ -135,12 +138,12 @@ def _states(
         if sampling is None and not tells_tokens_apart(network, tokens):
             return sequence_states(network, given)
         covariance, sequences = alike(given.count, given.cosine, None, 1.0, 1.0)
-    kernel = Sampled(token_kernel(False), asked, sequences, exact=sampling is None)
+    kernel = Sampled(token_kernel(False), Draws.of(asked), sequences, exact=sampling is None)
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
         states = interpret(
             network, kernel, {node: kernel.start(node, covariance) for node in network.inputs}
         )
-    return kernel.kernel, states, assumptions_of(network, kernel)
+    return kernel.kernel, states, assumptions_of(network, kernel, asked)
 
 
 class _Carried:

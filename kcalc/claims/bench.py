@@ -92,16 +92,27 @@ def at_most(
 
 
 def counterexample(
-    violated_by: Any, what: str, about: str | None = None, tolerance: float = 1e-9, **data: Any
+    violated_by: Any,
+    what: str,
+    about: str | None = None,
+    tolerance: float = 1e-9,
+    one_sided: bool = False,
+    **data: Any,
 ) -> Evidence:
     """One instance in which a statement is violated by ``violated_by``.
 
-    Below ``tolerance`` it counts as satisfied. Of an amended claim it is by default about the
-    printed form.
+    That is a deviation from an equality, of either sign; or, where ``one_sided``, the excess over
+    what an inequality allows, of which a negative one violates nothing. Up to ``tolerance`` it
+    counts as satisfied; undecided where it is not a number. Of an amended claim it is by default
+    about the printed form.
     """
-    fails = bool(violated_by > tolerance)
-    margin = -float(violated_by) + (0.0 if fails else tolerance)
-    return Evidence(about, Method.COUNTEREXAMPLE, not fails, what, margin, data)
+    told = partial(Evidence, about, Method.COUNTEREXAMPLE)
+    amount = float(violated_by)
+    if math.isnan(amount):
+        return told(None, what, data={"note": "not a number"} | data)
+    amount = amount if one_sided else abs(amount)
+    fails = amount > tolerance
+    return told(not fails, what, -amount + (0.0 if fails else tolerance), data)
 
 
 def statistical(

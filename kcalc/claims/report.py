@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.errors import unknown
-from ..foundation.plain_arguments import is_key
+from ..foundation.keyed import Keyed
 from ..foundation.printing import Tabled
 from .claim import PRINTED, SCHEMA, STATEMENT, Claim, Verdict, counted, tally
 from .errata import Erratum
@@ -22,13 +21,17 @@ WIDTH = 62  # of a statement in the table
 
 
 @dataclass(frozen=True)
-class Report(Tabled):
-    """The findings of a run, in the order of the papers; ``seconds``: its duration."""
+class Report(Keyed[Finding], Tabled):
+    """The findings of a run by the ids of claims, in the order of the papers.
+
+    ``seconds``: its duration.
+    """
 
     findings: tuple[Finding, ...]
     budget: str
     seed: int
     seconds: float
+    _named = "claim of this report"
 
     @property
     def contradictions(self) -> tuple[Finding, ...]:
@@ -40,11 +43,9 @@ class Report(Tabled):
         """{verdict: number of claims}."""
         return Counter(finding.verdict for finding in self.findings)
 
-    def __getitem__(self, id: str) -> Finding:
-        found = {finding.claim.id: finding for finding in self.findings}
-        if not is_key(id, found):
-            raise unknown("claim of this report", id, found)
-        return found[id]
+    @property
+    def _entries(self) -> dict[str, Finding]:
+        return {finding.claim.id: finding for finding in self.findings}
 
     def _frame(self) -> list[dict[str, Any]]:
         more = ("margin", "methods", "expected", "seconds", "error")

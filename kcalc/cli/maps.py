@@ -103,8 +103,7 @@ def maps_text(named: Named, q_of: Any, c_of: CMap, q: float) -> str:
 def tokens_text(named: Named, values: Any) -> str:
     """The values along the stream of a network over tokens, for two inputs of c = 0."""
     nodes = named.network.cut_nodes()
-    errors = not hasattr(values, "keys")
-    rows = [(str(n), *_cells(values[n], errors)) for n in nodes]
+    rows = [(str(n), *_cells(values[n])) for n in nodes]
     return "\n".join(
         [
             "at equal places of two inputs of c = 0:",
@@ -113,8 +112,8 @@ def tokens_text(named: Named, values: Any) -> str:
     )
 
 
-def _cells(value: Any, errors: bool) -> tuple[str, ...]:
-    if errors:
+def _cells(value: Any) -> tuple[str, ...]:
+    if hasattr(value, "texts"):  # with standard errors
         return value.texts()
     return tuple(f"{number:.6g}" for number in (value.q1, value.token_cosine1, value.c))
 

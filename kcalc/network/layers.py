@@ -683,8 +683,9 @@ class Attend(Layer):
     ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
     dropped. ``key_heads``: how many heads of keys and values there are, where several heads of
     queries share one; None: one each. ``rotary``: the base of rotary position embeddings of queries
-    and keys, such as 10000; None: none. ``alibi``: scores have the linear biases of ALiBi
-    (Press et al. 2022). ``relative``: (sigma, buckets, furthest): scores have learned biases, one
+    and keys, such as 10000; None: none. ``alibi``: scores have the linear biases of ALiBi,
+    with the slopes of its released code for as many heads (Press et al. 2022).
+    ``relative``: (sigma, buckets, furthest): scores have learned biases, one
     per head and bucket of distances j - i, of standard deviation sigma at initialisation. Of the
     buckets, half of them for j > i unless ``causal``, the first half hold one distance each, the
     others grow geometrically, and all distances from ``furthest`` on share the last one (Raffel et

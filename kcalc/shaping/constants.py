@@ -5,13 +5,14 @@ The table lists them by node or by activation name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..activations import Activation
 from ..activations.rectifiers import leaky_relu
 from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.keyed import Keyed
 from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Tabled, html_table, text_table
 from ..foundation.process_state import cached_property
@@ -129,7 +130,7 @@ class Constants(Tabled):
 
 
 @dataclass(frozen=True)
-class ConstantsTable(Mapping[Any, Constants], Tabled):
+class ConstantsTable(Keyed[Constants], Tabled):
     """Constants by node, or by activation name where all nodes of that name share them."""
 
     by_node: dict[Node, Constants]
@@ -170,13 +171,18 @@ class ConstantsTable(Mapping[Any, Constants], Tabled):
         return found[0]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(name for name, found in self._by_name.items() if len(found) == 1)
+        """The names of activations, and in the place of one with several sets its nodes."""
+        for name, found in self._by_name.items():
+            if len(found) == 1:
+                yield name
+            else:
+                yield from (node for node, k in self.by_node.items() if k.activation.name == name)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.by_node or key in self._by_name
+        return is_key(key, self.by_node) or is_key(key, self._by_name)
 
     def columns(self) -> tuple[str, ...]:
         """The constants that are set, in the order of their table."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..calculi.attention.rows import chi_squared, factor
-from ..calculi.attention.sampled import Sampling, drawn_rows, read_sampling
+from ..calculi.attention.sampling import Sampling, read_sampling
 from ..calculi.attention.values import SampledValues, several, with_error
-from ..calculi.gradients import SampledGradients, gradients
+from ..calculi.gradients import SampledGradients, gradients_at
 from ..fields.arguments import cosine_array, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import truth
@@ -169,7 +169,7 @@ def depth_profile(
     trace = depth_trace(network, np.atleast_1d(cosines).ravel(), float(one_q(q)), **options)
     rows = trace.blocks
     count = None if tokens is None or several(tokens) else int(tokens)
-    scores, score_errors = _scores(network, trace, count, sampling)
+    scores, score_errors = _scores(network, trace, count)
     modes, mode_errors, notes = (
         _modes(network, trace, chosen_output(network, output), q, options)
         if truth(backward, "backward")
@@ -241,7 +241,7 @@ def _branches(network: Network, trace: DepthTrace, sizes: Array) -> Array:
 
 
 def _scores(
-    network: Network, trace: DepthTrace, count: int | None, sampling: Sampling | None
+    network: Network, trace: DepthTrace, count: int | None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """({"score_variance", "entropy": by block}, their standard errors)."""
     found: dict[Node, tuple[float, ...]] = {}
@@ -249,7 +249,8 @@ def _scores(
         op: Any = network.operations_of(node)[-1].primitive
         reads = network.parents(node)[:2]
         if isinstance(trace.found, SampledValues):
-            numbers = _drawn(op, trace.found, reads, sampling or Sampling())
+            one, error, two, other = trace.found.scores[node]
+            numbers = (one, two, error, other)
         else:
             numbers = _exact(op, trace.found, reads, count)
         if numbers is not None:
@@ -287,32 +288,15 @@ def _exact(
     return variance, entropy, 0.0, 0.0
 
 
-def _drawn(
-    op: P.Attend, values: SampledValues, reads: Sequence[Node], sampling: Sampling
-) -> tuple[float, ...] | None:
-    """(score variance, entropy, their standard errors) of drawn rows.
-
-    Means over the rows of the first sequence that see several tokens; None where the covariances of
-    queries and keys were too large to be kept.
-    """
-    if any(node not in values.covariances for node in reads):
-        return None
-    queries, keys = (values.covariances[node][0][0, :, 0] for node in reads)
-    draws = sampling.draws * sampling.chains
-    columns = drawn_rows(op, queries, keys, draws, sampling.seed)
-    means = [float(column.mean()) for column in columns]
-    return (*means, *(float(column.std(ddof=1) / draws**0.5) for column in columns))
-
-
 def _modes(
     network: Network, trace: DepthTrace, output: Node, q: float, options: Mapping[str, Any]
 ) -> tuple[dict[str, Array], dict[str, Array], tuple[Assumption, ...]]:
     """({mode: squared gradients at the rows}, their errors, assumptions)."""
+    nodes = [trace.nodes[i] for i in trace.blocks]
     try:
-        found = gradients(network, float(one_q(q)), output=output, **options)
+        found = gradients_at(network, nodes, float(one_q(q)), output, options)
     except KcalcError as error:
         return {}, {}, (Assumption("network", f"no gradients: {error}", "convention"),)
-    nodes = [trace.nodes[i] for i in trace.blocks]
 
     def rows(table: Mapping[Node, float]) -> Array:
         return np.array([table.get(node, np.nan) for node in nodes])

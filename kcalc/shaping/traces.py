@@ -11,7 +11,7 @@ import numpy as np
 from ..activations import activation
 from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.attention.values import SampledValues, several
-from ..calculi.global_maps import node_values
+from ..calculi.global_maps import each_token, node_values
 from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.blocks import trunk_pieces
@@ -68,8 +68,13 @@ def depth_trace(
     own = several(tokens)  # an array says its own q and cosines
     sampled = own or options.get("sampling") is not None
     sampled = sampled or (tokens is not None and tells_tokens_apart(network, tokens))
-    given = {} if own else {"c": starts[0] if sampled else np.array(starts), "q": q}
-    found: Any = node_values(network, **given, **options)
+    if sampled:
+        given = (tokens, options.get("token_cosine"))
+        c, levels = (None, (None, None)) if own else (starts[0], (q, q))
+        how = False, options.get("sampling")
+        found: Any = each_token(network, c, levels, given, how, profile=True)
+    else:
+        found = node_values(network, np.array(starts), q=q, **options)
     nodes = tuple(node for node, _, _ in network.steps())
     columns, errors = _columns(found, nodes, len(starts))
     layers = [

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
 from ..foundation.families import family
+from ..foundation.keyed import Keyed
 from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Shown, plain, shown
 from ..maps.maps import Assumption
@@ -69,7 +70,7 @@ EPSILONS = {"adamw": 1e-8, "adafactor": 1e-3}  # defaults of torch.optim
 
 
 @dataclass(frozen=True, repr=False)
-class Transfer(Shown):
+class Transfer(Keyed[ParameterRule], Shown):
     """How a network's settings change with its width and depth, relative to a base.
 
     ``parameters``: {name: :class:`ParameterRule`}; ``multipliers``: {operation: (factor, its power
@@ -85,12 +86,11 @@ class Transfer(Shown):
     edits: tuple[str, ...]
     ratios: Mapping[str, float]
     assumptions: tuple[Assumption, ...] = ()
+    _named = "parameter"
 
-    def __getitem__(self, name: str) -> ParameterRule:
-        """The rule of a parameter.  Raises: KcalcError for unknown names."""
-        if not is_key(name, self.parameters):
-            raise unknown("parameter", name, self.parameters)
-        return self.parameters[name]
+    @property
+    def _entries(self) -> Mapping[str, ParameterRule]:
+        return self.parameters
 
     def param_groups(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 from ..backend import Model, Orthogonal
 from ..backend.initialisers import Mirrored, random_bits
 from ..backend.model import as_model
-from ..calculi.attention.sampled import Sampling, read_sampling
+from ..calculi.attention.sampling import Sampling, read_sampling
 from ..calculi.attention.structure import read_tokens
 from ..calculi.gradients import SampledGradients
 from ..calculi.gradients import gradients as infinite_gradients

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import Model
-from ..calculi.attention.sampled import Sampling
+from ..calculi.attention.sampling import Sampling
 from ..calculi.attention.structure import Tokens
 from ..calculi.attention.values import SampledValue
 from ..calculi.global_maps import TokenValue, node_values

@@ -256,6 +256,7 @@ def test_each_way_to_decide_can_say_yes_no_and_do_not_know() -> None:
     assert b.certified(lambda c: c * c * 0, -1, 1, "").holds is True
     assert b.counterexample(0.5, "").holds is False
     assert b.counterexample(0.0, "").holds is True
+    assert b.counterexample(np.nan, "").holds is None
     assert b.proved([0.1, 0.2], "").holds is True
     # lower bounds, which the quantity itself may exceed
     assert b.proved([-0.1, 0.2], "").holds is None
@@ -264,6 +265,18 @@ def test_each_way_to_decide_can_say_yes_no_and_do_not_know() -> None:
     assert b.proved([1 + ball, 2], "").holds is True
     assert b.proved([ball, 2], "").holds is None
     assert b.proved([ball - 1, 2], "").holds is False
+
+
+def test_counterexamples_take_deviations_of_either_sign() -> None:
+    b = bench()
+    for deviation in (-0.53, 0.53, sp.Rational(-53, 100), np.float32(-0.53), -np.inf):
+        found = b.counterexample(deviation, "")
+        assert found.holds is False and found.margin == -abs(float(deviation))
+    assert b.counterexample(-1e-10, "").holds is True
+    assert b.counterexample(-0.1, "", tolerance=0.2).holds is True
+    # of an inequality, what is left of it violates nothing
+    assert b.counterexample(-0.53, "", one_sided=True).holds is True
+    assert b.counterexample(0.53, "", one_sided=True).holds is False
 
 
 def test_what_holds_has_no_negative_margin() -> None:

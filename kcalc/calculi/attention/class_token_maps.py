@@ -17,7 +17,8 @@ from ...network import primitives as P
 from ...network.compose import interpret_through
 from ...network.network import Network
 from .exchangeable import ONE, ONE_BY_ONE, TokenState, unlike
-from .sampled import Sampled, Sampling, token_kernel
+from .sampled import Sampled, token_kernel
+from .sampling import Draws, Sampling
 from .structure import Tokens
 from .values import alike
 
@@ -137,7 +138,7 @@ class PointReader:
         return self._run(1 if gap is None else 2, start, order > 0)
 
     def _run(self, sequences: int, start: Mapping[Node, Any], slopes: bool) -> dict[Node, Point]:
-        kernel = Sampled(token_kernel(self.assume), Sampling(), sequences, slopes=slopes)
+        kernel = Sampled(token_kernel(self.assume), Draws.of(Sampling()), sequences, slopes=slopes)
         states = {node: kernel.start(node, table) for node, table in start.items()}
 
         def record(node: Node, state: TokenState) -> Point:

@@ -6,7 +6,7 @@ They are the result of ``kc.ntk(network, tokens=array)``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from ...maps.maps import Approximable, Assumption
 from ...network.compose import interpret
 from ...network.network import Network
 from ..tangent import Tangent
-from .sampled import Sampled, Sampling, read_sampling, token_kernel
-from .values import assumptions_of, averaged
+from .sampled import Sampled, token_kernel
+from .sampling import Draws, Sampling, read_sampling, until_accurate, worst_of
+from .values import assumptions_of
 
 Node = Hashable
 Array = np.ndarray
@@ -76,16 +77,40 @@ def token_kernels(
             f"kernels between tokens are those of one output, and the network has "
             f"{len(network.outputs)}"
         )
-    table, sequences = covariance
+    asked = read_sampling(sampling)
+
+    def run(draws: Draws) -> tuple[TokenKernels, float]:
+        found = _round(network, covariance, (fan_in, assume, asked, sampling is None), draws)
+        return found, max(_worst(found.nngp, found.nngp_error), _worst(found.ntk, found.ntk_error))
+
+    found, missed = until_accurate(asked, run)
+    return replace(found, assumptions=(*found.assumptions, *missed))
+
+
+def _worst(kernel: Array, errors: Array) -> float:
+    """The greatest error of an entry relative to the geometric mean of the two on the diagonal."""
+    size = round(kernel.size**0.5)
+    own = np.sqrt(np.abs(np.diagonal(kernel.reshape(size, size))))
+    return worst_of(errors.reshape(size, size), np.outer(own, own))
+
+
+def _round(
+    network: Network,
+    covariance: tuple[Array, int],
+    options: tuple[Mapping[Node, int] | None, bool, Sampling, bool],
+    draws: Draws,
+) -> TokenKernels:
+    """The kernels from the draws of one round; ``options`` as of :func:`token_kernels`."""
+    (table, sequences), (fan_in, assume, asked, exact) = covariance, options
     tangent = Tangent(token_kernel(assume), None, fan_in)
-    kernel = Sampled(tangent, read_sampling(sampling), sequences, exact=sampling is None)
+    kernel = Sampled(tangent, draws, sequences, exact=exact)
     start = {node: kernel.start(node, table) for node in network.inputs}
     with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
         states = interpret(network, kernel, start)
     state = states[network.outputs[0]]
     shape = (sequences, sequences) if state.count is None else (sequences, state.count) * 2
     (nngp, nngp_error), (ntk, ntk_error) = (
-        [part.reshape(shape) for part in averaged(chains)]
+        [part.reshape(shape) for part in draws.averaged(chains)]
         for chains in kernel.joint(state).coefficients
     )
-    return TokenKernels(nngp, ntk, nngp_error, ntk_error, assumptions_of(network, kernel))
+    return TokenKernels(nngp, ntk, nngp_error, ntk_error, assumptions_of(network, kernel, asked))

@@ -5,14 +5,53 @@ q values are columns and rows, (..., P, 1) and (..., 1, P), gaps (..., P, P).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..second_moments import Part, SecondMoments
+from ...fields.jets import Jet
+from ...foundation.process_state import cached_property
+from ..second_moments import Moments, Part, SecondMoments
 
 Number = Any
+
+
+class OwnPart:
+    """The :class:`Part` of one feature map times a number, whose arrays are made when asked for."""
+
+    def __init__(self, moments: Moments, geometric: Callable[..., Number], weight: Number = 1.0):
+        self.moments, self.geometric, self.weight = moments, geometric, weight
+        self.first, self.second = weight * moments.q1, weight * moments.q2
+        self.gap = moments.gap
+
+    @cached_property
+    def _plain(self) -> Number:
+        return self.geometric(self.moments.q1, self.moments.q2)
+
+    @cached_property
+    def joint(self) -> Number:
+        """As of a :class:`Part`."""
+        return self.weight * self._plain
+
+    @cached_property
+    def deficit(self) -> Number:
+        """As of a :class:`Part`."""
+        return self.gap * self.joint
+
+    @cached_property
+    def ratio(self) -> Number:
+        """As of a :class:`Part`."""
+        with np.errstate(invalid="ignore"):  # 0 / 0 where a token is 0
+            return self._plain / self.moments.q1
+
+    def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:
+        """As of a :class:`Part`."""
+        return Part(s1 * self.first, s2 * self.second, s12 * self.joint, s12 * self.deficit)
+
+    def times(self, weight: Number) -> OwnPart:
+        """As of a :class:`Part`."""
+        return OwnPart(self.moments, self.geometric, weight * self.weight)
 
 
 class PairMoments(SecondMoments):
@@ -28,10 +67,22 @@ class PairMoments(SecondMoments):
         joint[..., places, places] = a[..., 0]
         return joint
 
-    def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
+    def own(self, m: Moments) -> Any:
+        """The second moments of one feature map."""
+        if np.ndim(m.q1) < 2 or isinstance(m.q1, Jet) or isinstance(m.q2, Jet):
+            return super().own(m)
+        return OwnPart(m, self.geometric)
+
+    def mix(self, parts: Iterable[Any]) -> tuple[Number, Number, Number]:
         """(q1, q2, gap) of a sum of parts."""
         parts = list(parts)
+        if len(parts) == 1 and isinstance(parts[0], OwnPart):
+            return parts[0].first, parts[0].second, parts[0].gap
         if len(parts) > 1 or parts[0].ratio is None:
             return super().mix(parts)
         (part,) = parts  # q1 q2 is the square of the joint moment: the gap is all that is missing
         return part.first, part.second, part.deficit / part.joint
+
+    def _excess(self, parts: Sequence[Any], norm: Number, joint: Number) -> Number:
+        """The excess ``norm - joint``: attention reads covariances, which have no other digits."""
+        return norm - joint

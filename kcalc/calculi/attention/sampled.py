@@ -18,16 +18,14 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from itertools import product
+from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...fields import NUMPY
 from ...fields.jets import Jet
-from ...foundation.errors import KcalcError, glimpse
-from ...foundation.plain_arguments import whole
-from ...foundation.printing import Shown
+from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ..atoms import Atom, Pair
 from ..channel_statistics import Ledger, Statistics
@@ -55,44 +53,19 @@ from .exchangeable import (
 )
 from .pairs import PairMoments
 from .rows import factor
+from .sampling import Draws
 from .score_slopes import Blocks, Grams
 from .turning import turned, turns
-from .weights import distance_buckets, mean_over_visible, visible, weights_of
+from .weights import alibi_slopes, distance_buckets, mean_over_visible, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray
 NUMBERS = 1 << 20  # of scores that are drawn at once
 ALMOST_ZERO = 1e-13  # of the mean q value: added to a diagonal so that there is a Cholesky factor
+ALIBI_HEADS = 8  # whose slopes are taken where the number of heads is not known
+SLOPES = f"slopes of ALiBi are those of {ALIBI_HEADS} heads; say heads= for those of others"
+ENTROPIES = 2  # the stream of random numbers of rows
 LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
-SAMPLED = (
-    "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed "
-    "{seed}"
-)
-
-
-@dataclass(frozen=True)
-class Sampling(Shown):
-    """How attention is sampled: ``draws`` per layer and chain, ``chains``, ``seed``."""
-
-    draws: int = 8
-    chains: int = 6
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("draws", 1), ("chains", 2), ("seed", 0)):
-            object.__setattr__(self, name, whole(getattr(self, name), f"Sampling: {name}", least))
-
-
-def read_sampling(sampling: Any) -> Sampling:
-    """The argument ``sampling=``, by default ``Sampling()``.
-
-    Raises: KcalcError for anything else.
-    """
-    if sampling is not None and not isinstance(sampling, Sampling):
-        raise KcalcError(
-            f"sampling is a kc.Sampling(draws=, chains=, seed=), got {glimpse(sampling)}"
-        )
-    return sampling or Sampling()
 
 
 def token_kernel(assume_independent: bool) -> Kernel:
@@ -108,25 +81,30 @@ class Sampled:
     """The calculus: ``part`` for layers that act on each token by itself, and draws of attention.
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
-    ``sequences``: how many there are; ``chains``: those that are followed, by default all.
+    ``draws``: the draws, and the chains that are followed; ``sequences``: how many there are.
     ``slopes``: follow derivatives of the covariances of different sequences as well.
     ``exact``: use the exact rules behind a class token; where sampling was asked for they are not.
+    ``scores``: note variances of scores and entropies of rows in ``rows``.
     """
 
     part: Kernel | Tangent
-    sampling: Sampling
+    draws: Draws
     sequences: int
-    chains: tuple[int, ...] = ()
     slopes: bool = False
     exact: bool = True
+    scores: bool = False
 
     def __post_init__(self) -> None:
         self.kernel = self.part.kernel if isinstance(self.part, Tangent) else self.part
         self.tangent = isinstance(self.part, Tangent)
         self.notes, self.whole = self.kernel.notes, self.kernel.whole
-        self.chains = self.chains or tuple(range(self.sampling.chains))
         self.sampled = False
         self.layers: dict[Node, int] = {}  # attention that is sampled, counted from 1
+        # {attention: (variance of scores, entropy of rows), by chain, of the first sequence}
+        self.rows: dict[Node, tuple[Array, Array]] = {}
+        self.entropies: dict[tuple[Node, int], list[Array]] = {}
+        self.keeps = False  # whether draws are kept, which are the same at every call
+        self.drawn_before: dict[tuple[Node, int], list[Drawn]] = {}
         self.length = 1
         self.class_token = False  # whether one was met
         self.tick: Callable[[int], Any] = lambda _: None  # told how many draws were made
@@ -270,6 +248,20 @@ class Sampled:
     ) -> Array | Jet:
         """The covariance of what all tokens read, by a formula where there is one."""
         queries, keys, values = map(self.joint, inputs)
+        made = self._covariance_read(op, node, inputs, (queries, keys, values), counts)
+        if self.scores:
+            self.rows[node] = self._rows(op, node, (queries.value, keys.value), counts)
+        return made
+
+    def _covariance_read(
+        self,
+        op: P.Attend,
+        node: Node,
+        inputs: Sequence[TokenState],
+        read: Sequence[Jet],
+        counts: tuple[int, int],
+    ) -> Array | Jet:
+        queries, keys, values = read
         if is_tied(inputs):
             self.kernel.note(node, TIED, "convention")
             return tied(op, queries.value, values, self.sequences)
@@ -287,19 +279,43 @@ class Sampled:
             factors = self.sequences, float(factor(op))
             return linear_in_scores(op, queries, keys, values, *factors)
         self._check_scores(op, node, queries.value, keys.value)
+        if op.alibi and op.heads is None:
+            self.kernel.note(node, SLOPES, "convention")
         self.layers[node] = len(self.layers) + 1
         wide = [
             [
-                np.broadcast_to(part, (len(self.chains), *part.shape[1:]))
+                np.broadcast_to(part, (len(self.draws.chains), *part.shape[1:]))
                 for part in jet.coefficients
             ]
             for jet in (queries, keys, values)
         ]
         found = []
-        for place, chain in enumerate(self.chains):
+        for place, chain in enumerate(self.draws.chains):
             read = [Jet(tuple(part[place] for part in parts)) for parts in wide]
             found.append(self._attended(op, node, read, counts, chain))
         return Jet(tuple(map(np.stack, zip(*(jet.coefficients for jet in found), strict=True))))
+
+    def _rows(
+        self, op: P.Attend, node: Node, covariances: tuple[Array, Array], counts: tuple[int, int]
+    ) -> tuple[Array, Array]:
+        """(variance of scores, entropy of rows) of the first sequence, by chain."""
+        found = []
+        for place, chain in enumerate(self.draws.chains):
+            queries, keys = (
+                one[min(place, len(one) - 1), :count, :count]
+                for one, count in zip(covariances, counts, strict=True)
+            )
+            entropies = self.entropies.get((node, chain))
+            if entropies is None:  # a formula was there, and nothing was drawn
+                rng = np.random.default_rng((self.draws.seed, len(self.rows), chain, ENTROPIES))
+                scores = _Scores(op, queries, keys, 1, *counts)
+                entropies = [
+                    row_entropies(op, weights_of(op, scores.drawn(rng, 1)[0][:, 0], np))
+                    for _ in range(self.draws.count)
+                ]
+            found.append((score_variance(op, queries, keys), np.mean(np.concatenate(entropies))))
+        variances, entropies = np.array(found).T
+        return variances, entropies
 
     def by_class_token(self, op: P.Attend) -> bool:
         """Whether the exact rules behind a class token are for an attention."""
@@ -332,18 +348,22 @@ class Sampled:
         total = np.zeros((n, n, rows, rows))
         first = np.zeros_like(total)
         for drawn in self.drawn(op, node, (queries.value, keys.value), counts, chain):
-            for one, two in product(range(n), repeat=2):
+            for one, two in combinations_with_replacement(range(n), 2):
                 read_by = drawn.weights[:, one] @ apart[one, two]
-                total[one, two] += np.tensordot(
-                    read_by, drawn.weights[:, two], axes=((0, 2), (0, 2))
-                )
+                total[one, two] += np.matmul(read_by, drawn.weights[:, two].swapaxes(1, 2)).sum(0)
                 if drops is not None:
                     first[one, two] += drops.tangent(
                         one, two, drawn.weights, drawn.plain, drawn.grams
                     )
+            if self.scores:
+                own = row_entropies(op, drawn.plain[:, 0])
+                self.entropies.setdefault((node, chain), []).append(own)
             self.tick(len(drawn.weights))
+        for one, two in combinations(range(n), 2):  # covariances are symmetric
+            for part in (total, first):
+                part[two, one] = part[one, two].T
         parts = (total, first) if self.tangent else (total,)
-        draws = self.sampling.draws
+        draws = self.draws.count
         return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
 
     def layer(self, node: Node) -> int:
@@ -362,9 +382,28 @@ class Sampled:
 
         ``covariances``: of queries and of keys, (places, places); ``counts``: rows and columns.
         """
-        self.sampled = True
-        rng = np.random.default_rng((self.sampling.seed, self.layer(node), chain))
-        (rows, columns), n, draws = counts, self.sequences, self.sampling.draws
+        self.sampled, key = True, (node, chain)
+        if key in self.drawn_before:
+            yield from self.drawn_before[key]
+            return
+        made = list[Drawn]()
+        for found in self._drawn(op, node, covariances, counts, chain):
+            if self.keeps:
+                made.append(found)
+            yield found
+        if made:
+            self.drawn_before[key] = made
+
+    def _drawn(
+        self,
+        op: P.Attend,
+        node: Node,
+        covariances: tuple[Array, Array],
+        counts: tuple[int, int],
+        chain: int,
+    ) -> Iterator[Drawn]:
+        rng = np.random.default_rng((self.draws.seed, self.layer(node), chain))
+        (rows, columns), n, draws = counts, self.sequences, self.draws.count
         scores = _Scores(op, *covariances, n, rows, columns)
         most = max(1, NUMBERS // (n * rows * columns))
         for start in range(0, draws, most):
@@ -484,7 +523,9 @@ class _Scores:
     ) -> None:
         self.op, self.sequences, self.rows, self.columns = op, sequences, rows, columns
         scale = float(factor(op))
-        self.left, self.right = root(queries) * math.sqrt(scale), root(keys)
+        right = root(keys)
+        left = right if np.array_equal(queries, keys) else root(queries)
+        self.left, self.right = left * math.sqrt(scale), right
         self.bias = np.where(visible(op, rows, columns), 0.0, -np.inf)
         self.turns = (
             None
@@ -519,36 +560,50 @@ class _Scores:
             scores = scores + table[:, None, distance_buckets(op, self.rows, self.columns)]
         if not op.alibi:
             return scores, grams
-        heads = op.heads or 8
-        slopes = 2.0 ** (-8 * (rng.integers(heads, size=(draws, 1, 1, 1)) + 1) / heads)
+        slopes = alibi_slopes(op.heads or ALIBI_HEADS)
+        slopes = slopes[rng.integers(len(slopes), size=(draws, 1, 1, 1))]
         return scores - slopes * np.abs(
             np.arange(self.rows)[:, None] - np.arange(self.columns)
         ), grams
 
 
-def drawn_rows(
-    op: P.Attend, queries: Array, keys: Array, draws: int, seed: int
-) -> tuple[Array, Array]:
-    """(variance of the scores of a row about their mean, entropy of its weights), per draw.
+def score_variance(op: P.Attend, queries: Array, keys: Array) -> float:
+    """The expected variance of the scores of a row about their mean.
 
-    Means over the rows that see several tokens; ``queries``, ``keys``: covariances over tokens.
+    The mean over the rows that see several tokens; ``queries``, ``keys``: covariances over tokens.
     """
-    rng = np.random.default_rng((seed, len(queries)))
-    made = _Scores(op, queries, keys, 1, len(queries), len(keys))
-    parts = []
-    for _ in range(draws):
-        scores = made.drawn(rng, 1)[0][0, 0]
-        sees = np.isfinite(scores)
-        scores = scores[sees.sum(axis=1) > 1]
-        sees = np.isfinite(scores)
-        counts = sees.sum(axis=1, keepdims=True)
-        seen = np.where(sees, scores, 0.0)
-        apart = np.where(sees, seen - seen.sum(axis=1, keepdims=True) / counts, 0.0)
-        weights = weights_of(op, scores, np)
-        bits = weights * np.log(np.where(weights > 0, weights, 1.0))
-        parts.append(((apart**2 / (counts - 1)).sum(axis=1).mean(), -bits.sum(axis=1).mean()))
-    variances, entropies = np.array(parts).T
-    return variances, entropies
+    rows, columns = len(queries), len(keys)
+    apart = np.arange(columns)[:, None] - np.arange(columns)
+    if op.rotary is not None:
+        speeds = turns(float(op.rotary), op.key_width or 2, 2)[1]
+        keys = keys * np.cos(speeds * apart[..., None]).mean(axis=-1)
+    sees = visible(op, rows, columns).astype(float)
+    count = sees.sum(axis=1)
+    own = sees @ np.diagonal(keys) - ((sees @ keys) * sees).sum(axis=1) / count
+    spread = float(factor(op)) * np.diagonal(queries) * own
+    if op.relative is not None:
+        sizes = (sees[:, :, None] * _buckets(op, rows, columns)).sum(axis=1)
+        spread = spread + op.relative[0] ** 2 * (count - np.square(sizes).sum(axis=1) / count)
+    if op.alibi:
+        far = np.abs(np.arange(rows)[:, None] - np.arange(columns)) * sees
+        squares = np.square(far).sum(axis=1) - far.sum(axis=1) ** 2 / count
+        spread = spread + np.square(alibi_slopes(op.heads or ALIBI_HEADS)).mean() * squares
+    several = count > 1
+    return float((spread[several] / (count[several] - 1)).mean()) if several.any() else np.nan
+
+
+def _buckets(op: P.Attend, rows: int, columns: int) -> Array:
+    """Whether the bias of a score is that of a bucket, (rows, columns, buckets)."""
+    assert op.relative is not None
+    return distance_buckets(op, rows, columns)[..., None] == np.arange(op.relative[1])
+
+
+def row_entropies(op: P.Attend, weights: Array) -> Array:
+    """The mean entropy of the rows that see several tokens, of weights (draws, rows, keys)."""
+    several = visible(op, *weights.shape[-2:]).sum(axis=1) > 1
+    weights = weights[:, several]
+    bits = weights * np.log(np.where(weights > 0, weights, 1.0))
+    return -bits.sum(axis=-1).mean(axis=-1)
 
 
 def _blocks(one: Array, two: Array, places: tuple[Array, Array]) -> Array:

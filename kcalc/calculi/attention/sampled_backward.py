@@ -1,9 +1,9 @@
 """Gradients over tokens followed one by one, with the attention of every layer sampled.
 
-A message is the covariance N of the gradients at all tokens of a node, summed over channels, in one
-chain: ``d K_out / d K`` (1, places, places) per group of channels. Layers that act on each token by
-itself have the rules of :class:`Backward` over pairs of tokens. Attention is drawn as for kernel
-maps, the same draws again, with the derivatives of :mod:`.score_slopes`.
+A message is the covariance N of the gradients at all tokens of a node, summed over channels, in
+every chain: ``d K_out / d K`` (chains, places, places) per group of channels. Layers that act on
+each token by itself have the rules of :class:`Backward` over pairs of tokens. Attention is drawn as
+for kernel maps, the same draws again, with the derivatives of :mod:`.score_slopes`.
 
 Rotary embeddings turn the queries and keys of a head, and their gradients turn back. There the
 products ``n_ij`` of the gradient of a row and the values that it may read are drawn as well, with
@@ -21,7 +21,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from ...network import primitives as P
-from ..backward import Backward, Groups
+from ..backward import Backward, Groups, summed
 from ..second_moments import is_zero
 from .class_token import sent
 from .closed import closed_form, gradients, is_tied
@@ -37,9 +37,9 @@ PRODUCTS = 4  # draws of products of gradients and values per draw of a turned h
 
 
 class SampledBackward:
-    """The rules of the reversed fold in one chain of one sequence.
+    """The rules of the reversed fold in the chains of one sequence.
 
-    ``kernel`` followed one chain forwards, and ``states`` are what it made.
+    ``kernel`` followed them forwards, and ``states`` are what it made.
     """
 
     def __init__(self, kernel: Sampled, states: Mapping[Node, TokenState]) -> None:
@@ -47,7 +47,8 @@ class SampledBackward:
         self.own = Backward(
             kernel.kernel, {node: state.relations[ONE] for node, state in states.items()}, True
         )
-        self.biases = dict[Node, float]()  # squared gradients of biases of scores
+        # squared gradients of biases of scores, by chain
+        self.biases = dict[Node, Array]()
 
     def start(self, output: Node, covariance: Array) -> dict[Node, Groups]:
         """No gradient anywhere but at the output, where it has a covariance (places, places)."""
@@ -56,8 +57,8 @@ class SampledBackward:
         return start | {output: self._shared(output, covariance[None])}
 
     def covariance(self, node: Node) -> Array:
-        """That of the feature map of a node, (places, places)."""
-        return self.kernel.covariance(self.states[node])[0]
+        """That of the feature map of a node, (chains, places, places), or (1, places, places)."""
+        return self.kernel.covariance(self.states[node])
 
     def count(self, node: Node) -> int:
         """The tokens of a node, 1 where they were pooled."""
@@ -76,13 +77,13 @@ class SampledBackward:
         mixing = mixing_of(op, node, self.count(below))
         if mixing is None:
             return [message]
-        return [self._shared(below, mixing.T @ sum(message) @ mixing)]
+        return [self._shared(below, mixing.T @ summed(message) @ mixing)]
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         """Every token has the gradient of its place."""
         more = self.count(reads[1])
-        total = np.broadcast_to(sum(message), (1, self.count(node), self.count(node)))
+        total = _whole(message, self.count(node))
         return [
             self._shared(read, total[:, cut, cut])
             for read, cut in zip(reads, (slice(more, None), slice(more)), strict=True)
@@ -93,7 +94,7 @@ class SampledBackward:
         """Channels that were tokens: each has a gradient of its own."""
         (below,) = reads
         count = self.count(below)
-        return [self._shared(below, np.eye(count) / count * sum(message))]
+        return [self._shared(below, np.eye(count) / count * summed(message))]
 
     def _shared(self, node: Node, total: Array) -> Groups:
         """A message of all channels as one per group of them."""
@@ -102,36 +103,60 @@ class SampledBackward:
     @rule.register
     def _(self, op: P.Attend, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         rows = self.count(reads[0])
-        total = np.broadcast_to(sum(message), (1, rows, rows))[0]
-        sent = (np.zeros((1, 1)),) * 3 if is_zero(total) else self._sent(op, node, total, reads)
-        return [self._shared(read, made[None]) for read, made in zip(reads, sent, strict=True)]
+        total = _whole(message, rows)
+        if is_zero(total):
+            return [self._shared(read, np.zeros((1, 1, 1))) for read in reads]
+        covariances = [self.covariance(read) for read in reads]
+        alike = is_tied([self.states[read] for read in reads])
+        varied, sent = max(map(len, (total, *covariances))) > 1, []
+        for place in range(len(self.kernel.draws.chains)):
+            made, exact = self._sent(
+                op,
+                node,
+                total[min(place, len(total) - 1)],
+                [part[min(place, len(part) - 1)] for part in covariances],
+                (place, alike),
+            )
+            sent.append(made)
+            if exact and not varied:
+                break  # every chain is the same
+        return [
+            self._shared(read, np.stack(made))
+            for read, made in zip(reads, zip(*sent, strict=True), strict=True)
+        ]
 
     def _sent(
-        self, op: P.Attend, node: Node, total: Array, reads: Sequence[Node]
-    ) -> tuple[Array, Array, Array]:
-        """The covariances of gradients at queries, keys and values."""
-        read = [self.covariance(node) for node in reads]
+        self,
+        op: P.Attend,
+        node: Node,
+        total: Array,
+        read: Sequence[Array],
+        where: tuple[int, bool],
+    ) -> tuple[tuple[Array, ...], bool]:
+        """The covariances of gradients at queries, keys and values in one chain.
+
+        ``where``: its place, and whether queries and keys are the same. Returns also whether they
+        are exact.
+        """
         (queries, keys, values), scale = read, float(factor(op))
-        alike = is_tied([self.states[read] for read in reads])
+        (place, alike), chains = where, self.kernel.draws.chains
         if closed_form(op, alike):
-            return gradients(op, alike, read, scale, total)
+            return gradients(op, alike, read, scale, total), True
         if self.kernel.by_class_token(op):
             known = sent(op, read, total)
             if known is not None:
-                return known
-        counts, (chain,) = (len(queries), len(keys)), self.kernel.chains
+                return known, True
+        counts, chain, draws = (len(queries), len(keys)), chains[place], self.kernel.draws
         to_queries, to_keys, to_values = (np.zeros_like(part) for part in read)
-        noise = np.random.default_rng(
-            (self.kernel.sampling.seed, self.kernel.layer(node), chain, 1)
-        )
+        noise = np.random.default_rng((draws.seed, self.kernel.layer(node), chain, 1))
         roots = None if op.rotary is None else (root(total), root(values))
         for drawn in self.kernel.drawn(op, node, (queries, keys), counts, chain):
             weights, plain = drawn.weights[:, 0], drawn.plain[:, 0]
             to_values += np.einsum("dij,dik->jk", weights, total @ weights, optimize=True)
             if op.relative is not None:
                 sums = by_biases(op, plain, plain, values) * total
-                share = op.relative[0] ** 2 * float(sums.sum()) / self.kernel.sampling.draws
-                self.biases[node] = self.biases.get(node, 0.0) + share
+                share = self.biases.setdefault(node, np.zeros(len(chains)))
+                share[place] += op.relative[0] ** 2 * float(sums.sum()) / draws.count
             if roots is not None:
                 made = _through_turns(op, drawn, roots, noise)
                 to_queries, to_keys = to_queries + scale * made[0], to_keys + made[1]
@@ -141,8 +166,13 @@ class SampledBackward:
                     g, h = (x[:, 0] @ x[:, 0].swapaxes(-1, -2) / x.shape[-1] for x in drawn.grams)
                 to_queries += scale * total * response(op, plain, plain, values, h).sum(axis=0)
                 to_keys += pulled(op, plain, values, total * g).sum(axis=0)
-        draws = self.kernel.sampling.draws
-        return to_queries / draws, to_keys / draws, to_values / draws
+        return tuple(part / draws.count for part in (to_queries, to_keys, to_values)), False
+
+
+def _whole(message: Groups, count: int) -> Array:
+    """The message of all channels, (chains, count, count)."""
+    total = np.asarray(summed(message))
+    return np.broadcast_to(total, (len(total), count, count))
 
 
 def _through_turns(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,30 +14,33 @@ from ...network.compose import interpret, interpret_back
 from ...network.layers import Attend
 from ...network.network import Network
 from ...network.primitives import owner
-from ..backward import added, mean_slopes, parameters, refuse_shared
-from .sampled import Sampled, Sampling, read_sampling, token_kernel
+from ..backward import added, mean_slopes, parameters, refuse_shared, summed
+from .sampled import Sampled, token_kernel
 from .sampled_backward import SampledBackward
+from .sampling import Draws, Sampling
 from .values import assumptions_of
 
 Node = Hashable
 Array = np.ndarray
+TOGETHER = 1 << 16  # covariances of chains that are followed at once
+MOST_DRAWN = 1 << 23  # weights that are kept for the way back
 MOST_KEPT = 1 << 27  # of covariances at all nodes of one chain: 1 GB, and as much for gradients
 
 
-class Chain(NamedTuple):
-    """One chain of one sequence: {node: covariance of its gradients over tokens, (T, T)}.
+class Chains(NamedTuple):
+    """The chains of one sequence: {node: covariances of its gradients over tokens, (chains, T, T)}.
 
-    ``weights``: {node: of its parameters}; ``chi`` as in :class:`Gradients`.
+    ``weights``: {node: of its parameters, by chain}; ``chi`` as in :class:`Gradients`.
     """
 
     nodes: dict[Node, Array]
-    weights: dict[Node, float]
+    weights: dict[Node, Array]
     chi: dict[Node, float]
 
     @classmethod
     def of(
         cls, network: Network, kernel: Sampled, inputs: Mapping[Node, Array], output: Node
-    ) -> Chain:
+    ) -> Chains:
         """Forwards and back through a network whose inputs have covariances over tokens."""
         start = {node: kernel.start(node, table) for node, table in inputs.items()}
         with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node
@@ -51,17 +54,38 @@ class Chain(NamedTuple):
                 backward.start(output, np.eye(count) / count),
                 added,
             )
+        made, chains = parameters(network), len(kernel.draws.chains) if kernel.sampled else 1
         whole = {
-            node: np.broadcast_to(np.asarray(sum(messages[node]))[0], (backward.count(node),) * 2)
-            for node in (*network, *parameters(network).values())
+            node: np.broadcast_to(
+                np.asarray(summed(messages[node])), (chains, *(backward.count(node),) * 2)
+            )
+            for node in (*network, *made.values())
         }
         weights = {
-            node: float((whole[made] * backward.covariance(made)).sum())
-            for node, made in parameters(network).items()
+            node: (whole[one] * backward.covariance(one)).sum(axis=(-2, -1))
+            for node, one in made.items()
         }
         weights |= {owner(node): share for node, share in backward.biases.items()}
         own = {node: whole[node] for node in network}
         return cls(own, weights, mean_slopes(network, backward.own))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Chains]) -> Chains:
+        """The chains of several groups of one sequence."""
+        first, shares = parts[0], [len(next(iter(part.nodes.values()))) for part in parts]
+        if len(parts) == 1:
+            return first
+        return cls(
+            {node: np.concatenate([part.nodes[node] for part in parts]) for node in first.nodes},
+            {
+                node: np.concatenate([part.weights[node] for part in parts])
+                for node in first.weights
+            },
+            {
+                node: float(np.average([part.chi[node] for part in parts], weights=shares))
+                for node in first.chi
+            },
+        )
 
 
 def followed(
@@ -69,34 +93,40 @@ def followed(
     inputs: Mapping[Node, Array],
     sequences: int,
     output: Node,
-    assume: bool,
-    sampling: Sampling | None,
-) -> tuple[list[list[Chain]], tuple[Assumption, ...]]:
+    options: tuple[bool, Sampling, bool],
+    draws: Draws,
+) -> tuple[list[Chains], tuple[Assumption, ...]]:
     """The chains of every sequence, and the assumptions; one chain where nothing is sampled.
 
     ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
-    different tokens of the output are independent, each of mean square ``1 / T``.
+    different tokens of the output are independent, each of mean square ``1 / T``. ``options``:
+    whether addends are assumed independent, the sampling that was asked for, and whether exact
+    rules behind a class token are used.
     """
+    (assume, asked, exact), made, kernel = options, list[Chains](), None
     places = len(inputs[network.inputs[0]]) // sequences
     _check_size(network, places)
-    cuts = [slice(k * places, (k + 1) * places) for k in range(sequences)]
-    chains: list[list[Chain]] = []
-    drawn = read_sampling(sampling)
-    kernel = None
-    draws = drawn.chains * drawn.draws * len(cuts) * len(network.nodes_of(Attend))
-    with progress(draws, "gradients", "draw") as tick:
-        for chain in range(drawn.chains):
-            found = []
-            for cut in cuts:
-                kernel = Sampled(token_kernel(assume), drawn, 1, (chain,), exact=sampling is None)
+    together = max(1, TOGETHER // places**2)
+    attending = network.nodes_of(Attend)
+    kept = len(attending) * together * draws.count * places**2 <= MOST_DRAWN
+    groups = [draws.chains[k : k + together] for k in range(0, len(draws.chains), together)]
+    total = len(draws.chains) * draws.count * sequences * len(attending)
+    with progress(total, "gradients", "draw") as tick:
+        for k in range(sequences):
+            cut = slice(k * places, (k + 1) * places)
+            own, parts = {node: table[cut, cut] for node, table in inputs.items()}, list[Chains]()
+            for group in groups:
+                part = draws._replace(chains=group)
+                kernel = Sampled(token_kernel(assume), part, 1, exact=exact)
                 kernel.tick = tick
-                own = {node: table[cut, cut] for node, table in inputs.items()}
-                found.append(Chain.of(network, kernel, own, output))
-            chains.append(found)
-            if kernel is not None and not kernel.sampled:
-                break  # every chain is the same
+                kernel.keeps = kept
+                parts.append(Chains.of(network, kernel, own, output))
+                if not kernel.sampled:
+                    break  # every chain is the same
+            made.append(Chains.joined(parts))
     assert kernel is not None
-    return chains, assumptions_of(network, kernel)
+    kernel.draws = draws
+    return made, assumptions_of(network, kernel, asked)
 
 
 def _check_size(network: Network, places: int) -> None:

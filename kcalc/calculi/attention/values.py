@@ -6,13 +6,14 @@ What an input's tokens are, the chains of a reading, and its table.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.keyed import Keyed
 from ...foundation.printing import Tabled, html_table, marked, plain, text_table
 from ...foundation.progress import progress
 from ...maps.maps import INFINITE_WIDTH, Approximable, Assumption
@@ -21,12 +22,14 @@ from ...network.layers import Attend, Embedding
 from ...network.network import Network
 from ...network.notes import beyond_masks
 from .exchangeable import ONE, TokenState
-from .sampled import SAMPLED, Sampled, Sampling, read_sampling, token_kernel
+from .sampled import Sampled, token_kernel
+from .sampling import Draws, Sampling, read_sampling, said, until_accurate, worst_of
 
 Node = Hashable
 Array = np.ndarray
 MOST_PLACES = 4096
 MOST_NUMBERS = 1 << 25  # of covariances that are kept: 512 MB with their errors
+KEPT = 4  # gaps whose sums are known
 ROUNDING = 1e-14  # values below print as 0; errors below it, of values or 1, are not printed
 
 
@@ -62,24 +65,34 @@ def with_error(value: float | None, error: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class SampledValues(Tabled, Approximable):
+class SampledValues(Keyed[SampledValue], Tabled, Approximable):
     """{node: :class:`SampledValue`} of a network whose attention was sampled.
 
     ``covariances``: {node: (mean, standard error)}.
 
     Covariances are arrays (sequences, tokens, sequences, tokens), means over the channels of
     products at two tokens; of large networks over many tokens only those of the outputs are kept.
+    ``scores``: {attention: (variance of the scores of a row, its error, entropy of a row, its
+    error)} of depth profiles.
     """
 
     nodes: dict[Node, SampledValue]
     covariances: dict[Node, tuple[Array, Array]]
     assumptions: tuple[Assumption, ...]
+    scores: dict[Node, tuple[float, ...]] = field(default_factory=dict, repr=False)
 
-    def __getitem__(self, node: Node) -> SampledValue:
-        return self.nodes[node]
+    @property
+    def worst(self) -> float:
+        """The greatest error: of q, variances and entropies relative to them, of cosines as is."""
+        values = self.nodes.values()
+        relative = [(v.q_error, v.q) for v in values]
+        relative += [pair for s in self.scores.values() for pair in (s[:2][::-1], s[2:][::-1])]
+        plain = [e or 0.0 for v in values for e in (v.token_cosine_error, v.c_error)]
+        return max(worst_of(*np.array(relative).T), worst_of(np.array(plain)))
 
-    def __len__(self) -> int:
-        return len(self.nodes)
+    @property
+    def _entries(self) -> dict[Node, SampledValue]:
+        return self.nodes
 
     def _frame(self) -> list[dict[str, Any]]:
         return [{"node": str(node), **value._asdict()} for node, value in self.nodes.items()]
@@ -211,71 +224,103 @@ def sampled_values(
     covariances: Mapping[Node, tuple[Array, int]],
     assume: bool,
     sampling: Sampling | None,
+    profile: bool = False,
 ) -> SampledValues:
-    """The values of every node, attention sampled, by default where no rule is exact."""
-    (sequences, *others) = {count for _, count in covariances.values()}
-    if others:
+    """The values of every node, attention sampled, by default where no rule is exact.
+
+    ``profile``: with the scores of attention, and without covariances.
+    """
+    if len({count for _, count in covariances.values()}) > 1:
         raise KcalcError("the inputs of a network have as many sequences each")
-    kernel = Sampled(
-        token_kernel(assume), read_sampling(sampling), sequences, exact=sampling is None
-    )
+    asked = read_sampling(sampling)
+
+    def run(draws: Draws) -> tuple[SampledValues, float]:
+        found = _round(network, covariances, assume, asked, draws, (sampling is None, profile))
+        return found, found.worst
+
+    found, missed = until_accurate(asked, run)
+    return replace(found, assumptions=(*found.assumptions, *missed))
+
+
+def _round(
+    network: Network,
+    covariances: Mapping[Node, tuple[Array, int]],
+    assume: bool,
+    asked: Sampling,
+    draws: Draws,
+    options: tuple[bool, bool],
+) -> SampledValues:
+    """The values from the draws of one round; ``options``: exact rules, and a profile."""
+    (sequences,) = {count for _, count in covariances.values()}
+    exact, profile = options
+    kernel = Sampled(token_kernel(assume), draws, sequences, exact=exact, scores=profile)
     start = {node: kernel.start(node, covariance) for node, (covariance, _) in covariances.items()}
     places = max(len(covariance) for covariance, _ in covariances.values())
-    few = len(network) * places**2 <= MOST_NUMBERS
+    few = len(network) * places**2 <= MOST_NUMBERS and not profile
     spreads: dict[Node, tuple[Array, Array]] = {}
+    summary = _Summary(sequences, draws)
 
     def record(node: Node, state: TokenState) -> SampledValue:
         if few or node in network.outputs:
-            spreads[node] = _spread(kernel.covariance(state), sequences)
-        return _summary(*kernel.whole(state.relations[ONE]), sequences)
+            spreads[node] = _spread(kernel.covariance(state), sequences, draws)
+        return summary(*kernel.whole(state.relations[ONE]))
 
-    draws = len(network.nodes_of(Attend)) * len(kernel.chains) * kernel.sampling.draws
-    with np.errstate(all="ignore"), progress(draws, "attention", "draw") as kernel.tick:
+    total = len(network.nodes_of(Attend)) * len(draws.chains) * draws.count
+    with np.errstate(all="ignore"), progress(total, "attention", "draw") as kernel.tick:
         values = interpret_through(network, kernel, start, record)
-    return SampledValues(values, spreads, assumptions_of(network, kernel))
+    scores = {
+        node: tuple(float(x) for part in parts for x in draws.averaged(part))
+        for node, parts in kernel.rows.items()
+    }
+    return SampledValues(values, spreads, assumptions_of(network, kernel, asked), scores)
 
 
-def assumptions_of(network: Network, kernel: Sampled) -> tuple[Assumption, ...]:
+def assumptions_of(network: Network, kernel: Sampled, asked: Sampling) -> tuple[Assumption, ...]:
     """The assumptions of a reading, and how attention was sampled where it was."""
-    sampling = kernel.sampling
-    text = SAMPLED.format(draws=sampling.draws, chains=sampling.chains, seed=sampling.seed)
-    drawn = (Assumption("network", text, "sampled"),) if kernel.sampled else ()
+    drawn = (said(kernel.draws, asked),) if kernel.sampled else ()
     told = (*network.assumptions, *beyond_masks(network.notes, kernel.length))
     return (INFINITE_WIDTH, *drawn, *told, *kernel.notes.values())
 
 
-def averaged(chains: Array) -> tuple[Array, Array]:
-    """The mean over chains, the first axis, and its standard error."""
-    error = chains.std(axis=0, ddof=1) / len(chains) ** 0.5 if len(chains) > 1 else 0 * chains[0]
-    return chains.mean(axis=0), error
-
-
-def _mean(values: Array) -> tuple[float, float]:
-    mean, error = averaged(values)
-    return float(mean), float(error)
-
-
-def _spread(table: Array, sequences: int) -> tuple[Array, Array]:
+def _spread(table: Array, sequences: int, draws: Draws) -> tuple[Array, Array]:
     shape = (sequences, table.shape[1] // sequences) * 2
-    mean, error = averaged(table)
+    mean, error = draws.averaged(table)
     return mean.reshape(shape), error.reshape(shape)
 
 
-def _summary(q1: Array, q2: Array, gap: Jet, sequences: int) -> SampledValue:
-    q = (
-        np.broadcast_to(q1, gap.value.shape)[..., 0]
-        if q1.shape[-1] == 1
-        else np.diagonal(q1 + 0 * q2, axis1=1, axis2=2)
-    )
-    places = gap.value.shape[-1] // sequences
-    gaps = gap.value.reshape(-1, sequences, places, sequences, places)
-    # 0 on the diagonal
-    own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(sequences)) / sequences
-    pairs = _mean(1 - own / (places * (places - 1))) if places > 1 else (None, None)
-    across = np.einsum("xsata->xst", gaps) / places
-    two = (
-        _mean(1 - across[:, ~np.eye(sequences, dtype=bool)].mean(axis=1))
-        if sequences > 1
-        else (None, None)
-    )
-    return SampledValue(*_mean(q.mean(axis=1)), *pairs, *two)
+class _Summary:
+    """The values at nodes; the sums over a gap, which many nodes share, are made once."""
+
+    def __init__(self, sequences: int, draws: Draws) -> None:
+        self.sequences, self.draws = sequences, draws
+        self.known = dict[int, tuple[Array, tuple[Any, ...]]]()
+
+    def __call__(self, q1: Array, q2: Array, gap: Jet) -> SampledValue:
+        shape = gap.value.shape
+        q = (
+            np.broadcast_to(q1, (max(len(q1), shape[0]), shape[1], 1))[..., 0]
+            if q1.shape[-1] == 1
+            else np.diagonal(q1 + 0 * q2, axis1=1, axis2=2)
+        )
+        if id(gap.value) not in self.known:
+            if len(self.known) >= KEPT:
+                del self.known[next(iter(self.known))]
+            self.known[id(gap.value)] = gap.value, self._cosines(gap.value)
+        return SampledValue(*self._mean(q.mean(axis=1)), *self.known[id(gap.value)][1])
+
+    def _mean(self, values: Array) -> tuple[float, float]:
+        mean, error = self.draws.averaged(values)
+        return float(mean), float(error)
+
+    def _cosines(self, gap: Array) -> tuple[Any, ...]:
+        """The token cosine and c, each with its error; None where there is none."""
+        n = self.sequences
+        places = gap.shape[-1] // n
+        gaps = gap.reshape(-1, n, places, n, places)
+        # 0 on the diagonal
+        own = sum(gaps[:, k, :, k].sum(axis=(1, 2)) for k in range(n)) / n
+        pairs = self._mean(1 - own / (places * (places - 1))) if places > 1 else (None, None)
+        across = np.einsum("xsata->xst", gaps) / places
+        other = ~np.eye(n, dtype=bool)
+        two = self._mean(1 - across[:, other].mean(axis=1)) if n > 1 else (None, None)
+        return *pairs, *two

@@ -54,6 +54,17 @@ def buckets_of(apart: np.ndarray, buckets: int, furthest: int, causal: bool) -> 
     return np.where(size < near, size, far) + (0 if causal else half * (apart > 0))
 
 
+def alibi_slopes(heads: int) -> np.ndarray:
+    """The slopes of ALiBi by head, as its code was released [Press et al. 2022].
+
+    They are ``2^(-8 i / n)``, n the greatest power of 2 up to the number of heads; the heads
+    beyond n have every other slope of 2n heads.
+    """
+    near = 1 << (heads.bit_length() - 1)
+    powers = np.arange(1, near + 1), np.arange(0.5, heads - near)
+    return 2.0 ** (-8 * np.concatenate(powers) / near)
+
+
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:
     """The weights of masked scores, (..., queries, keys), by the normaliser of an ``Attend``.
 

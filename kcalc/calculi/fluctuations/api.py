@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...fields.arguments import cosine_array, one_number, one_q
-from ...foundation.errors import KcalcError, unknown
-from ...foundation.plain_arguments import choice, is_key
+from ...foundation.errors import KcalcError
+from ...foundation.keyed import Keyed
+from ...foundation.plain_arguments import choice
 from ...foundation.printing import Rows, Shown, filled_columns, marked, plain
 from ...maps.maps import Approximable, Assumption
 from ...network.compose import require_network
@@ -50,7 +51,7 @@ class Fluctuation:
 
 
 @dataclass(frozen=True, repr=False)
-class Fluctuations(Shown, Approximable):
+class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
     """Variances of q values (and c values) over random weights, node by node, at finite widths.
 
     ``q``: the mean square of the inputs. ``exact``: whether ``relative`` and ``log_variance`` hold
@@ -71,10 +72,9 @@ class Fluctuations(Shown, Approximable):
         """The fluctuations at the output (the last one)."""
         return self.nodes[self.network.outputs[-1]]
 
-    def __getitem__(self, node: Node) -> Fluctuation:
-        if not is_key(node, self.nodes):
-            raise unknown("node", node, map(str, self.nodes))
-        return self.nodes[node]
+    @property
+    def _entries(self) -> dict[Node, Fluctuation]:
+        return self.nodes
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw Var log q over the nodes; see :func:`kcalc.plotting.moments.fluctuation_trace`."""

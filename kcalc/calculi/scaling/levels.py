@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import sympy as sp
 
 from ...foundation.errors import KcalcError
+from ...foundation.keyed import Keyed
 
 Number = Any
 Array = np.ndarray
@@ -136,20 +137,18 @@ def quotient(one: Level, two: Level) -> Any:
 
 
 @dataclass(frozen=True)
-class Values(Mapping[Any, Any]):
+class Values(Keyed[Any]):
     """{node: number}; access converts to a float and raises KcalcError beyond double precision."""
 
     levels: Mapping[Hashable, Level]
     what: str
 
+    @property
+    def _entries(self) -> Mapping[Hashable, Level]:
+        return self.levels
+
     def __getitem__(self, node: Hashable) -> Any:
-        return one_value(self.levels[node], f"{self.what} at node {node!r}")
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self.levels)
-
-    def __len__(self) -> int:
-        return len(self.levels)
+        return one_value(super().__getitem__(node), f"{self.what} at node {node!r}")
 
     def log10(self, node: Hashable) -> float:
         """The decimal logarithm of one value."""

@@ -26,6 +26,7 @@ HIDDEN = 1e-15  # greatest share of Q(q) in the unknown coefficients
 INSIDE = 0.9  # |c| up to which a short series suffices
 CHUNK = 4096  # pairs of q values in one batch of long series
 NOISE = 6e-16  # coefficients below this are rounding errors
+REPEATED = 4096  # most q values whose series are kept, of the last calls
 OCTAVES = 64  # most octaves of q in one call
 LONGEST, STEP, REACH = 4096, 0.02, 13.0  # terms of long series; step and range of z
 FLAT = 1e-13  # greatest estimated error of C' near c = 1
@@ -161,7 +162,21 @@ def expansion(phi: Activation, q: Array) -> Expansion | None:
 
     None where it is not known to rounding.
     """
-    flat = q.ravel()
+    if q.size > REPEATED:
+        found = _expanded(phi, q.ravel())
+    else:  # rows have the q values of columns, and gradients those of values
+        found = _repeated(phi, np.ascontiguousarray(q, dtype=float).tobytes())
+    if found is None:
+        return None
+    return Expansion(found.b.reshape(-1, *q.shape), found.size.reshape(q.shape))
+
+
+@lru_cache(maxsize=8)
+def _repeated(phi: Activation, q: bytes) -> Expansion | None:
+    return _expanded(phi, np.frombuffer(q))
+
+
+def _expanded(phi: Activation, flat: Array) -> Expansion | None:
     places = np.floor(np.log2(flat)).astype(int)
     lows = np.unique(places)
     if lows.size > OCTAVES:
@@ -176,7 +191,7 @@ def expansion(phi: Activation, q: Array) -> Expansion | None:
         rows = table(flat[here])
         b[: rows.shape[1] - 1, here] = rows[:, :-1].T
         size[here] = table.scale * np.exp(rows[:, -1])
-    return Expansion(b.reshape(terms, *q.shape), size.reshape(q.shape))
+    return Expansion(b, size)
 
 
 def series_taylor(first: Expansion, second: Expansion, gap: Array, order: int) -> tuple[Array, ...]:
@@ -223,11 +238,13 @@ def _at_one_q(b: Array, gap: Array, order: int) -> tuple[Array, ...]:
         drop *= c
         drop += tail
     drop *= gap
-    return (
-        (drop,)
-        if order == 0
-        else (drop, np.polynomial.polynomial.polyval(c, np.arange(1, len(b)) * squares[1:]))
-    )
+    if order == 0:
+        return (drop,)
+    slope, terms = np.zeros(gap.shape), np.arange(1, len(b)) * squares[1:]
+    for term in terms[::-1]:
+        slope *= c
+        slope += term
+    return drop, slope
 
 
 def _inside(b1: Array, b2: Array, c: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:

@@ -64,6 +64,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         rate * 240 - np.log(q[240] / q[0]),
         f"at the rate of the first 12 blocks ln q would be {rate * 240:.1f} after 240; it is "
         f"{np.log(q[240] / q[0]):.2f}",
+        one_sided=True,
     )
 
 

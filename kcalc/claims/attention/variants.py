@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import cholesky
 
-from ...calculi.attention.sampled import Sampling
+from ...calculi.attention.sampling import Sampling
 from ...calculi.attention.values import SampledValues
 from ...calculi.global_maps import node_values
 from ...gaussian.softmax import Overlap, self_overlap

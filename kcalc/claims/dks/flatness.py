@@ -129,6 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield counterexample(
         1.0 - _printed(np.ones(1), np.full(1, 0.5))[0],
         "$C = c$ has $F = 1$, so that the bound is 0, and $C' = 1$ (linear activations)",
+        one_sided=True,
     )
     c, F, slope = np.array(list(_random(bench, bench.size(1500, 20000)))).T
     excess = slope - _printed(F, c)
@@ -141,6 +142,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         violations=int(violated.sum()),
         of=int(c.size),
         least_F=F[violated].min() if violated.any() else None,
+        one_sided=True,
     )
     yield at_most(slope, _jensen(F, c), "random C maps at random c", 1e-11)
     small = _SAFE >= F
@@ -188,7 +190,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     F = np.array([_flatness(C, e) for C, e in zip(maps, eps, strict=True)])
     yield counterexample(
-        (zero - _printed(F, eps)).max(), "the bound on $C'(0)$ by Proposition 20 as printed"
+        (zero - _printed(F, eps)).max(),
+        "the bound on $C'(0)$ by Proposition 20 as printed",
+        one_sided=True,
     )
     yield at_most(zero, _jensen(F, eps), "the bound on $C'(0)$ by the corrected form", 1e-11)
 

@@ -50,6 +50,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield counterexample(
         C(0.5) - (slope(C) * 0.5 + 1 - slope(C)),
         "the step: it needs $C(x)\\le C'(1)x+1-C'(1)$, and $0.6+0.4x^2$ is more at $x=1/2$",
+        one_sided=True,
     )
     yield proved(
         [_line(n).get(0, 0) - sum(abs(v) for p, v in _line(n).items() if p) for n in range(1, 300)],
@@ -249,7 +250,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     half = sum(b * Rational(1, 2) ** n for n, b in enumerate(weights))
     twice = float(sum(b * half**n for n, b in enumerate(weights)))
     yield counterexample(
-        twice - 0.25, "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$", value=twice
+        twice - 0.25,
+        "$C=0.9c+0.1c^3$, $\\hat c=1/2$: $C^2(1/2)=0.4261>1/4$",
+        value=twice,
+        one_sided=True,
     )
     phi = polynomial(weights)
     yield equal(
@@ -271,6 +275,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "random odd maps",
         violations=int((np.array(excess) > 1e-9).sum()),
         of=len(excess),
+        one_sided=True,
     )
     for name in ("tanh", "erf", "sin", "asinh")[: bench.size(2, 4)]:
         scaled = activation(name).transformed(output_scale=1 / sqrt(second_moment(name)))

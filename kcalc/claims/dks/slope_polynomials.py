@@ -175,6 +175,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         r"$p_f=(\frac{1+\psi}{2})^{13}$, $p_h=p_f(\psi^2-3\psi+3)$ at $\psi=3/2$",
         p_f=str(large),
         p_h=str(small),
+        one_sided=True,
     )
     yield proved(
         [float(min(product.all_coeffs())), -abs(float(product.eval(1) - 1))],

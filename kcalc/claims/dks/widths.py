@@ -301,6 +301,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         m=m,
         remark=128 * logarithm**2,
         ratio=128 * logarithm**2 / m,
+        one_sided=True,
     )
     shares = []
     for _ in bench.rounds(100, 1000):
@@ -319,6 +320,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield counterexample(
         max(shares) - 1,
         "random C, epsilon, delta: the remark's width over the least that the conditions allow",
+        one_sided=True,
     )
     yield equal(
         [_least_width(a, b) / max(a**2, b**4) for a, b in ((1e4, 3.0), (10.0, 200.0), (1e6, 1e3))],

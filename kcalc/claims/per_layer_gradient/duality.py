@@ -129,6 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "one relu layer, n = 20: Var|J|^2 = n/4 = 5, the bound 25/3",
         variance=n / 4,
         bound=5 / n / c4,
+        one_sided=True,
     )
     _, J = draw(bench, vanilla([n, n]), 20000, 100000)
     yield statistical((J["W1"] - J["W1"].mean()) ** 2, n / 4, "that variance, drawn")
@@ -172,6 +173,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         bound - 0.5,
         "uniform weights, a flat input of 20 entries, one output: E|J|^4 = P(z > 0) = 1/2",
         bound=bound,
+        one_sided=True,
     )
     y, J = draw(bench, vanilla([20, 1]), 20000, 100000, "uniform")
     yield statistical(J["W1"] ** 2, 0.5, "the same drawn: E|J|^4")
@@ -207,7 +209,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         [w.variance * (2 / n) ** 2 / found.out.variance for w in found.weights.values()]
     )
     limit = np.array([(L + 4 * k - 4) / (5 * L) for k in range(1, L + 1)])
-    yield counterexample(1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=ratio.min())
+    yield counterexample(
+        1 - ratio.min(), "kcalc at width 10^6, L = 10, k = 1", ratio=ratio.min(), one_sided=True
+    )
     yield equal(ratio, limit, "the ratios of all k at width 10^6", 1e-3)
     N, K, D = symbols("N k L", positive=True)
     top = (1 + 5 / N) ** D
@@ -277,6 +281,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield counterexample(
         sp.exp(x / 2) - (1 + x),
         "the proof's $e^{x/2}\\le1+x$ for |x| <= 1, at x = -1/2 ($|\\Delta|>5$)",
+        one_sided=True,
     )
     yield at_most(
         np.exp(np.linspace(0, 2.5, 500) / 2),

@@ -215,6 +215,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield counterexample(
         (1 - scaled[-1] / scaled[tenth]) - 0.5,
         "$\\lambda t^{3/4}$ is bounded away from 0: it falls by this share per decade, less a half",
+        one_sided=True,
     )
     tail = np.cumsum(slope**2)
     yield at_most(
@@ -300,6 +301,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         A=loss[0, 1],
         B=loss[1, 1],
         barrier=gate,
+        one_sided=True,
     )
     yield at_most(floor, loss[0, 1], "start A after the last step", 0.0)
     d, N = 3, 2
@@ -378,6 +380,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "a positive lower bound of the cross-entropy over all parameters",
         floor=floor,
         tolerance=0.0,
+        one_sided=True,
     )
     yield at_most(sizes, reach, "outputs over all of parameter space", 0.0)
     yield at_most(floor, losses, "the loss is never below it", 0.0)

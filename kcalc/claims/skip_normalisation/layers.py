@@ -419,6 +419,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$|x|^{3/2}$ is continuously differentiable: $(\\phi'(h)-\\phi'(0))/h = 1.5\\,h^{-1/2}$",
         PRINTED,
         h=h,
+        one_sided=True,
     )
     for kinds in (("entry", "weight"), ("weight", "entry"), ("weight", "weight")):
         net, X = Residual([2, 3], 2, 0.7, 0.5, kinds), bench.normal(2, 2)

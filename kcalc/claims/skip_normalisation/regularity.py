@@ -97,6 +97,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield counterexample(
         sigma(np.array([[1.0]])) * sigma(d) - sigma(np.array([[0.0, 1.0]]) @ d),
         "$d_1=1$, $d_0=2$, p = 1: DP = (1, 0), X = (0, 1): D = 0, yet both factors are 1",
+        one_sided=True,
     )
     few = [_b5(bench, 5, 3) for _ in bench.rounds(500, 4000)]
     for v in few:
@@ -237,6 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             a - sigma(np.eye(4) - a * np.eye(4)),
             f"A = -{a} I: the singular values of I + A are smaller than {a}",
             a=a,
+            one_sided=True,
         )
     for width in (60, 200):
         A = bench.normal(width, width) * 0.5 / sqrt(width)

@@ -164,6 +164,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "r(x) = .7x and two layers at x = 1: U = .49, for one layer .7",
         both=half**2,
         one=half,
+        one_sided=True,
     )
     found, truth, short, wrong = [], [], 0, 0
     for net in _networks(bench, bench.size(60, 300)):

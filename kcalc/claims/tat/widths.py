@@ -202,6 +202,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             epsilon=epsilon,
             delta=delta,
             probability=chance,
+            one_sided=True,
         )
     draws, width = bench.size(2000, 20000), math.ceil(log(1 / delta) / 0.1**2)
     inside = (

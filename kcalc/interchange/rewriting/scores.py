@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from ...calculi.attention.weights import buckets_of, visible
+from ...calculi.attention.weights import alibi_slopes, buckets_of, visible
 from ..trace import Mask, Normalise
 from .numbers import normed
 
@@ -32,6 +32,10 @@ OTHER_MASK = (
     "tokens"
 )
 BIASES = "its scores have biases by head and place of tokens (root mean square {:.3g}); left out"
+SLOPES = (
+    "its scores have linear biases by head (ALiBi) with slopes from {:.4g} to {:.4g}, which are "
+    "not the released ones for {} heads; left out"
+)
 BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # those of T5 first
 FURTHEST = (128, *range(2, 1025))
 
@@ -219,15 +223,32 @@ def biases_of(found: Measured) -> Biases:
     bias = np.where(seen, found.bias - first, 0)
     if np.abs(bias).max() < 10 * CLOSE * (1 + np.abs(found.bias).max()):
         return Biases(texts, mask)
-    heads = len(bias)
-    apart = np.abs(np.arange(rows)[:, None] - np.arange(columns))
-    slopes = 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
-    if np.allclose(bias, np.where(seen, -slopes[:, None, None] * apart, 0), rtol=1e-3, atol=1e-4):
-        return Biases(texts, mask, True)
-    if (relative := _relative(found, seen, mask.causal)) is not None:
+    apart = np.arange(columns) - np.arange(rows)[:, None]
+    if (slopes := _slopes(bias, seen, np.abs(apart))) is not None:
+        released = alibi_slopes(len(slopes))
+        # heads are alike, so their order does not matter
+        if np.allclose(np.sort(slopes), np.sort(released), rtol=1e-3, atol=1e-4):
+            return Biases(texts, mask, True)
+        text = SLOPES.format(slopes.min(), slopes.max(), len(slopes))
+        return Biases((*texts, text), mask)
+    linear = _slopes(bias, seen, apart) is not None  # no random biases
+    if not linear and (relative := _relative(found, seen, mask.causal)) is not None:
         return Biases(texts, mask, relative=relative)
     text = BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))
     return Biases((*texts, text), mask)
+
+
+def _slopes(bias: Array, seen: Array, apart: Array) -> Array | None:
+    """The slopes, by head, of biases that are ``-slope apart``; None for other biases.
+
+    ``apart``: a distance of tokens, (queries, keys).
+    """
+    if len(apart) != apart.shape[1]:
+        return None
+    by = np.where(seen, apart, 0)
+    slopes = -(bias * by).sum(axis=(1, 2)) / np.maximum(np.square(by).sum(axis=(1, 2)), 1)
+    linear = np.allclose(bias, -slopes[:, None, None] * by, rtol=1e-3, atol=1e-4)
+    return slopes if linear else None
 
 
 def _relative(found: Measured, seen: Array, causal: bool) -> tuple[float, int, int] | None:

@@ -1,0 +1,185 @@
+"""How attention is sampled: by numbers of draws, or until a stated error is reached.
+
+Draws until an error are made in rounds. A round has independent chains; the spread of their results
+is the error, and the next round has as many draws as that error asks for. Rounds share no draws, so
+the last one, which is the result, is not chosen for its numbers. The rounds depend on the seed
+only, not on time or the number of processors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import whole
+from ...foundation.printing import Shown
+from ...foundation.real_numbers import one_number
+from ...maps.maps import Assumption
+
+T = TypeVar("T")
+Array = np.ndarray
+DRAWS, CHAINS = 8, 6  # where one of the two is given
+ERROR = 0.01  # where neither is
+FIRST, LATER = 4, 8  # chains of the first round and of later ones
+MARGIN = 1.15  # by which a round is planned to be more accurate than asked for
+GROWTH = 2, 32  # least and most factor from round to round
+MOST = 1024  # draws per layer and chain
+LEAST_ERROR = 1e-4
+SAMPLED = (
+    "attention is sampled: {draws} draws a layer in each of {chains} independent chains, seed "
+    "{seed}"
+)
+UNTIL = ", until errors are at most {error:g}"
+MISSED = (
+    "standard errors reach {worst:.2g}, above the {error:g} asked for, after {why}; give more as "
+    "kc.Sampling(draws=, chains=)"
+)
+
+
+@dataclass(frozen=True)
+class Sampling(Shown):
+    """How attention is sampled.
+
+    ``draws`` per layer and chain, ``chains``: these numbers, by default 8 and 6 where one of them
+    is given. Where neither is, draws go on until no standard error is above ``error``, by default
+    0.01: of cosines as they are, of mean squares, gradients, variances and entropies relative to
+    their size. ``seed``: of the draws, which alone decides the numbers. ``seconds``: stop after
+    about that time, by default never; the result then depends on the machine, and says where the
+    error was not reached.
+    """
+
+    draws: int | None = None
+    chains: int | None = None
+    seed: int = 0
+    error: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        given = self.draws is not None or self.chains is not None
+        if given and (self.error is not None or self.seconds is not None):
+            raise KcalcError(
+                "Sampling: error= and seconds= say when draws stop, and draws= and chains= how "
+                "many there are; drop one of the two"
+            )
+        own: dict[str, Any] = {"seed": whole(self.seed, "Sampling: seed", 0)}
+        if given:
+            for name, least, usual in (("draws", 1, DRAWS), ("chains", 2, CHAINS)):
+                value = getattr(self, name)
+                own[name] = usual if value is None else whole(value, f"Sampling: {name}", least)
+        else:
+            own["error"] = _within("error", ERROR if self.error is None else self.error, 1)
+            if self.seconds is not None:
+                own["seconds"] = _within("seconds", self.seconds, math.inf)
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
+
+
+def _within(name: str, given: Any, most: float) -> float:
+    value, least = one_number(given, f"Sampling: {name}"), LEAST_ERROR if most == 1 else 0
+    if not least <= value < most or value == 0:
+        text = f"lies between {least:g} and 1" if least else "is a positive number"
+        raise KcalcError(f"Sampling: {name} {text}, got {value}")
+    return value
+
+
+def read_sampling(sampling: Any) -> Sampling:
+    """The argument ``sampling=``, by default ``Sampling()``.
+
+    Raises: KcalcError for anything else.
+    """
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise KcalcError(
+            f"sampling is a kc.Sampling(draws=, chains=, seed=) or kc.Sampling(error=), got "
+            f"{glimpse(sampling)}"
+        )
+    return sampling or Sampling()
+
+
+class Draws(NamedTuple):
+    """The draws of one round: ``count`` per layer and chain, the numbers of the chains, a seed.
+
+    ``planned``: whether an error was asked for.
+    """
+
+    count: int
+    chains: tuple[int, ...]
+    seed: int
+    planned: bool = False
+
+    @classmethod
+    def of(cls, sampling: Sampling) -> Draws:
+        """Those of given numbers, and of a first round otherwise."""
+        if sampling.draws is None or sampling.chains is None:
+            return cls(1, tuple(range(FIRST)), sampling.seed, True)
+        return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
+
+    @property
+    def widening(self) -> float:
+        """What the standard error over few chains is multiplied by, where an error was asked for.
+
+        Of m chains sqrt((m - 1) / (m - 3)), the standard deviation of Student's t.
+        """
+        m = len(self.chains)
+        return math.sqrt((m - 1) / (m - 3)) if self.planned else 1.0
+
+    def averaged(self, chains: Array) -> tuple[Array, Array]:
+        """The mean over chains, the first axis, and its standard error."""
+        if len(chains) == 1:
+            return chains[0], 0 * chains[0]
+        error = chains.std(axis=0, ddof=1) / len(chains) ** 0.5
+        return chains.mean(axis=0), self.widening * error
+
+    def next(self, ratio: float) -> Draws:
+        """Those after a round whose worst error is ``ratio`` times the one asked for."""
+        first = self.chains[-1] + 1
+        later = self._replace(chains=tuple(range(first, first + LATER)))
+        wanted = (MARGIN * ratio * later.widening / self.widening) ** 2 * len(self.chains) / LATER
+        low, high = GROWTH
+        factor = min(max(wanted, low), high) if math.isfinite(wanted) else high
+        return later._replace(count=min(MOST, math.ceil(self.count * factor)))
+
+
+def until_accurate(
+    sampling: Sampling, run: Callable[[Draws], tuple[T, float]]
+) -> tuple[T, tuple[Assumption, ...]]:
+    """The result of the last round, and that its error is not the one asked for where it is not.
+
+    ``run``: the result of a round and its worst error, 0 where nothing was sampled.
+    """
+    draws, started = Draws.of(sampling), time.monotonic()
+    if sampling.error is None:
+        return run(draws)[0], ()
+    while True:
+        before = time.monotonic()
+        result, worst = run(draws)
+        now = time.monotonic()
+        if worst <= sampling.error:
+            return result, ()
+        later = draws.next(worst / sampling.error)
+        needed = (now - before) * later.count * LATER / (draws.count * len(draws.chains))
+        late = sampling.seconds is not None and now - started + needed > sampling.seconds
+        if late or draws.count >= MOST:
+            why = f"{sampling.seconds:g} s" if late else f"{draws.count} draws a layer"
+            text = MISSED.format(worst=worst, error=sampling.error, why=why)
+            return result, (Assumption("network", text, "heuristic"),)
+        draws = later
+
+
+def said(draws: Draws, sampling: Sampling) -> Assumption:
+    """How attention was sampled, in words."""
+    text = SAMPLED.format(draws=draws.count, chains=len(draws.chains), seed=draws.seed)
+    more = "" if sampling.error is None else UNTIL.format(error=sampling.error)
+    return Assumption("network", text + more, "sampled")
+
+
+def worst_of(errors: Array, sizes: Array | float = 1.0) -> float:
+    """The greatest error relative to sizes; where both are 0 there is none."""
+    errors, sizes = np.broadcast_arrays(np.asarray(errors, float), np.abs(np.asarray(sizes)))
+    known = errors > 0
+    return float((errors[known] / sizes[known]).max()) if known.any() else 0.0

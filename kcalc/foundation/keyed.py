@@ -1,0 +1,46 @@
+"""Results that are mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from .errors import unknown
+from .plain_arguments import is_key
+
+V = TypeVar("V")
+
+
+class Keyed(Mapping[Any, V]):
+    """The habit of a result that holds others by name: a read-only mapping.
+
+    Classes give ``_entries``, {name: result}, and ``_named``, what its names are. An unknown name
+    is a :class:`KcalcError` that lists the nearest ones; ``get`` and ``in`` take any name.
+    """
+
+    _named: ClassVar[str] = "node"
+
+    @property
+    def _entries(self) -> Mapping[Any, V]:
+        raise NotImplementedError
+
+    def __getitem__(self, name: Any) -> V:
+        found = self._entries
+        if not is_key(name, found):
+            raise unknown(self._named, name, map(str, found))
+        return found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return is_key(name, self._entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """The result of a name, or the default where there is none."""
+        if name not in self:
+            return default
+        return self[name]

@@ -1,0 +1,115 @@
+"""ALiBi with any number of heads, against the rule of its released code written out here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from wiring import wired
+
+import kcalc as kc
+from kcalc.calculi.attention.weights import alibi_slopes
+from kcalc.interchange.json_format import network_from_dict, network_to_dict
+
+Array = np.ndarray
+L = kc.layers
+T = 9
+APART = np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
+K = 0.35 + 0.65 * np.eye(T)
+
+
+def released(heads: int) -> list[float]:
+    """The recursion of Press et al.: of a power of 2, else with every other slope of twice that."""
+
+    def by_power(count: int) -> list[float]:
+        first = 2 ** -(2 ** -(math.log2(count) - 3))
+        return [first * first**i for i in range(count)]
+
+    near = 2 ** math.floor(math.log2(heads))
+    if near == heads:
+        return by_power(heads)
+    return by_power(near) + released(2 * near)[0::2][: heads - near]
+
+
+def of_mpt(heads: int) -> Array:
+    """The rule of MPT: of the next power of 2, those of even places first."""
+    power = 2 ** math.ceil(math.log2(heads))
+    slopes = 2.0 ** -(np.arange(1, power + 1) * 8 / power)
+    return np.concatenate([slopes[1::2], slopes[::2]])[:heads] if power != heads else slopes
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 6, 7, 8, 12, 16, 20, 71, 112])
+def test_slopes_are_those_of_the_released_code(heads: int) -> None:
+    np.testing.assert_allclose(alibi_slopes(heads), released(heads), rtol=1e-13)
+    np.testing.assert_allclose(alibi_slopes(heads), of_mpt(heads), rtol=1e-13)
+
+
+def network(heads: int | None, sigma: float = 1.5, **options: Any) -> kc.Network:
+    steps: list[Any] = [("x", L.Input()), ("q", L.Affine(sigma_w=sigma), "x")]
+    steps += [(name, L.Affine(), "x") for name in "kv"]
+    steps += [("a", L.Attend(heads, alibi=True, **options), "q k v"), ("o", L.Affine(), "a")]
+    return wired(*steps)
+
+
+@pytest.mark.parametrize("heads", [3, 6, 12])
+def test_sampled_values_take_the_mean_over_heads(heads: int) -> None:
+    """Scores that are almost their biases only: the mean over heads is a sum of matrices."""
+    net = network(heads, sigma=1e-6)
+    v = kc.node_values(net, tokens=T, token_cosine=0.35, sampling=kc.Sampling(500, 8, 1))["o"]
+
+    def truth(slopes: list[float]) -> float:
+        powers = np.exp(-np.array(slopes)[:, None, None] * APART)
+        A = powers / powers.sum(axis=-1, keepdims=True)
+        return float(np.trace((A @ K @ A.swapaxes(1, 2)).mean(axis=0)) / T)
+
+    other = truth([2 ** (-8 * (i + 1) / heads) for i in range(heads)])
+    assert v.q_error < 0.004 and abs(v.q - truth(released(heads))) < 4.5 * v.q_error
+    assert abs(other - v.q) > 8 * v.q_error  # slopes of one power law are told apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [6, 8, 12])
+def test_values_are_those_of_drawn_heads(heads: int) -> None:
+    rng, draws = np.random.default_rng(0), 6000
+    G, H = np.linalg.cholesky(1.5**2 * K), np.linalg.cholesky(K)
+    found = []
+    for slope in released(heads):
+        A = np.exp(G @ rng.standard_normal((draws, T, T)) @ H.T - slope * APART)
+        A /= A.sum(axis=-1, keepdims=True)
+        found.append(A @ K @ A.swapaxes(1, 2))
+    every = np.concatenate(found)
+    M, sizes = every.mean(axis=0), np.trace(every, axis1=1, axis2=2) / T
+    norms, off = np.sqrt(np.diag(M)), ~np.eye(T, dtype=bool)
+    given = {"tokens": T, "token_cosine": 0.35, "sampling": kc.Sampling(1600, 8, 1)}
+    v = kc.node_values(network(heads), **given)["o"]
+    error = math.hypot(v.q_error, sizes.std() / len(every) ** 0.5)
+    assert abs(v.q - sizes.mean()) < 4.5 * error
+    cosine = (M / np.outer(norms, norms))[off].mean()
+    assert v.token_cosine is not None and v.token_cosine_error is not None
+    assert abs(v.token_cosine - cosine) < 4.5 * v.token_cosine_error + 1e-3
+
+
+def test_arrays_have_the_same_slopes() -> None:
+    """Of three heads, with queries and keys of one channel that are 0."""
+    import jax.numpy as jnp
+
+    from kcalc.calculi.array_operations import attend
+
+    zero, values = jnp.zeros((T, 3, 1)), jnp.asarray(np.eye(T)[:, None] * np.ones((T, 3, T)))
+    weights = np.asarray(attend(L.Attend(3, alibi=True), zero, zero, values)).swapaxes(0, 1)
+    powers = np.exp(-np.array(released(3))[:, None, None] * APART)
+    np.testing.assert_allclose(weights, powers / powers.sum(axis=-1, keepdims=True), atol=1e-6)
+
+
+def test_an_unknown_number_of_heads_is_an_assumption() -> None:
+    given = {"tokens": 4, "sampling": kc.Sampling(1, 2)}
+    for heads, told in ((None, True), (8, False)):
+        notes = kc.node_values(network(heads), **given).assumptions
+        assert any("heads=" in note.text for note in notes if note.node == "a") == told
+
+
+def test_json_keeps_it() -> None:
+    net = network(12, causal=True)
+    assert network_from_dict(network_to_dict(net)) == net
