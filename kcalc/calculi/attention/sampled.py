@@ -22,6 +22,7 @@ from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import cholesky
 
 from ...fields import NUMPY
 from ...fields.jets import Jet
@@ -409,7 +410,9 @@ class Sampled:
         for start in range(0, draws, most):
             drawn, grams = scores.drawn(rng, min(most, draws - start))
             plain = weights_of(op, drawn, np)
-            weights = plain - float(op.centre) * mean_over_visible(op, rows, columns)
+            weights = plain
+            if op.centre != 0:
+                weights = plain - float(op.centre) * mean_over_visible(op, rows, columns)
             if op.identity != 0:
                 weights = weights + float(op.identity) * np.eye(rows)
             yield Drawn(weights, plain, grams)
@@ -627,11 +630,10 @@ def _waves(apart: Array, width: int = 512) -> Array:
 
 def root(covariance: Array) -> Array:
     """A root of a positive semidefinite matrix, to rounding."""
-    try:
-        return np.linalg.cholesky(
-            covariance
-            + ALMOST_ZERO * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
-        )
+    lifted = np.array(covariance)
+    lifted.flat[:: len(lifted) + 1] += ALMOST_ZERO * np.trace(covariance) / len(covariance)
+    try:  # SciPy's is twice as fast as NumPy's
+        return cholesky(lifted, lower=True, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return vectors * np.sqrt(np.maximum(values, 0.0))
