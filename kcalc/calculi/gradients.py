@@ -211,9 +211,9 @@ def gradients_at(
     options: Mapping[str, Any],
     assume_independent: bool = False,
 ) -> Gradients:
-    """:func:`gradients` whose draws go on until their errors at some nodes are those asked for.
+    """:func:`gradients` of which those at some nodes are needed, where attention is sampled.
 
-    ``needed``: these nodes; None: all, and the parameters. ``options``: arguments about tokens.
+    ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about tokens.
     """
     tokens, token_cosine, sampling = (
         options[name] for name in ("tokens", "token_cosine", "sampling")
@@ -337,8 +337,8 @@ def sampled_gradients(
     """Gradients for covariances of all tokens of the inputs.
 
     ``options``: how many sequences there are, the output, whether addends are assumed independent,
-    and how attention is sampled; ``needed``: the nodes at which the error asked for is to be
-    reached, by default all, and the parameters.
+    and how attention is sampled; ``needed``: the nodes of a profile, whose values alone are found,
+    by default those of all nodes and parameters.
     """
     count, output, assume, sampling = options
     asked = read_sampling(sampling)
@@ -349,7 +349,7 @@ def sampled_gradients(
         found = _joined(output, chains, notes, draws)
         return found, _worst(found)
 
-    found, missed = until_accurate(asked, run)
+    found, missed = until_accurate(asked, run, needed is not None)
     return replace(found, assumptions=(*found.assumptions, *missed))
 
 
