@@ -213,7 +213,8 @@ def gradients_at(
 ) -> Gradients:
     """:func:`gradients` of which those at some nodes are needed, where attention is sampled.
 
-    ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about tokens.
+    ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about
+    tokens.
     """
     tokens, token_cosine, sampling = (
         options[name] for name in ("tokens", "token_cosine", "sampling")

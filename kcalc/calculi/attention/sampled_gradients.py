@@ -30,7 +30,8 @@ MOST_KEPT = 1 << 27  # of covariances at all nodes of one chain: 1 GB, and as mu
 class Chains(NamedTuple):
     """The chains of one sequence: {node: covariances of its gradients over tokens, (chains, T, T)}.
 
-    Of the nodes that are needed, where some are said. ``weights``: {node: of its parameters, by chain}; ``chi`` as in :class:`Gradients`.
+    Of the nodes that are needed, where some are said. ``weights``: {node: of its parameters, by
+    chain}; ``chi`` as in :class:`Gradients`.
     """
 
     nodes: dict[Node, Array]
