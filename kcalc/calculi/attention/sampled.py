@@ -354,7 +354,8 @@ class Sampled:
             drops = Blocks(op, float(factor(op)), queries, keys, values, n, biases)
         apart = values.value.reshape(n, columns, n, columns).swapaxes(1, 2)
         total = np.zeros((n, n, rows, rows))
-        first = np.zeros_like(total)
+        first = np.zeros_like(total) if self.tangent else total
+        parts = (total, first) if self.tangent else (total,)
         for drawn in self.drawn(op, node, (queries.value, keys.value), counts, chain):
             for one, two in combinations_with_replacement(range(n), 2):
                 read_by = drawn.weights[:, one] @ apart[one, two]
@@ -368,9 +369,8 @@ class Sampled:
                 self.entropies.setdefault((node, chain), []).append(own)
             self.tick(len(drawn.weights))
         for one, two in combinations(range(n), 2):  # covariances are symmetric
-            for part in (total, first):
+            for part in parts:
                 part[two, one] = part[one, two].T
-        parts = (total, first) if self.tangent else (total,)
         draws = self.draws.count
         return Jet(tuple(part.swapaxes(1, 2).reshape(n * rows, n * rows) / draws for part in parts))
 
