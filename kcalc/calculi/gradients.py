@@ -211,9 +211,10 @@ def gradients_at(
     options: Mapping[str, Any],
     assume_independent: bool = False,
 ) -> Gradients:
-    """:func:`gradients` whose draws go on until their errors at some nodes are those asked for.
+    """:func:`gradients` of which those at some nodes are needed, where attention is sampled.
 
-    ``needed``: these nodes; None: all, and the parameters. ``options``: arguments about tokens.
+    ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about
+    tokens.
     """
     tokens, token_cosine, sampling = (
         options[name] for name in ("tokens", "token_cosine", "sampling")
@@ -337,44 +338,39 @@ def sampled_gradients(
     """Gradients for covariances of all tokens of the inputs.
 
     ``options``: how many sequences there are, the output, whether addends are assumed independent,
-    and how attention is sampled; ``needed``: the nodes at which the error asked for is to be
-    reached, by default all, and the parameters.
+    and how attention is sampled; ``needed``: the nodes of a profile, whose values alone are found,
+    by default those of all nodes and parameters.
     """
     count, output, assume, sampling = options
     asked = read_sampling(sampling)
 
     def run(draws: Draws) -> tuple[SampledGradients, float]:
-        how = (assume, asked, sampling is None)
+        how = (assume, asked, sampling is None, needed)
         chains, notes = followed(network, inputs, count, output, how, draws)
-        found = _joined(network, output, chains, notes, draws)
-        return found, _worst(found, needed)
+        found = _joined(output, chains, notes, draws)
+        return found, _worst(found)
 
-    found, missed = until_accurate(asked, run)
+    found, missed = until_accurate(asked, run, needed is not None)
     return replace(found, assumptions=(*found.assumptions, *missed))
 
 
-def _worst(found: SampledGradients, needed: Sequence[Node] | None) -> float:
+def _worst(found: SampledGradients) -> float:
     """The greatest error relative to a squared gradient.
 
     That of a mode is relative to the greater one of the mode and the squared gradient.
     """
     tables = {"nodes": found.nodes, "mean": found.mean or {}, "difference": found.difference or {}}
-    if needed is None:
-        tables["weights"] = found.weights
     worst = 0.0
-    for name, table in tables.items():
-        nodes = [node for node in table if needed is None or node in needed]
-        sizes = np.array([max(abs(table[n]), found.nodes.get(n, 0.0)) for n in nodes])
-        if nodes and name == "weights":
-            sizes = np.array([abs(table[n]) for n in nodes])
+    for name, table in (tables | {"weights": found.weights}).items():
+        least = {} if name == "weights" else found.nodes
+        sizes = np.array([max(abs(value), least.get(n, 0.0)) for n, value in table.items()])
         floor = NOTHING * sizes.max(initial=0.0)
-        errors = np.array([found.errors[name][n] for n in nodes])
+        errors = np.array([found.errors[name][n] for n in table])
         worst = max(worst, worst_of(errors, np.maximum(sizes, floor)))
     return worst
 
 
 def _joined(
-    network: Network,
     output: Node,
     sequences: Sequence[Chains],
     assumptions: tuple[Assumption, ...],
@@ -389,7 +385,7 @@ def _joined(
         values[name][node], errors[name][node] = float(mean), float(error)
 
     tokens, covariances = {}, {}
-    for node in network:
+    for node in sequences[0].nodes:
         found = np.array([chains.nodes[node] for chains in sequences])
         covariances[node] = found.mean(axis=1)
         own = np.diagonal(found, axis1=-2, axis2=-1)

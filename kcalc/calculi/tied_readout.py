@@ -29,7 +29,7 @@ from ..network.layers import Embedding
 from ..network.network import Network
 from .attention.exchangeable import ONE
 from .attention.sampled import Sampled, token_kernel
-from .attention.sampling import CHAINS, DRAWS, Draws, Sampling, read_sampling
+from .attention.sampling import CHAINS, DRAWS, ERROR, Draws, Sampling, read_sampling
 from .attention.structure import read_tokens, tells_tokens_apart
 from .attention.values import alike, assumptions_of, several, token_covariance
 from .global_maps import sequence_states
@@ -77,7 +77,9 @@ def tied_readout(
     ``network`` ends in what the readout reads, as :func:`kcalc.architectures.gpt2` does, or in a
     readout that was read as tied from a model. ``embedding``: the Embedding node, needed where
     there are several. ``tokens``, ``token_cosine``, ``sampling``: as in :func:`kcalc.node_values`;
-    one sequence.
+    one sequence. Where attention is sampled, the result states no errors: there are 8 draws in 6
+    chains unless ``sampling`` gives other numbers, and ``error=`` and ``seconds=`` raise an error.
+    Compare two seeds to see how large errors are.
 
     Returns: a :class:`TiedReadout`. Raises: KcalcError for networks without an Embedding or with
     several outputs, and where the embedding passes through a layer that neither adds it, normalises
@@ -122,8 +124,12 @@ def _states(
     network: Network, tokens: Any, token_cosine: float | None, sampling: Sampling | None
 ) -> tuple[Any, Mapping[Node, Any], tuple[Assumption, ...]]:
     """The kernel calculus of two tokens of one sequence, all states, and the assumptions."""
-    # no errors are stated, so none decides on the draws
-    asked = read_sampling(sampling)
+    asked = read_sampling(sampling)  # no errors are stated, so none decides on the draws
+    if asked.seconds is not None or asked.error not in (None, ERROR):
+        raise KcalcError(
+            "a tied readout states no errors, so error= and seconds= say nothing; give "
+            "kc.Sampling(draws=, chains=)"
+        )
     asked = Sampling(DRAWS, CHAINS, asked.seed) if asked.draws is None else asked
     if several(tokens):
         if token_cosine is not None:

@@ -56,7 +56,7 @@ class Jet:
         return self + (-other)
 
     def __rsub__(self, other: Number) -> Jet:
-        return (-self) + other
+        return Jet((other - self.value, *(-a for a in self.coefficients[1:])))
 
     def __mul__(self, other: Number) -> Jet:
         if isinstance(other, Jet):

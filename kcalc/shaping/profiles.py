@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Node = Hashable
 Array = np.ndarray
 SCORES = ("score_variance", "entropy")
+AROUND = 3  # blocks before and after one whose errors say how large its own are
+ROUNDING = 1e-12  # relative error below which a value counts as exact
 COLUMNS = (
     "q",
     "branch",
@@ -179,7 +181,7 @@ def depth_profile(
     errors = {name: array[rows] for name, array in trace.errors.items()}
     if errors:  # those of branches are taken to be fully correlated
         errors["branch"] = _branches(network, trace, trace.errors["q"])
-    return DepthProfile(
+    found = DepthProfile(
         tuple(trace.nodes[i] for i in rows),
         trace.q[rows],
         _branches(network, trace, trace.q),
@@ -192,6 +194,36 @@ def depth_profile(
         errors | score_errors | mode_errors,
         (*trace.assumptions, *notes),
     )
+    if sampling is not None and sampling.error is None:
+        return found
+    sizes = _sizes(found.columns)
+    levelled = {name: _levelled(sizes[name], array) for name, array in found.errors.items()}
+    return replace(found, errors=levelled)
+
+
+def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """What errors are relative to: 1 for cosines, for either mode the greater one."""
+    own = {
+        name: np.abs(array if array.ndim == 1 else array[:, 0]) for name, array in columns.items()
+    }
+    ones = {name: np.ones(len(own[name])) for name in ("c", "token_cosine") if name in own}
+    modes = [name for name in ("gradient_mean", "gradient_difference") if name in own]
+    greater = np.fmax.reduce([own[name] for name in modes]) if modes else None
+    return own | ones | dict.fromkeys(modes, greater)
+
+
+def _levelled(sizes: Array, errors: Array) -> Array:
+    """Errors of few chains, none below the root mean square of those of the blocks around it.
+
+    Chains that happen to agree at a block seldom do at its neighbours. The squares are of errors
+    relative to ``sizes``; exact values stay exact.
+    """
+    rows = np.flatnonzero((sizes > 0) & (errors > ROUNDING * sizes))
+    squares, out = (errors[rows] / sizes[rows]) ** 2, errors.copy()
+    for place, row in enumerate(rows):
+        around = squares[max(0, place - AROUND) : place + AROUND + 1].mean()
+        out[row] = max(errors[row], float(around**0.5 * sizes[row]))
+    return out
 
 
 def trunk_sums(network: Network) -> dict[Node, tuple[tuple[Node, Any], list[tuple[Node, Any]]]]:

@@ -95,3 +95,10 @@ def test_tangent_kernels_through_tied_readouts_are_refused():
     assert kc.ntk(net, tokens=5, assume_independent=True).heuristic
     found = kc.tied_readout(net, tokens=5)
     assert net.layer(found.output) == L.LayerNorm() and 0.5 < found.cosine < 1
+
+
+@pytest.mark.parametrize("options", [{"error": 0.002}, {"seconds": 5}])
+def test_an_error_that_is_not_stated_cannot_be_asked_for(options: dict[str, float]) -> None:
+    net = kc.architectures.gpt2(blocks=1, features=16, heads=2, vocabulary=20, length=8)
+    with pytest.raises(kc.KcalcError, match="draws="):
+        kc.tied_readout(net, tokens=4, sampling=kc.Sampling(**options))  # pyright: ignore[reportArgumentType]

@@ -173,3 +173,17 @@ def test_gradients_that_are_refused_leave_the_rest() -> None:
 def test_bad_arguments_are_refused(options: dict[str, Any], words: str) -> None:
     with refused(words):
         kc.depth_profile(stack(1), **options)
+
+
+def test_errors_of_few_chains_are_at_least_those_of_blocks_around() -> None:
+    from kcalc.shaping.profiles import _levelled
+
+    errors, sizes = np.array([0.0, 2.0, 1e-3, 2.0, 2.0]), np.array([1.0, 1.0, 1.0, 1.0, 2.0])
+    found = _levelled(sizes, errors)
+    assert found[0] == 0 and found[2] > 1.2  # exact values stay exact
+    assert (found >= errors).all() and (found / sizes).max() <= 2
+    net = kc.architectures.gpt2(blocks=3, features=16, heads=2)
+    few = kc.depth_profile(net, tokens=6)
+    assert "in each of 4 independent" in " ".join(a.text for a in few.assumptions)
+    for name in ("q", "gradient_mean"):
+        assert np.nanmax(few.errors[name] / np.abs(getattr(few, name))) <= 0.01

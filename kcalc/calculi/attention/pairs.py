@@ -6,6 +6,8 @@ q values are columns and rows, (..., P, 1) and (..., 1, P), gaps (..., P, P).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -78,11 +80,22 @@ class PairMoments(SecondMoments):
         parts = list(parts)
         if len(parts) == 1 and isinstance(parts[0], OwnPart):
             return parts[0].first, parts[0].second, parts[0].gap
-        if len(parts) > 1 or parts[0].ratio is None:
+        if len(parts) > 1:
+            return self._mixed(parts)
+        if parts[0].ratio is None:
             return super().mix(parts)
         (part,) = parts  # q1 q2 is the square of the joint moment: the gap is all that is missing
         return part.first, part.second, part.deficit / part.joint
 
-    def _excess(self, parts: Sequence[Any], norm: Number, joint: Number) -> Number:
-        """The excess ``norm - joint``: attention reads covariances, which have no other digits."""
-        return norm - joint
+    def _mixed(self, parts: Sequence[Any]) -> tuple[Number, Number, Number]:
+        """As :meth:`mix` for several parts, without a pass over pairs more than are needed."""
+        q1, q2, joint, deficit = (
+            reduce(add, (getattr(part, name) for part in parts))
+            for name in ("first", "second", "joint", "deficit")
+        )
+        norm = self.geometric(q1, q2)
+        rest = deficit.coefficients if isinstance(deficit, Jet) else (deficit,)
+        # attention reads covariances, which have no digits but those of this difference
+        gap = np.asarray(norm - joint + rest[0])
+        gap /= norm
+        return q1, q2, Jet((gap, *(part / norm for part in rest[1:])))

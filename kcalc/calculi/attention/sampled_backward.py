@@ -28,7 +28,7 @@ from .closed import closed_form, gradients, is_tied
 from .exchangeable import ONE, TokenState
 from .rows import factor
 from .sampled import Drawn, Sampled, mixing_of, root
-from .score_slopes import by_biases, pulled, response, slopes
+from .score_slopes import both, by_biases, slopes
 from .turning import turned, turns
 
 Node = Hashable
@@ -152,7 +152,8 @@ class SampledBackward:
         roots = None if op.rotary is None else (root(total), root(values))
         for drawn in self.kernel.drawn(op, node, (queries, keys), counts, chain):
             weights, plain = drawn.weights[:, 0], drawn.plain[:, 0]
-            to_values += np.einsum("dij,dik->jk", weights, total @ weights, optimize=True)
+            flat = weights.reshape(-1, weights.shape[-1])
+            to_values += flat.T @ (total @ weights).reshape(flat.shape)
             if op.relative is not None:
                 sums = by_biases(op, plain, plain, values) * total
                 share = self.biases.setdefault(node, np.zeros(len(chains)))
@@ -164,8 +165,9 @@ class SampledBackward:
                 g, h = scale * queries, keys
                 if drawn.grams is not None:
                     g, h = (x[:, 0] @ x[:, 0].swapaxes(-1, -2) / x.shape[-1] for x in drawn.grams)
-                to_queries += scale * total * response(op, plain, plain, values, h).sum(axis=0)
-                to_keys += pulled(op, plain, values, total * g).sum(axis=0)
+                responded, pulled = both(op, plain, values, h, total * g)
+                to_queries += scale * total * responded.sum(axis=0)
+                to_keys += pulled.sum(axis=0)
         return tuple(part / draws.count for part in (to_queries, to_keys, to_values)), False
 
 

@@ -30,7 +30,8 @@ MOST_KEPT = 1 << 27  # of covariances at all nodes of one chain: 1 GB, and as mu
 class Chains(NamedTuple):
     """The chains of one sequence: {node: covariances of its gradients over tokens, (chains, T, T)}.
 
-    ``weights``: {node: of its parameters, by chain}; ``chi`` as in :class:`Gradients`.
+    Of the nodes that are needed, where some are said. ``weights``: {node: of its parameters, by
+    chain}; ``chi`` as in :class:`Gradients`.
     """
 
     nodes: dict[Node, Array]
@@ -39,7 +40,12 @@ class Chains(NamedTuple):
 
     @classmethod
     def of(
-        cls, network: Network, kernel: Sampled, inputs: Mapping[Node, Array], output: Node
+        cls,
+        network: Network,
+        kernel: Sampled,
+        inputs: Mapping[Node, Array],
+        output: Node,
+        needed: Sequence[Node] | None,
     ) -> Chains:
         """Forwards and back through a network whose inputs have covariances over tokens."""
         start = {node: kernel.start(node, table) for node, table in inputs.items()}
@@ -54,19 +60,21 @@ class Chains(NamedTuple):
                 backward.start(output, np.eye(count) / count),
                 added,
             )
-        made, chains = parameters(network), len(kernel.draws.chains) if kernel.sampled else 1
+        made = parameters(network) if needed is None else {}
+        nodes = tuple(network) if needed is None else tuple(needed)
+        chains = len(kernel.draws.chains) if kernel.sampled else 1
         whole = {
             node: np.broadcast_to(
                 np.asarray(summed(messages[node])), (chains, *(backward.count(node),) * 2)
             )
-            for node in (*network, *made.values())
+            for node in (*nodes, *made.values())
         }
         weights = {
             node: (whole[one] * backward.covariance(one)).sum(axis=(-2, -1))
             for node, one in made.items()
         }
         weights |= {owner(node): share for node, share in backward.biases.items()}
-        own = {node: whole[node] for node in network}
+        own = {node: whole[node] for node in nodes}
         return cls(own, weights, mean_slopes(network, backward.own))
 
     @classmethod
@@ -93,17 +101,17 @@ def followed(
     inputs: Mapping[Node, Array],
     sequences: int,
     output: Node,
-    options: tuple[bool, Sampling, bool],
+    options: tuple[bool, Sampling, bool, Sequence[Node] | None],
     draws: Draws,
 ) -> tuple[list[Chains], tuple[Assumption, ...]]:
     """The chains of every sequence, and the assumptions; one chain where nothing is sampled.
 
     ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
     different tokens of the output are independent, each of mean square ``1 / T``. ``options``:
-    whether addends are assumed independent, the sampling that was asked for, and whether exact
-    rules behind a class token are used.
+    whether addends are assumed independent, the sampling that was asked for, whether exact rules
+    behind a class token are used, and the nodes needed, by default all, and the parameters.
     """
-    (assume, asked, exact), made, kernel = options, list[Chains](), None
+    (assume, asked, exact, needed), made, kernel = options, list[Chains](), None
     places = len(inputs[network.inputs[0]]) // sequences
     _check_size(network, places)
     together = max(1, TOGETHER // places**2)
@@ -120,7 +128,7 @@ def followed(
                 kernel = Sampled(token_kernel(assume), part, 1, exact=exact)
                 kernel.tick = tick
                 kernel.keeps = kept
-                parts.append(Chains.of(network, kernel, own, output))
+                parts.append(Chains.of(network, kernel, own, output, needed))
                 if not kernel.sampled:
                     break  # every chain is the same
             made.append(Chains.joined(parts))

@@ -26,7 +26,8 @@ T = TypeVar("T")
 Array = np.ndarray
 DRAWS, CHAINS = 8, 6  # where one of the two is given
 ERROR = 0.01  # where neither is
-FIRST, LATER = 4, 8  # chains of the first round and of later ones
+CHAINS_OF_ROUND = 8
+FEW = 4  # chains of the first round of profiles, whose errors are those of several blocks
 MARGIN = 1.15  # by which a round is planned to be more accurate than asked for
 GROWTH = 2, 32  # least and most factor from round to round
 MOST = 1024  # draws per layer and chain
@@ -113,10 +114,10 @@ class Draws(NamedTuple):
     planned: bool = False
 
     @classmethod
-    def of(cls, sampling: Sampling) -> Draws:
-        """Those of given numbers, and of a first round otherwise."""
+    def of(cls, sampling: Sampling, few: bool = False) -> Draws:
+        """Those of given numbers, and otherwise of a first round, of ``few`` chains or not."""
         if sampling.draws is None or sampling.chains is None:
-            return cls(1, tuple(range(FIRST)), sampling.seed, True)
+            return cls(1, tuple(range(FEW if few else CHAINS_OF_ROUND)), sampling.seed, True)
         return cls(sampling.draws, tuple(range(sampling.chains)), sampling.seed)
 
     @property
@@ -138,21 +139,23 @@ class Draws(NamedTuple):
     def next(self, ratio: float) -> Draws:
         """Those after a round whose worst error is ``ratio`` times the one asked for."""
         first = self.chains[-1] + 1
-        later = self._replace(chains=tuple(range(first, first + LATER)))
-        wanted = (MARGIN * ratio * later.widening / self.widening) ** 2 * len(self.chains) / LATER
+        later = self._replace(chains=tuple(range(first, first + CHAINS_OF_ROUND)))
+        shares = len(self.chains) / CHAINS_OF_ROUND
+        wanted = (MARGIN * ratio * later.widening / self.widening) ** 2 * shares
         low, high = GROWTH
         factor = min(max(wanted, low), high) if math.isfinite(wanted) else high
         return later._replace(count=min(MOST, math.ceil(self.count * factor)))
 
 
 def until_accurate(
-    sampling: Sampling, run: Callable[[Draws], tuple[T, float]]
+    sampling: Sampling, run: Callable[[Draws], tuple[T, float]], few: bool = False
 ) -> tuple[T, tuple[Assumption, ...]]:
     """The result of the last round, and that its error is not the one asked for where it is not.
 
-    ``run``: the result of a round and its worst error, 0 where nothing was sampled.
+    ``run``: the result of a round and its worst error, 0 where nothing was sampled; ``few``: the
+    first round has few chains.
     """
-    draws, started = Draws.of(sampling), time.monotonic()
+    draws, started = Draws.of(sampling, few), time.monotonic()
     if sampling.error is None:
         return run(draws)[0], ()
     while True:
@@ -162,7 +165,8 @@ def until_accurate(
         if worst <= sampling.error:
             return result, ()
         later = draws.next(worst / sampling.error)
-        needed = (now - before) * later.count * LATER / (draws.count * len(draws.chains))
+        share = len(later.chains) / len(draws.chains)
+        needed = (now - before) * share * later.count / draws.count
         late = sampling.seconds is not None and now - started + needed > sampling.seconds
         if late or draws.count >= MOST:
             why = f"{sampling.seconds:g} s" if late else f"{draws.count} draws a layer"

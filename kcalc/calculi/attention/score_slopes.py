@@ -113,6 +113,22 @@ def response(op: P.Attend, a: Array, b: Array, v: Array, w: Array) -> Array:
     return moved - (aw * av) @ b - a @ (vb * wb) + (aw @ b) * (av @ b)
 
 
+def both(op: P.Attend, a: Array, v: Array, w: Array, m: Array) -> tuple[Array, Array]:
+    """R(w) with A = B, and R'(m), of every draw; ``v``, ``w`` and ``m`` are symmetric."""
+    a = slopes(op, a)
+    turned = a.swapaxes(-1, -2)
+    back = turned @ m
+    moved, direct = (a @ (w * v)) @ turned, v * (back @ a)
+    if op.normaliser != "softmax":
+        return moved, direct
+    av, aw = a @ v, a @ w
+    read = av @ turned
+    crossed, other = (aw * av) @ turned, (back * av.swapaxes(-1, -2)) @ a
+    moved += (aw @ turned) * read - crossed - crossed.swapaxes(-1, -2)
+    direct += turned @ (m * read) @ a - other - other.swapaxes(-1, -2)
+    return moved, direct
+
+
 def by_biases(op: P.Attend, a: Array, b: Array, v: Array) -> Array:
     """``sum_u D_u V E_u^T`` of every draw, D_u and E_u the derivatives in the bias of bucket u.
 

@@ -238,7 +238,7 @@ def sampled_values(
         found = _round(network, covariances, assume, asked, draws, (sampling is None, profile))
         return found, found.worst
 
-    found, missed = until_accurate(asked, run)
+    found, missed = until_accurate(asked, run, profile)
     return replace(found, assumptions=(*found.assumptions, *missed))
 
 

@@ -6,6 +6,7 @@ Which scores a mask leaves, and which bias a score has.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,20 @@ Array = Any
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
     """Whether a token (row) sees another one (column) by the mask of an ``Attend``, an array."""
+    return _visible(op.causal, op.window, op.chunk, rows, columns)
+
+
+@lru_cache(maxsize=4)
+def _visible(
+    causal: bool, window: int | None, chunk: int | None, rows: int, columns: int
+) -> np.ndarray:
     one, two = np.arange(rows)[:, None], np.arange(columns)
-    sees = one >= two if op.causal else np.ones((rows, columns), dtype=bool)
-    if op.window is not None:
-        sees = sees & (np.abs(one - two) < op.window)
-    return sees if op.chunk is None else sees & (one // op.chunk == two // op.chunk)
+    sees = one >= two if causal else np.ones((rows, columns), dtype=bool)
+    if window is not None:
+        sees = sees & (np.abs(one - two) < window)
+    sees = sees if chunk is None else sees & (one // chunk == two // chunk)
+    sees.flags.writeable = False
+    return sees
 
 
 def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
