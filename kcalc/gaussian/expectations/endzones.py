@@ -30,7 +30,7 @@ from kcalc.gaussian.expectations.smoothing import smoothed, variance
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _FEW = 60  # points evaluated directly before a table is made
 _LARGE = 30.0  # q
-CLOSE = 1e-4  # below, the drop of one function at two q values is integrated from its slope
+CLOSE = 1e-4  # below, the drop of one function is integrated from its slope
 
 
 class EndZone:
@@ -78,7 +78,10 @@ class EndZone:
         return self._symmetric and self.sign > 0 and self.q1 > _LARGE
 
     def _variance(self, theta: float) -> float:
-        """The drop of one function: half the mean square of a difference, given the common part."""
+        """The drop of one function: its variance, given the common part.
+
+        Rounding is relative to a standard deviation, so that it keeps 12 digits at CLOSE.
+        """
         far = 2 * math.sin(theta / 2) ** 2
         near, z = 1 - far, self._outer_rule(far)
         centres = math.sqrt(near * self.q1) * z.z
@@ -192,7 +195,8 @@ class EndZone:
             return np.zeros(theta.shape)
         two_levels = self.phi is self.psi and self.q1 != self.q2
         integrated = two_levels and not absolute and self.sign > 0
-        single = absolute or self.sign < 0 or two_levels or self._at_large_q
+        single = absolute or self.sign < 0 or two_levels
+        single = single or (self._at_large_q and bool(np.all((theta == 0) | (theta >= CLOSE))))
         if single and self._few("_drop_table", theta.size):
             return np.array([self._single_drop(t, integrated and t < CLOSE) for t in theta])
         return self.sign * self._drop_table(theta) * (2 * np.sin(theta / 2)) ** (2 - self._power(1))
