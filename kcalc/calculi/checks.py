@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import sympy as sp
@@ -65,9 +65,9 @@ class Exploded(KcalcError):
     """A q value is beyond double precision."""
 
 
-def exploded(node: Node, q: Number) -> Exploded:
-    """The error for a node whose q is beyond double precision."""
-    return Exploded(
+def refuse_exploded(node: Node, q: Number) -> NoReturn:
+    """Raise the error for a node whose q is beyond double precision."""
+    raise Exploded(
         f"node {node!r} has q = {q}: q values must stay positive and finite; they explode or "
         "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q)"
     )
@@ -97,7 +97,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
         plain_values = np.asarray(value, dtype=float)
         good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():
-        raise exploded(node, plain_values[~good].ravel()[0])
+        refuse_exploded(node, plain_values[~good].ravel()[0])
 
 
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:

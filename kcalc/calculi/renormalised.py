@@ -18,7 +18,7 @@ import numpy as np
 
 from ..network import primitives as P
 from .channels import Channels
-from .checks import exploded
+from .checks import refuse_exploded
 from .kernel import Kernel
 
 Node = Hashable
@@ -113,7 +113,7 @@ class Renormalised:
             return one
         factor = _times(1.0, power)
         if not math.isfinite(factor):
-            raise exploded(node, math.inf)
+            refuse_exploded(node, math.inf)
         mix = P.Mix(origin=None, weights=(factor,))
         return Scaled(self.kernel.rule(mix, node, [one.state]), one.power - power)
 

@@ -241,6 +241,13 @@ def test_roots_of_callables_are_refused() -> None:
         activation(lambda x: np.sqrt(np.abs(x)), kinks=[0])
 
 
+def test_roots_with_kinks_without_end_are_refused_for_what_they_are() -> None:
+    with refused("beyond the kinks that are followed"):
+        activation(sp.sqrt(sp.Abs(sp.sin(X))))
+    with refused("no real value at x"):
+        activation(sp.sqrt(X))
+
+
 # -- tails -----------------------------------------------------------------------------------------
 
 
