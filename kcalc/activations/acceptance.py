@@ -5,6 +5,7 @@ Kinks that are numbers, real finite values, Gaussian moments, no hidden corners.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -94,6 +95,13 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
         )
     if np.isnan(found).any():
         where = probes[np.isnan(found)][0]
+        ends = max((abs(_place(k)) for k in getattr(candidate, "kinks", ())), default=math.inf)
+        if abs(where) > ends:
+            raise KcalcError(
+                f"activation {candidate.name!r} has no real value at x = {where:.6g}, beyond the "
+                f"kinks that are followed, the last at {ends:.4g}: a root of a function with kinks "
+                f"without end has no rule; take one whose kinks end"
+            )
         raise KcalcError(
             f"activation {candidate.name!r} has no real value at x = {where:.6g}: it must be real "
             f"on the whole line"

@@ -221,6 +221,18 @@ class Activation(LocalMaps):
             return False
         return any(map(may_be_rough, self.pieces)) and any(map(any, map(self.steepness, range(4))))
 
+    @cached_property
+    def scale_free(self) -> bool:
+        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, a whole number or not."""
+        if self.degree is not None:
+            return True
+        if not self.rough or self.kink_points != (0.0,):
+            return False
+        t = sp.Symbol("t", positive=True)
+        sides = [piece.subs(X, x) for piece, x in zip(self.pieces, (-t, t), strict=True)]
+        powers = {sp.simplify(t * sp.diff(f, t) / f) for f in sides if f != 0}
+        return len(powers) == 1 and all(power.is_number for power in powers)
+
     def steepness(self, n: int) -> tuple[float, ...]:
         """p where phi^(n) grows as |x - k|^-p towards a kink k, else 0."""
         known = self.__dict__.setdefault("_steepness", {})
@@ -373,6 +385,11 @@ class Transformed(Activation):
     @cached_property
     def rough(self) -> bool:
         return self.original.rough
+
+    @cached_property
+    def scale_free(self) -> bool:
+        shifted = self.constants.output_shift != 0 or self.constants.input_shift != 0
+        return self.degree is not None or (not shifted and self.original.scale_free)
 
     def _turned(self, found: tuple[float, ...]) -> tuple[float, ...]:
         return found if float(self.constants.input_scale) > 0 else found[::-1]

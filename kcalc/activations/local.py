@@ -122,6 +122,7 @@ class LocalMaps:
     name: str
     expr: sp.Expr
     degree: int | None
+    scale_free: bool
 
     closed_in_numpy: bool = False
     """Whether the closed forms keep relative accuracy at every gap; else NumPy integrates."""
@@ -420,7 +421,7 @@ class LocalMaps:
         gap, q1, q2 = _broadcast(gap, q1, q2)
         rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
         # C is that of q = 1, where no power of q leaves double precision
-        if self.degree is not None:
+        if self.scale_free:
             q1 = q2 = np.ones(gap.shape)
         if self.closed_in_numpy and all(map(self._multiplies, (q1,) if q2 is q1 else (q1, q2))):
             with np.errstate(all="ignore"):

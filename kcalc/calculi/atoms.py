@@ -42,6 +42,12 @@ class Atom:
     factors: tuple[Pair, ...] = ()  # a product of independent feature maps
     mixed: bool = False  # a mean or another linear combination of locations of one feature map
     age: int = field(default_factory=_ages.__next__, init=False)  # more than those it is made of
+    inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)  # below it
+
+    def __post_init__(self) -> None:
+        """Keep the network inputs that it is made of: looked for, they would cost a walk."""
+        below = (a for part in self.parts for a in (part.inputs or (part,) * part.raw))
+        object.__setattr__(self, "inputs", tuple(dict.fromkeys(below)))
 
     @property
     def parts(self) -> tuple[Atom, ...]:
@@ -175,7 +181,8 @@ def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
     """The network inputs in atoms as they are, not behind weights; oldest first."""
-    return [a for a in with_all_below(a for a in atoms if a.raw) if a.raw and not a.parts]
+    found = dict.fromkeys(i for a in atoms if a.raw for i in ((a,) if not a.parts else a.inputs))
+    return sorted(found, key=lambda atom: atom.age)
 
 
 def with_all_below(atoms: Iterable[Atom]) -> list[Atom]:

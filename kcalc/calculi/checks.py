@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import sympy as sp
@@ -65,6 +65,14 @@ class Exploded(KcalcError):
     """A q value is beyond double precision."""
 
 
+def refuse_exploded(node: Node, q: Number) -> NoReturn:
+    """Raise the error for a node whose q is beyond double precision."""
+    raise Exploded(
+        f"node {node!r} has q = {q}: q values must stay positive and finite; they explode or "
+        "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q)"
+    )
+
+
 def check_q(field: Any, q: Number, node: Node) -> None:
     """Refuse a q value that is not positive and finite, naming the node.
 
@@ -89,11 +97,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
         plain_values = np.asarray(value, dtype=float)
         good = np.isfinite(plain_values) & (plain_values >= TINY)
     if not good.all():
-        bad = plain_values[~good].ravel()[0]
-        raise Exploded(
-            f"node {node!r} has q = {bad}: q values must stay positive and finite; they explode or "
-            "vanish before this node (kc.gain(activation) gives the sigma_w that keeps q)"
-        )
+        refuse_exploded(node, plain_values[~good].ravel()[0])
 
 
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..network import primitives as P
 from .channels import Channels
+from .checks import refuse_exploded
 from .kernel import Kernel
 
 Node = Hashable
@@ -110,11 +111,16 @@ class Renormalised:
         """The feature map divided by ``2**power`` less: its numbers times that."""
         if not power:
             return one
-        mix = P.Mix(origin=None, weights=(_times(1.0, power),))
+        factor = _times(1.0, power)
+        if not math.isfinite(factor):
+            refuse_exploded(node, math.inf)
+        mix = P.Mix(origin=None, weights=(factor,))
         return Scaled(self.kernel.rule(mix, node, [one.state]), one.power - power)
 
 
 def _times(number: Any, power: int) -> float:
+    if not number:  # a bias of 0, however small the feature map
+        return 0.0
     return math.ldexp(float(number), max(power, _LEAST)) if power < 1000 else math.inf
 
 

@@ -676,17 +676,39 @@ def _multiplied(block: _Block, q: float, x: float) -> DepthLaws:
     elif abs(factors[1] / factors[0] - 1) > SAME:
         text = f"the factor of q is read at q = {q:.3g}, where it still moves: approximate"
         notes.append(Assumption("network", text, "heuristic"))
-    slope = float(rho.derivative(1)(cosine, q))
     law = _critical_far(block, q) if cosine == 1 else None
-    mean, difference = block.gradient(block.output, q, cosine)
+
+    def read(size: float) -> tuple[float, ...]:
+        modes = block.gradient(block.output, size, cosine)
+        return (*modes, float(rho.derivative(1)(cosine, size)), block.slope(size))
+
+    mean, difference, slope, top = _far_off(read, q)
     if factors[1] in (0.0, math.inf):
         mean, difference = factors[1], factors[1] + 0.0 * difference
     exponent, prefactor = _law_of(law)
     return DepthLaws(
         "exponential", math.nan, factors[1], math.nan, cosine, slope if law is None else 1.0,
-        exponent, mean, difference, block.slope(q), cosine_prefactor=prefactor,
-        assumptions=tuple(notes),
+        exponent, mean, difference, top, cosine_prefactor=prefactor, assumptions=tuple(notes),
     )  # fmt: skip
+
+
+def _far_off(read: Callable[[float], tuple[float, ...]], q: float) -> tuple[float, ...]:
+    """The limits of numbers as q goes further, whose distances fall as a power of q."""
+    further = 16.0 if q > 1 else 1 / 16
+    try:
+        rows = [read(q * further**n) for n in range(5)]
+    except KcalcError:
+        return read(q)
+    return tuple(_limit(values) for values in zip(*rows, strict=True))
+
+
+def _limit(values: tuple[float, ...]) -> float:
+    """The limit of values that hardly move any more; else, or where it is not clear, the first."""
+    first, last = values[0], values[-1]
+    if not math.isfinite(last) or abs(last - first) > LOOSE * abs(first):
+        return first
+    found, error = extrapolated(values)
+    return found if error < SAME * abs(found) else first
 
 
 def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:

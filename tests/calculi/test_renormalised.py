@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import mpmath
@@ -54,6 +55,33 @@ def test_q_underflows() -> None:
         for _ in range(600):
             value = relu_map(value)
     assert kc.c_map(kc.chain(*layers))(0.3) == pytest.approx(float(value), rel=1e-13)
+
+
+def test_biases_of_0_stay_0_however_small_q_is() -> None:
+    """Affine has a bias of sigma_b = 0; here its feature maps are of the order of 10^-1200."""
+    layers = [part for _ in range(1500) for part in (L.Affine(sigma_w=0.3), L.Nonlinear("relu"))]
+    with mpmath.workdps(30):
+        value = mpmath.mpf(0.3)
+        for _ in range(1500):
+            value = relu_map(value)
+    assert kc.c_map(kc.chain(*layers))(0.3) == pytest.approx(float(value), abs=1e-13)
+    biased = kc.chain(*layers, L.Affine(sigma_b=1.0))  # nothing but the bias is left
+    assert kc.c_map(biased)(0.3) == 1
+
+
+def test_long_residual_streams_take_linear_time() -> None:
+    start = time.process_time()
+    branch = kc.chain(L.Nonlinear("relu"), L.Affine(sigma_w=0.1))
+    net = kc.chain(L.Affine(), kc.repeat(kc.residual(branch), 2500))
+    assert 0.3 < kc.c_map(net)(0.3) < 1
+    assert time.process_time() - start < 12
+
+
+def test_a_chain_that_overflows_names_where_q_counts() -> None:
+    layers = [part for _ in range(1500) for part in (L.Affine(sigma_w=3.0), L.Nonlinear("relu"))]
+    net = kc.chain(*layers, L.Affine(), L.Nonlinear("tanh"))
+    with refused("'nonlinear_1501' has q = inf"):
+        kc.c_map(net)
 
 
 def test_a_norm_after_an_overflow() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -239,6 +240,20 @@ def test_a_kink_at_0_while_q_falls_slowly() -> None:
 
     assert found.exponent == -1
     assert found.cosine_prefactor == pytest.approx(KINKED, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "scale", "factor"), [("swish", 2.0, 2.0), ("mish", 1.6, 1.28)])
+def test_smooth_activations_are_relu_from_afar(name: str, scale: float, factor: float) -> None:
+    """q is multiplied by sigma_w^2 / 2, and so are gradients; cosines follow the law of ReLU."""
+    start = time.process_time()
+    found = kc.depth_laws(block(name, scale), token_cosine=0.5)
+    assert time.process_time() - start < 60
+    assert found.law == "exponential" and found.growth == pytest.approx(factor, rel=1e-9)
+    assert found.gradient_mean == pytest.approx(factor, rel=1e-7)
+    assert found.slope == pytest.approx(1, rel=1e-7)
+    assert (found.cosine, found.cosine_rate, found.cosine_exponent) == (1, 1, -2)
+    assert found.cosine_prefactor == pytest.approx(4.5 * math.pi**2, rel=1e-4)
 
 
 def test_q_that_vanishes_faster_than_any_exponential() -> None:

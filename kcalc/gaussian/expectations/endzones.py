@@ -25,11 +25,12 @@ from kcalc.gaussian.expectations.quadrature import (
     split,
 )
 from kcalc.gaussian.expectations.single import hermite, joint_edges, pair_moment, second_moment
-from kcalc.gaussian.expectations.smoothing import smoothed
+from kcalc.gaussian.expectations.smoothing import smoothed, variance
 
 ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _FEW = 60  # points evaluated directly before a table is made
-CLOSE = 1e-4  # below, the drop of one function at two q values is integrated from its slope
+_LARGE = 30.0  # q
+CLOSE = 1e-4  # below, the drop of one function is integrated from its slope
 
 
 class EndZone:
@@ -70,6 +71,21 @@ class EndZone:
             return smooth
         jumps = Corners(self.phi, self.q1, self.psi, self.q2, self.sign, far)
         return (self.q1 * self.q2) ** (order / 2) * (smooth + jumps.total(order, self._symmetric))
+
+    @property
+    def _at_large_q(self) -> bool:
+        """Whether a table costs far more than a few values: the function is a kink from afar."""
+        return self._symmetric and self.sign > 0 and self.q1 > _LARGE
+
+    def _variance(self, theta: float) -> float:
+        """The drop of one function: its variance, given the common part.
+
+        Rounding is relative to a standard deviation, so that it keeps 12 digits at CLOSE.
+        """
+        far = 2 * math.sin(theta / 2) ** 2
+        near, z = 1 - far, self._outer_rule(far)
+        centres = math.sqrt(near * self.q1) * z.z
+        return float(z.w @ variance(self.phi, centres, math.sqrt(far * self.q1)))
 
     @property
     def _symmetric(self) -> bool:
@@ -179,13 +195,17 @@ class EndZone:
             return np.zeros(theta.shape)
         two_levels = self.phi is self.psi and self.q1 != self.q2
         integrated = two_levels and not absolute and self.sign > 0
-        if (absolute or self.sign < 0 or two_levels) and self._few("_drop_table", theta.size):
+        single = absolute or self.sign < 0 or two_levels
+        single = single or (self._at_large_q and bool(np.all((theta == 0) | (theta >= CLOSE))))
+        if single and self._few("_drop_table", theta.size):
             return np.array([self._single_drop(t, integrated and t < CLOSE) for t in theta])
         return self.sign * self._drop_table(theta) * (2 * np.sin(theta / 2)) ** (2 - self._power(1))
 
     def _single_drop(self, theta: float, integrated: bool) -> float:
         if not theta:
             return 0.0
+        if self._symmetric and self.sign > 0:
+            return self._variance(theta)
         if not integrated:
             return self._end - self._derivative_at(0, theta)
         kinks = np.abs(np.array(self.phi.kink_points)) * abs(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kcalc.fields.chebyshev import Piecewise, adaptive
+from kcalc.fields.chebyshev import Piecewise, adaptive, on_panels
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.corners import meet
 from kcalc.gaussian.expectations.endzones import ZONE
@@ -101,19 +101,25 @@ class RoughZone:
         out[near] = [self._over_common(t, order) for t in theta[near].tolist()]
         far = (theta > 0) & ~near
         if far.any():
-            if order not in self._tables:
-                self._tables[order] = self._table(order)
-            out[far] = self._sized(order, self._tables[order](np.log(theta[far])), theta[far])
+            out[far] = self._sized(order, self._tabled(order)(np.log(theta[far])), theta[far])
         return out
+
+    def _tabled(self, order: int | None) -> Piecewise:
+        if order not in self._tables:
+            self._tables[order] = self._table(order)
+        return self._tables[order]
 
     def _table(self, order: int | None) -> Piecewise:
         def regular(logs: Array) -> Array:
             theta = np.exp(logs)
-            values = np.array([self._over_common(t, order) for t in theta.tolist()])
+            values = np.array([self._over_common(t, order) for t in theta.ravel().tolist()])
+            values = values.reshape(theta.shape)
             if self._alike(order):
                 return np.log(values)
             return values * theta ** self._power(order)
 
+        if order is not None:  # they are as smooth as the drop, but too noisy to be judged
+            return on_panels(regular, self._tabled(None).edges)
         return adaptive(regular, math.log(_LEAST), math.log(ZONE), 1.0 if self._alike(order) else 0)
 
     def _sized(self, order: int | None, found: Array, theta: Array) -> Array:

@@ -28,7 +28,8 @@ _UNIT, _WEIGHTS = (part.ravel() for part in panel_nodes(np.array([0.0, 1.0])))
 # take less than a grid
 _FINEST = 0.02
 _MOST = 400_000
-_SAMPLES = 1e7
+_SAMPLES = 1e6
+Values = Callable[[Array, Any], Array]  # of points, and the index of the centre that each is for
 _STEP = 0.65  # trapezoid step for a standard normal: relative error exp(-2 pi^2/h^2) = 5e-21
 
 
@@ -36,17 +37,41 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
     """E phi^(n)(m + sigma y) at each centre m, phi^(n) away from kinks.
 
     Jumps have terms of their own (:mod:`.corners`).
+    """
+    values = profile.numeric(n)
+    if sigma == 0:
+        return values(centres)
+    return _averaged(profile, lambda x, _: values(x), centres, sigma)
+
+
+def variance(profile: Profile, centres: Array, sigma: float) -> Array:
+    """Var phi(m + sigma y) at each centre m, without cancellation."""
+    values = profile.numeric(0)
+    base = values(centres)
+
+    def power(exponent: int) -> Array:
+        return _averaged(
+            profile,
+            lambda x, owner: (values(x) - base[owner]) ** exponent,
+            centres,
+            sigma,
+        )
+
+    found = power(2) - power(1) ** 2
+    return np.maximum(found, 0.0)
+
+
+def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) -> Array:
+    """E values(m + sigma y, index) at each centre m, for values smooth where phi is.
 
     Trapezoid rule where phi is analytic around the window |y| <= WINDOW, Gauss-Legendre on the
     panels of the mesh where it is not.
     """
-    if sigma == 0:
-        return profile.numeric(n)(centres)
-    values, reach = profile.numeric(n), float(np.abs(centres).max()) + 10 * sigma
+    reach, every = float(np.abs(centres).max()) + 10 * sigma, np.arange(centres.size)
     edges = mesh(profile, 2.0 ** max(4, math.ceil(math.log2(reach))))
     step = min(_STEP, float(np.diff(edges).min()) / (5 * sigma))
     if not profile.kink_points and (step > _FINEST or centres.size * 2 * WINDOW / step < _SAMPLES):
-        return _full_integral(values, centres, sigma, step)
+        return _full_integral(values, centres, every, sigma, step)
     low, high = centres - WINDOW * sigma, centres + WINDOW * sigma
     first = np.searchsorted(edges, low, side="right") - 1
     last = np.searchsorted(edges, high, side="left") - 1
@@ -57,14 +82,14 @@ def smoothed(profile: Profile, n: int, centres: Array, sigma: float) -> Array:
             f"{_MOST} panels"
         )
     if whole.any():
-        total[whole] = _full_integral(values, centres[whole], sigma, _STEP)
+        total[whole] = _full_integral(values, centres[whole], every[whole], sigma, _STEP)
     if not whole.all():
         cut = np.flatnonzero(~whole)
         owner, panel = _spread(first[cut], last[cut])
         owner = cut[owner]
         starts = np.maximum(low[owner], edges[panel])
         ends = np.minimum(high[owner], edges[panel + 1])
-        parts = _segments(values, centres[owner], sigma, starts, ends)
+        parts = _segments(values, centres, owner, sigma, (starts, ends))
         total += np.bincount(owner, parts, minlength=centres.size)
     return total
 
@@ -77,31 +102,28 @@ def _spread(first: Any, last: Any) -> tuple[Any, Any]:
     return owner, first[owner] + np.arange(counts.sum()) - start
 
 
-def _full_integral(values: Callable[[Array], Array], m: Array, sigma: float, step: float) -> Array:
+def _full_integral(values: Values, m: Array, index: Any, sigma: float, step: float) -> Array:
     """E f(m + sigma y) by the trapezoid rule.
 
     It is exact to rounding for f analytic around the window.
     """
     rule = trapezoid(step, math.floor(WINDOW / step))
-    return values(m[:, None] + sigma * rule.z) @ rule.w
+    return values(m[:, None] + sigma * rule.z, index[:, None]) @ rule.w
 
 
 def _segments(
-    values: Callable[[Array], Array], m: Array, sigma: float, low: Array, high: Array
+    values: Values, centres: Array, owner: Any, sigma: float, ends: tuple[Array, Array]
 ) -> Array:
     """The part of E f(m + sigma y) with m + sigma y in [low, high], f being smooth there.
 
-    One interval for each centre.
+    Row i is about the centre ``owner[i]``.
     """
+    low, high = ends
     counts = np.maximum(np.ceil((high - low) / (sigma * _WIDEST)), 1).astype(int)
-    owner, index = _spread(np.zeros_like(counts), counts - 1)
-    width = (high - low)[owner] / counts[owner]
-    x = (low[owner] + index * width)[:, None] + width[:, None] * _UNIT
-    parts = (
-        (values(x.ravel()).reshape(x.shape) * normal_density((x - m[owner][:, None]) / sigma))
-        @ _WEIGHTS
-        * width
-        / sigma
-    )
-    out: Any = np.bincount(owner, parts, minlength=m.size)
+    row, index = _spread(np.zeros_like(counts), counts - 1)
+    width, which = (high - low)[row] / counts[row], owner[row][:, None]
+    x = (low[row] + index * width)[:, None] + width[:, None] * _UNIT
+    found = values(x.ravel(), np.broadcast_to(which, x.shape).ravel()).reshape(x.shape)
+    parts = found * normal_density((x - centres[which]) / sigma) @ _WEIGHTS * width / sigma
+    out: Any = np.bincount(row, parts, minlength=low.size)
     return out
