@@ -227,8 +227,8 @@ def _dropped(
         deep = [v for v in read if entry.get(v.index, 0) >= DEEP]
         if deep:
             found[name] = min(deep, key=lambda v: v.index).place
-            if max(entry[v.index] for v in deep) < DEEPER:
-                single.add(name)
+            if max(entry[v.index] for v in deep) < DEEPER or trainable[name].ndim < 2:
+                single.add(name)  # also the last norm of a backbone that is read by layers
     members: dict[str, list[str]] = {}
     for name in trainable:
         if (leaf := leaf_of(program, name)) is not None and program.readers.get(leaf.index):

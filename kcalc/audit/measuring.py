@@ -9,7 +9,7 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from .cutting import Cut, cuts
-from .descent import dead, dense
+from .descent import dead, dense, gradients_of
 from .examples import ADVICE, arguments
 from .held import held
 from .objective import Objective, objective
@@ -67,7 +67,7 @@ def measure(
         marked = [c.value for c in structure.merges or structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
         wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
-        found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
+        found = gradients_of(aim.loss, wanted)
         gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
         trainable = {name: parameters[name] for name in names}
         cut = tuple(cuts(structure, trainable, gradients, lambda: _trained(fresh, call)))

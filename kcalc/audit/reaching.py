@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .held import returned
 from .operations import SOFTMAX, VIEWS
 from .program import Program, Value
 
@@ -40,12 +41,12 @@ def foreign(program: Program, original: Any) -> dict[str, str]:
 
 def leaves_of_gradients(program: Program) -> dict[int, Any]:
     """{id: tensor} of the leaves that get a gradient from the result, or from what is kept."""
-    import torch
-    from torch.utils import _pytree as pytree
+    return leaves_behind([*returned(program.result), *(v.tensor for v in program.kept)])
 
-    leaves = [v for v in pytree.tree_leaves(program.result) if isinstance(v, torch.Tensor)]
-    leaves += [value.tensor for value in program.kept]
-    stack: list[Any] = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
+
+def leaves_behind(tensors: list[Any]) -> dict[int, Any]:
+    """{id: tensor} of the leaves that get a gradient from some tensors."""
+    stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen: set[Any] = set()
     found: dict[int, Any] = {}
     while stack:
