@@ -203,8 +203,8 @@ def _dropped(
 
     The layers of a sum with what they read, which is thrown away, and of several blocks, whose
     data need two more contractions to the result: fewer would make them heads. Single layers
-    need data before three more: poolers stand beside heads of two. Left out is the last layer of
-    several whose others are used (the update of edges behind the last block).
+    need data before three more, as poolers stand beside heads of two, and are no norms. Left out
+    is the last layer of several whose others are used (the update of edges behind the last block).
     """
     program = structure.program
     if not leaves:

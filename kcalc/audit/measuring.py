@@ -14,7 +14,7 @@ from .examples import ADVICE, arguments
 from .held import held
 from .objective import Objective, objective
 from .program import run_recorded
-from .reaching import foreign, unreached
+from .reaching import foreign, shifts_batch, unreached
 from .structure import Structure, structure_of
 
 
@@ -105,7 +105,8 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
         zero, measured.rounded = dead(prepared, measured.call, measured.gradients, classes)
     program = measured.structure.program
     measured.unreached = tuple(name for name in zero if unreached(program, name))
-    measured.dead = tuple(name for name in zero if name not in measured.unreached)
+    still = (name for name in zero if name not in measured.unreached)
+    measured.dead = tuple(name for name in still if not shifts_batch(program, name))
 
 
 def _trained(fresh: Callable[[], Any], call: Any) -> Any:

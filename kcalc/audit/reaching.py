@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .held import returned
-from .operations import SOFTMAX, VIEWS
+from .operations import BIASED, SOFTMAX, SUMS, VIEWS
 from .program import Program, Value
 
 
@@ -63,6 +63,19 @@ def leaves_behind(tensors: list[Any]) -> dict[int, Any]:
 def numeric(value: Value) -> bool:
     """Whether a value has numbers that a gradient could pass, no places and comparisons."""
     return bool(value.tensor.is_floating_point() or value.tensor.is_complex())
+
+
+def shifts_batch(program: Program, name: str) -> bool:
+    """Whether a parameter is a vector that only shifts what batch norms read: they take it off."""
+    leaf = leaf_of(program, name)
+    read = [] if leaf is None or leaf.tensor.ndim != 1 else program.readers.get(leaf.index, [])
+    behind = [program.readers.get(value.index, []) for value in read]
+    return bool(behind) and all(
+        value.op in SUMS | BIASED | {"convolution", "linear"}
+        and readers
+        and all("batch_norm" in reader.op for reader in readers)
+        for value, readers in zip(read, behind, strict=True)
+    )
 
 
 def unreached(program: Program, name: str) -> bool:

@@ -229,7 +229,7 @@ def blocks(subject: Subject) -> Iterator[Finding]:
             if not merge.normed:
                 stages.setdefault(tuple(merge.value.tensor.shape), []).append(merge)
         for merges in stages.values():
-            sizes = [n for n in gradient_sizes(subject, merges) if math.isfinite(n) and n > 0]
+            sizes = [n for n in _undivided(subject, merges) if math.isfinite(n) and n > 0]
             if len(sizes) < 2 or 1 / GRADIENTS <= sizes[0] / sizes[-1] <= GRADIENTS:
                 continue
             names = tuple(dict.fromkeys(n for m in merges for c in m.writers for n in c.parameters))
@@ -242,6 +242,19 @@ def blocks(subject: Subject) -> Iterator[Finding]:
                 "scale the writers for depth, or put the norm in front of the branch",
                 subject.place(names),
             )
+
+
+def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
+    """The sizes of gradients; where norms alone read the sums, times the rms of these.
+
+    A norm divides by the rms what it reads, so that the gradient in front of it has no other unit.
+    """
+    readers, sizes = subject.measured.structure.program.readers, gradient_sizes(subject, merges)
+    behind = [readers.get(merge.value.index, []) for merge in merges]
+    if not all(r and all(one.op in NORMS for one in r) for r in behind):
+        return sizes
+    streams = [merge.value.tensor.detach().double().square().mean() for merge in merges]
+    return [size * float(stream) ** 0.5 for size, stream in zip(sizes, streams, strict=True)]
 
 
 def _plain(subject: Subject) -> Iterator[Finding]:
