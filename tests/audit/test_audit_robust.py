@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from kcalc import KcalcError  # noqa: E402
 from kcalc.audit import audit  # noqa: E402
+from kcalc.audit.program import run_recorded  # noqa: E402
+from kcalc.audit.reaching import shifts_batch  # noqa: E402
 
 X = (16, 12)
 
@@ -123,16 +125,16 @@ class Probe(nn.Module):
 
 
 class Shifted(nn.Module):
-    """A bias in front of a batch norm: with two examples its gradient is exactly zero."""
+    """Squeeze and excitation with a bias in front of a batch norm, which takes it off."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
-        with torch.no_grad():
-            self.first.weight.copy_(torch.eye(8) + 0.5)
+        self.first, self.norm = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+        self.last = nn.Conv2d(8, 8, 1)
 
     def forward(self, x: torch.Tensor) -> Any:
-        return self.last(self.norm(self.first(x)))
+        share = F.relu(self.norm(self.first(x.mean((2, 3), keepdim=True))))
+        return x * self.last(share).sigmoid()
 
 
 class Loose(nn.Module):
@@ -180,7 +182,6 @@ CORRECT: dict[str, tuple[Any, Any]] = {
     "complex weights": (Fourier, X),
     "a complex result": (Spectrum, X),
     "a learnt query": (Probe, (4, 16, 64)),
-    "a bias in front of a batch norm": (Shifted, (2, 8)),
     "a norm that nobody reads": (Loose, X),
     "small sums in front of norms": (PostNorm, (4, 16)),
 }
@@ -190,6 +191,13 @@ CORRECT: dict[str, tuple[Any, Any]] = {
 def test_correct_models_are_silent(name: str) -> None:
     build, inputs = CORRECT[name]
     assert serious(build, inputs) == []
+
+
+def test_batch_norms_take_off_what_shifts_their_input() -> None:
+    model, x = Shifted(), torch.randn(2, 8, 4, 4)
+    program = run_recorded(model, lambda: model(x), (x,))
+    found = [name for name, _ in model.named_parameters() if shifts_batch(program, name)]
+    assert found == ["first.bias"]
 
 
 class Checked(nn.Module):
