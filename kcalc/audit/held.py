@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -45,7 +45,9 @@ def returned(result: Any) -> list[Any]:
                 found.setdefault(id(leaf), leaf)
             elif id(leaf) not in seen and (leaf is result or _carries(leaf)):
                 seen.add(id(leaf))
-                nests.append(list(getattr(leaf, "__dict__", {}).values()))
+                names = [f.name for f in fields(leaf)] if is_dataclass(leaf) else []
+                slots = [getattr(leaf, name, None) for name in names]
+                nests.append([*slots, *getattr(leaf, "__dict__", {}).values()])
     return list(found.values())
 
 

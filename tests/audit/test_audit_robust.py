@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -69,6 +70,16 @@ class Own:
     @property
     def loss(self) -> torch.Tensor:
         raise RuntimeError("no loss yet")
+
+
+@dataclass(slots=True)
+class Slots:
+    value: torch.Tensor
+
+
+class Slotted(Two):
+    def forward(self, x: torch.Tensor) -> Any:
+        return [Slots(super().forward(x))]
 
 
 class Objects(Two):
@@ -178,6 +189,7 @@ CORRECT: dict[str, tuple[Any, Any]] = {
     "a distribution": (Policy, X),
     "a mixture": (Mixture, X),
     "an object": (Objects, X),
+    "a data class with slots": (Slotted, X),
     "a value on all logits": (Dueling, X),
     "complex weights": (Fourier, X),
     "a complex result": (Spectrum, X),
