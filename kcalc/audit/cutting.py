@@ -203,8 +203,8 @@ def _dropped(
 
     The layers of a sum with what they read, which is thrown away, and of several blocks, whose
     data need two more contractions to the result: fewer would make them heads. Single layers
-    need data before three more: poolers stand beside heads of two. Left out is the last layer of
-    several whose others are used (the update of edges behind the last block).
+    need data before three more, as poolers stand beside heads of two, and are no norms. Left out
+    is the last layer of several whose others are used (the update of edges behind the last block).
     """
     program = structure.program
     if not leaves:
@@ -227,8 +227,8 @@ def _dropped(
         deep = [v for v in read if entry.get(v.index, 0) >= DEEP]
         if deep:
             found[name] = min(deep, key=lambda v: v.index).place
-            if max(entry[v.index] for v in deep) < DEEPER:
-                single.add(name)
+            if max(entry[v.index] for v in deep) < DEEPER or trainable[name].ndim < 2:
+                single.add(name)  # also the last norm of a backbone that is read by layers
     members: dict[str, list[str]] = {}
     for name in trainable:
         if (leaf := leaf_of(program, name)) is not None and program.readers.get(leaf.index):

@@ -163,5 +163,10 @@ def _by_fans(stack: Stack, family: str, common: str) -> bool:
     for name in (common, *names):
         contraction, sigma = subject.contracted[name], subject.laws[name].sigma
         fans = (contraction.fan_in, contraction.fan_out)
-        sizes.append([sigma * math.sqrt(fan) for fan in (*fans, sum(fans))])
-    return any(all(alike(size, by[0]) for size in by) for by in zip(*sizes, strict=True))
+        error = subject.laws[name].error / sigma if sigma > 0 else 0.0
+        roots = [math.sqrt(fan) for fan in (*fans, sum(fans))]
+        sizes.append([(sigma * root, error * sigma * root) for root in roots])
+    return any(
+        all(alike(size, by[0][0], math.hypot(error, by[0][1])) for size, error in by)
+        for by in zip(*sizes, strict=True)
+    )

@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ..foundation.errors import KcalcError
+from ..interchange.torch_model.examples import first_line, place
 from .examples import redrawn
 from .objective import objective
+from .program import unchecked
 
 STEPS = 4
 STEP = 0.01  # size of an update over the size of the parameters
@@ -25,15 +28,35 @@ def differentiated(
     ``before``: {parameter: the values with which the model runs}.
     """
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, value in (before or {}).items():
             parameters[name].copy_(value)
     args, kwargs = call
-    aim = objective(model(*args, **kwargs), classes, seed)
-    found = torch.autograd.grad(aim.loss, [parameters[n] for n in names], allow_unused=True)
+    with sdpa_kernel(SDPBackend.MATH), unchecked():
+        aim = objective(model(*args, **kwargs), classes, seed)
+    found = gradients_of(aim.loss, [parameters[n] for n in names])
     return dict(zip(names, map(dense, found), strict=True))
+
+
+def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
+    """The gradients of a loss, None where it does not depend on a tensor.
+
+    Raises: KcalcError where the model's own backward pass raises an error.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # as in the run: checkpoints run their layers again
+            return torch.autograd.grad(loss, wanted, allow_unused=True)
+    except Exception as error:
+        raise KcalcError(
+            f"the gradient of the model's result could not be taken{place(error)}: "
+            f"{first_line(error).rstrip('. ')}; see that its backward pass runs in evaluation mode"
+        ) from error
 
 
 def dense(gradient: Any) -> Any:
@@ -61,14 +84,27 @@ def dead(
     for step in range(STEPS):
         if step:
             _descend(values, gradients)
-            call = redrawn(call, step)
-            gradients = differentiated(fresh(), call, classes, step, names, values)
+            try:
+                call, gradients = _further(fresh, call, classes, step, names, values)
+            except Exception:  # of models that run once, or on some weights alone
+                return (), ()
             zero = {n for n in zero if gradients[n] is None or not bool(gradients[n].any())}
         known = {name: gradients[name] for name in rounded}
         rounded = _rounded(fresh, call, known, classes, step, values)
         if not zero and not rounded:
             break
     return tuple(n for n in names if n in zero), tuple(n for n in names if n in rounded)
+
+
+def _further(
+    fresh: Callable[[], Any], call: Any, classes: bool, seed: int, names: list[str], values: Any
+) -> tuple[Any, Gradients]:
+    """(other inputs, the gradients there); the same inputs where the model takes no others."""
+    anew = redrawn(call, seed)
+    try:
+        return anew, differentiated(fresh(), anew, classes, seed, names, values)
+    except Exception:  # of models that take positive numbers alone, or sorted ones
+        return call, differentiated(fresh(), call, classes, seed, names, values)
 
 
 def _size(gradient: Any) -> float:
@@ -112,7 +148,7 @@ def _rounded(
         found = differentiated(
             fresh().double(), pytree.tree_map(wide, call), classes, seed, list(gradients), values
         )
-    except RuntimeError:  # of models that work in one precision alone
+    except Exception:  # of models that work in one precision alone
         return set()
     return {n for n in gradients if _size(found[n]) < ROUNDING * _size(gradients[n])}
 

@@ -18,8 +18,9 @@ NEAR = 0.9  # of the bound of a uniform law, what the largest of many entries is
     "INIT-MISSED",
     "warning",
     "of the weights of one name, role and shape in all blocks, fewer than half have the law that "
-    "their layer drew, of another sigma (10 %) than the others, which one line drew anew; of a "
-    "finished model: one has PyTorch's uniform law, and at least two others one other sigma",
+    "their layer drew, also by reset_parameters, of another sigma (10 %) than the others, which "
+    "one line drew anew; of a finished model: one has PyTorch's uniform law, and at least two "
+    "others one other sigma",
 )
 def missed(subject: Subject) -> Iterator[Finding]:
     """Weights that escaped ``apply(init)``."""
@@ -60,8 +61,8 @@ def _left(subject: Subject, names: list[str]) -> list[str]:
     laws = {name: subject.laws[name] for name in names}
     if subject.again is None:
         return _left_by_size(subject, laws)
-    drawn = [law for law in laws.values() if law.replaced]
-    first = [name for name, law in laws.items() if not law.replaced]
+    first = [n for n, law in laws.items() if not law.replaced or _by_default(subject, n)]
+    drawn = [law for name, law in laws.items() if name not in first]
     if not first or len(first) >= len(drawn) or len({(d.name, d.place) for d in drawn}) > 1:
         return []
     least, most = min(law.sigma for law in drawn), max(law.sigma for law in drawn)

@@ -81,6 +81,7 @@ def _configured(model: Any) -> dict[str, Any]:
     count = getattr(text, "vocab_size", None)
     if main == "input_ids" and isinstance(count, int):
         longest = int(getattr(text, "max_position_embeddings", None) or 2 * TOKENS)
+        longest = longest if longest > 0 else 2 * TOKENS  # XLNet says -1: there is no longest
         padding = getattr(text, "pad_token_id", None)
         if isinstance(padding, int) and 0 <= padding < longest - 2:
             longest -= padding + 1  # RoBERTa counts positions from there

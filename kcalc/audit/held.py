@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -25,6 +26,37 @@ def held(model: Any) -> dict[str, Any]:
             if name not in standard:
                 _hold(value, f"{path}.{name}" if path else name, seen, found, DEEPEST)
     return found
+
+
+def returned(result: Any) -> list[Any]:
+    """The tensors of a model's result: of nests, distributions, data classes; of one object.
+
+    Other objects within a nest may keep what is no result (keys and values for later tokens).
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    nests = [result]
+    for nest in nests:
+        for leaf in pytree.tree_leaves(nest):
+            if isinstance(leaf, torch.Tensor):
+                found.setdefault(id(leaf), leaf)
+            elif id(leaf) not in seen and (leaf is result or _carries(leaf)):
+                seen.add(id(leaf))
+                names = [f.name for f in fields(leaf)] if is_dataclass(leaf) else []
+                slots = [getattr(leaf, name, None) for name in names]
+                nests.append([*slots, *getattr(leaf, "__dict__", {}).values()])
+    return list(found.values())
+
+
+def _carries(value: Any) -> bool:
+    """Whether an object is made to carry results."""
+    import torch
+
+    kinds = torch.distributions.Distribution | torch.distributions.Transform
+    return isinstance(value, kinds) or (is_dataclass(value) and not isinstance(value, type))
 
 
 def _hold(value: Any, path: str, seen: set[int], found: dict[str, Any], left: int) -> None:

@@ -9,7 +9,7 @@ from .findings import Finding, criterion, named
 from .held import held
 from .operations import CONTRACTIONS, VIEWS
 from .program import Program, Value
-from .reaching import leaves_of_gradients
+from .reaching import leaves_behind, leaves_of_gradients
 from .subject import Subject
 
 TEXTS = {
@@ -60,6 +60,7 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
     leaves = [
         (program.find(t), t) for i, t in leaves_of_gradients(program).items() if i not in listed
     ]
+    yield from _made_before(subject)
     for value, tensor in sorted(
         ((v, t) for v, t in leaves if v is not None), key=lambda pair: pair[0].index
     ):
@@ -71,6 +72,25 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
             name = path or f"a tensor of shape {tuple(tensor.shape)}"
             made = value.place if kind != "held" else subject.places.get(path, "")
             yield name, kind, made or line
+
+
+def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Tensors that the builder has computed of weights which nobody lists: ``Parameter(w) * 0.1``.
+
+    The copy that runs holds them without their history.
+    """
+    program, original = subject.measured.structure.program, subject.original
+    listed = {id(p) for p in original.parameters()}
+    copies = {**dict(subject.model.named_buffers()), **held(subject.model)}
+    for path, tensor in {**dict(original.named_buffers()), **held(original)}.items():
+        history = () if tensor.grad_fn is None else leaves_behind([tensor])
+        value = program.find(copies[path]) if history and path in copies else None
+        if value is None or listed.issuperset(history):
+            continue
+        if any(end.depends_on(value) for end in program.outputs):
+            readers = program.readers.get(value.index, [])
+            line = next((r.place for r in readers if r.place), "")
+            yield path, "held", subject.places.get(path, "") or line
 
 
 def _kind(value: Value, tensor: Any, program: Program, late: bool) -> str:

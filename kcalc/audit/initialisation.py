@@ -8,7 +8,8 @@ from typing import Any
 from .contractions import Contraction
 from .findings import Finding, criterion, forms, named
 from .groups import ignored_groups
-from .operations import NORMS
+from .operations import CONTRACTIONS, NORMS
+from .roots import contraction_weight
 from .subject import Subject, families
 
 FAN_OFF = 3 / 2
@@ -120,9 +121,9 @@ def _equal_groups(subject: Subject) -> list[tuple[str, ...]]:
         flat = tensor.detach().flatten()
         mark = (
             tuple(tensor.shape),
-            float(flat[0]),
-            float(flat[-1]),
-            float(flat[flat.numel() // 2]),
+            flat[0].item(),
+            flat[-1].item(),
+            flat[flat.numel() // 2].item(),
         )
         marks.setdefault(mark, []).append(name)
     found = []
@@ -227,6 +228,8 @@ def _wrong_fan(
     used = subject.laws[name].fan
     if contraction.transposed or subject.parameters[name].ndim < 2:
         return None
+    if _multiplied(name, contraction):
+        return None
     if used is None:
         return ignored_groups(subject, name)
     fan_in, fan_out = contraction.fan_in, contraction.fan_out
@@ -244,6 +247,18 @@ def _wrong_fan(
     if any(1 / FAN_OFF <= used[1] / true <= FAN_OFF for true in right):
         return None
     return used[0], used[1], right[0]
+
+
+def _multiplied(name: str, contraction: Contraction) -> bool:
+    """Whether a weight is a product of a parameter and another, as queries that are learnt are."""
+    stack = [contraction_weight(contraction.value)]
+    while stack:
+        value = stack.pop()
+        if value is not None and name in value.weights:
+            if value.op in CONTRACTIONS:
+                return True
+            stack += value.inputs
+    return False
 
 
 def _normed(subject: Subject, contraction: Contraction) -> bool:

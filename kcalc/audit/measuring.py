@@ -9,12 +9,12 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from .cutting import Cut, cuts
-from .descent import dead, dense
+from .descent import dead, dense, gradients_of
 from .examples import ADVICE, arguments
 from .held import held
 from .objective import Objective, objective
 from .program import run_recorded
-from .reaching import foreign, unreached
+from .reaching import foreign, shifts_batch, unreached
 from .structure import Structure, structure_of
 
 
@@ -67,7 +67,7 @@ def measure(
         marked = [c.value for c in structure.merges or structure.contractions]
         marked = [value for value in marked if value.tensor.requires_grad]
         wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
-        found = torch.autograd.grad(aim.loss, wanted, allow_unused=True)
+        found = gradients_of(aim.loss, wanted)
         gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
         trainable = {name: parameters[name] for name in names}
         cut = tuple(cuts(structure, trainable, gradients, lambda: _trained(fresh, call)))
@@ -105,7 +105,8 @@ def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
         zero, measured.rounded = dead(prepared, measured.call, measured.gradients, classes)
     program = measured.structure.program
     measured.unreached = tuple(name for name in zero if unreached(program, name))
-    measured.dead = tuple(name for name in zero if name not in measured.unreached)
+    still = (name for name in zero if name not in measured.unreached)
+    measured.dead = tuple(name for name in still if not shifts_batch(program, name))
 
 
 def _trained(fresh: Callable[[], Any], call: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..foundation.errors import KcalcError
+from .held import returned
 
 CLASSES = 10
 """The least number of outputs without a name that are read as logits."""
@@ -38,14 +39,13 @@ def objective(result: Any, classes: bool, seed: int) -> Objective:
     Raises: KcalcError for a result without a differentiable tensor.
     """
     import torch
-    from torch.utils import _pytree as pytree
 
     own = _named(result, "loss")
     logits = _named(result, "logits")
     leaves = [
-        leaf
-        for leaf in pytree.tree_leaves(result)
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad
+        torch.view_as_real(leaf) if leaf.is_complex() else leaf
+        for leaf in returned(result)
+        if (leaf.is_floating_point() or leaf.is_complex()) and leaf.requires_grad
     ]
     if logits is None and classes and leaves and _many(leaves[0]):
         logits = leaves[0]
@@ -79,7 +79,10 @@ def _many(tensor: Any) -> bool:
 def _named(result: Any, name: str) -> Any:
     import torch
 
-    found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+    try:
+        found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+    except Exception:  # a property of the user's own class may raise anything
+        found = None
     return found if isinstance(found, torch.Tensor) else None
 
 

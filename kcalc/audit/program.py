@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.process_state import cached_property
-from .held import held
+from .held import held, returned
 from .operations import DATALESS, TABLES
 from .places import run_at
 
@@ -114,17 +114,32 @@ def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
                 run.numbered(args[0])
             return func(*args, **(kwargs or {}))
 
-    with _places(model, run), sdpa_kernel(SDPBackend.MATH), Leaving(), Recorder():
+    with _places(model, run), sdpa_kernel(SDPBackend.MATH), unchecked(), Leaving(), Recorder():
         result = call()
     program = Program(run.values, result=result, numbers=run.numbers, find=run.known)
     kept = (run.known(tensor) for tensor in held(model).values() if tensor.grad_fn is not None)
     program.kept = [value for value in kept if value is not None]
-    program.outputs = [
-        value
-        for leaf in pytree.tree_leaves(result)
-        if isinstance(leaf, torch.Tensor) and (value := run.known(leaf)) is not None
-    ]
+    program.outputs = [value for leaf in returned(result) if (value := run.known(leaf)) is not None]
     return program
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Run the layers behind reentrant checkpoints as they are: those hide them from autograd."""
+    from torch.utils import checkpoint
+
+    kept = checkpoint.CheckpointFunction
+
+    class Plain:
+        @staticmethod
+        def apply(function: Any, preserved: bool, *args: Any) -> Any:
+            return function(*args)
+
+    checkpoint.CheckpointFunction = Plain  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        checkpoint.CheckpointFunction = kept
 
 
 class _Run:

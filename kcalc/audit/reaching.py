@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .operations import SOFTMAX, VIEWS
+from .held import returned
+from .operations import BIASED, SOFTMAX, SUMS, VIEWS
 from .program import Program, Value
 
 
@@ -40,12 +41,12 @@ def foreign(program: Program, original: Any) -> dict[str, str]:
 
 def leaves_of_gradients(program: Program) -> dict[int, Any]:
     """{id: tensor} of the leaves that get a gradient from the result, or from what is kept."""
-    import torch
-    from torch.utils import _pytree as pytree
+    return leaves_behind([*returned(program.result), *(v.tensor for v in program.kept)])
 
-    leaves = [v for v in pytree.tree_leaves(program.result) if isinstance(v, torch.Tensor)]
-    leaves += [value.tensor for value in program.kept]
-    stack: list[Any] = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
+
+def leaves_behind(tensors: list[Any]) -> dict[int, Any]:
+    """{id: tensor} of the leaves that get a gradient from some tensors."""
+    stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen: set[Any] = set()
     found: dict[int, Any] = {}
     while stack:
@@ -62,6 +63,19 @@ def leaves_of_gradients(program: Program) -> dict[int, Any]:
 def numeric(value: Value) -> bool:
     """Whether a value has numbers that a gradient could pass, no places and comparisons."""
     return bool(value.tensor.is_floating_point() or value.tensor.is_complex())
+
+
+def shifts_batch(program: Program, name: str) -> bool:
+    """Whether a parameter is a vector that only shifts what batch norms read: they take it off."""
+    leaf = leaf_of(program, name)
+    read = [] if leaf is None or leaf.tensor.ndim != 1 else program.readers.get(leaf.index, [])
+    behind = [program.readers.get(value.index, []) for value in read]
+    return bool(behind) and all(
+        value.op in SUMS | BIASED | {"convolution", "linear"}
+        and readers
+        and all("batch_norm" in reader.op for reader in readers)
+        for value, readers in zip(read, behind, strict=True)
+    )
 
 
 def unreached(program: Program, name: str) -> bool:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .contractions import Contraction
 from .findings import Finding, criterion, named
 from .operations import NORMS, ROOT_FUNCTIONS, VIEWS
 from .roots import contraction_weight, is_product
-from .structure import Attention, Merge
+from .structure import Attention, Merge, Structure
 from .subject import Subject
 
 TARGETS = 256
@@ -228,7 +229,7 @@ def blocks(subject: Subject) -> Iterator[Finding]:
             if not merge.normed:
                 stages.setdefault(tuple(merge.value.tensor.shape), []).append(merge)
         for merges in stages.values():
-            sizes = [n for n in gradient_sizes(subject, merges) if math.isfinite(n) and n > 0]
+            sizes = [n for n in _undivided(subject, merges) if math.isfinite(n) and n > 0]
             if len(sizes) < 2 or 1 / GRADIENTS <= sizes[0] / sizes[-1] <= GRADIENTS:
                 continue
             names = tuple(dict.fromkeys(n for m in merges for c in m.writers for n in c.parameters))
@@ -243,10 +244,25 @@ def blocks(subject: Subject) -> Iterator[Finding]:
             )
 
 
+def _undivided(subject: Subject, merges: list[Merge]) -> list[float]:
+    """The sizes of gradients; where norms alone read the sums, times the rms of these.
+
+    A norm divides by the rms what it reads, so that the gradient in front of it has no other unit.
+    """
+    readers, sizes = subject.measured.structure.program.readers, gradient_sizes(subject, merges)
+    behind = [readers.get(merge.value.index, []) for merge in merges]
+    if not all(r and all(one.op in NORMS for one in r) for r in behind):
+        return sizes
+    streams = [merge.value.tensor.detach().double().square().mean() for merge in merges]
+    return [size * float(stream) ** 0.5 for size, stream in zip(sizes, streams, strict=True)]
+
+
 def _plain(subject: Subject) -> Iterator[Finding]:
     """Of a network without streams and norms: layers are told by their weights.
 
-    The gradient at a layer that is used again and again is the largest of its uses.
+    The gradient at a layer that is used again and again is the largest of its uses. Of several
+    last layers it is the largest one: the loss may be blind to the others, as softmaxes are to
+    what they add to all logits.
     """
     structure = subject.measured.structure
     data = [v for v in structure.program.values if v.flavour == "data"]
@@ -258,9 +274,13 @@ def _plain(subject: Subject) -> Iterator[Finding]:
         if gradient is not None:
             size = float(gradient.double().square().mean().sqrt())
             sizes[contraction.parameters] = max(size, sizes.get(contraction.parameters, 0.0))
-    first, last = next(iter(sizes), ()), next(reversed(sizes), ())
+    first = next(iter(sizes), ())
+    ends = [c.parameters for c in structure.contractions if not _read_on(c, structure)]
+    last = max((e for e in ends if e in sizes), key=lambda e: sizes[e], default=())
     begin, end = sizes.get(first, 0.0), sizes.get(last, 0.0)
-    if subject.measured.nonfinite or not begin or not end or VANISHED <= begin / end <= EXPLODED:
+    if subject.measured.nonfinite or not begin > 0 or not end > 0:
+        return
+    if VANISHED <= begin / end <= EXPLODED:
         return
     yield Finding(
         "GRAD-BLOCKS",
@@ -271,6 +291,12 @@ def _plain(subject: Subject) -> Iterator[Finding]:
         "draw the layers by a law that keeps sizes: for ReLUs He's, of variance 2 / fan_in",
         subject.place(first),
     )
+
+
+def _read_on(contraction: Contraction, structure: Structure) -> bool:
+    """Whether another contraction reads what one has computed."""
+    value = contraction.value
+    return any(c.value is not value and c.value.depends_on(value) for c in structure.contractions)
 
 
 @criterion("NONFINITE", "error", "inf or NaN in the result, the loss or a gradient")
