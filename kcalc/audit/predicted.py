@@ -57,7 +57,9 @@ def _predicted(subject: Subject, example: Any) -> Prediction:
     network = read(subject.model, example).network
     opaque = network.nodes_of(Opaque)
     if opaque:
-        return Prediction(remark=f"nothing is predicted: {opaque[0]} is not read")
+        reason = network.layer(opaque[0]).reason
+        told = f"{opaque[0]} is not read" + (f" ({reason})" if reason else "")
+        return Prediction(remark=f"nothing is predicted: {told}")
     merges = subject.measured.structure.merges
     sums = network.nodes_of(Sum)
     if len(sums) != len(merges):

@@ -13,7 +13,7 @@ import numpy as np
 import sympy as sp
 
 from ..foundation.errors import KcalcError
-from .internal_errors import internal_error
+from .internal_errors import INTERNAL, internal_error
 from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
 # and not the result
@@ -57,8 +57,8 @@ def _compared(trace: Trace, count: int, traced: Traced, alike: Alike | None) -> 
         return replace(trace, remarks=(*trace.remarks, told, FIXED.format(count)))
     if other is None or (_emits(trace, count) and not _emits(other, count + 1)):
         return replace(trace, remarks=(*trace.remarks, FIXED.format(count)))
-    counted = _counted(trace, other)
-    ops = (_unread(op) if op.name in counted else op for op in trace.ops)
+    counted, reason = _counted(trace, other), _failed(trace, other)
+    ops = (_unread(op, reason) if op.name in counted else op for op in trace.ops)
     return replace(trace, ops=tuple(ops)) if counted else trace
 
 
@@ -76,8 +76,14 @@ def _emits(trace: Trace, count: int) -> bool:
     return any(op.shape[:1] == (count,) for op in trace.ops if op.name in trace.outputs)
 
 
-def _unread(op: Op) -> NotRead:
-    return op.become(NotRead, what="the number of examples", reason=COUNTED)
+def _unread(op: Op, reason: str) -> NotRead:
+    return op.become(NotRead, what="the number of examples", reason=reason)
+
+
+def _failed(trace: Trace, other: Trace) -> str:
+    """Why operations differ: an error inside a reader in one trace only, else their number."""
+    here, there = ({op.reason for op in t.ops if isinstance(op, NotRead)} for t in (trace, other))
+    return next((reason for reason in sorted(there - here) if INTERNAL in reason), COUNTED)
 
 
 def _counted(trace: Trace, other: Trace) -> set[str]:

@@ -16,6 +16,7 @@ from .trace import (
     Linear,
     NotRead,
     Op,
+    Part,
     Pass,
     Pointwise,
     Pooling,
@@ -27,6 +28,7 @@ from .trace import (
 
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
+PICKS = "it takes some of the tokens"
 LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat)
 
 
@@ -43,7 +45,6 @@ class Regions:
         assert reading.trace is not None
         self.reading, self.trace, self.networks = reading, reading.trace, networks
         self.model = reading.unmerged
-        self.left_alone = left_alone
         self.ops: dict[str, Op] = {op.name: op for op in self.trace.ops}
         self.axes = channel_axes(self.trace)
         self.steps = {
@@ -52,9 +53,21 @@ class Regions:
             for node, layer, parents in network.steps()
             if not isinstance(layer, L.Input)
         }
+        self.left_alone = {**left_alone, **self._picks()}
+        self.steps = {n: step for n, step in self.steps.items() if n not in self.left_alone}
         self._check_pools()
         self.inputs = {node for network in networks for node in network.inputs}
         self.ends = self._ends()
+
+    def _picks(self) -> dict[Node, str]:
+        """Nodes that take some of the tokens as the model does, such as its last one."""
+        return {
+            node: PICKS
+            for node, (layer, _) in self.steps.items()
+            if isinstance(layer, L.TokenMix)
+            and isinstance(self.ops.get(str(node)), Part)
+            and layer == self.model.layer(node)
+        }
 
     def _check_pools(self) -> None:
         """Refuse pools of another kind than the model's.

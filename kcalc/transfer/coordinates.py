@@ -13,7 +13,7 @@ from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, items, truth, whole
 from ..foundation.printing import Shown, spread
 from .rules import Options, options
-from .torch_training import Family, default_loss
+from .torch_training import Family, default_loss, result_of
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ def trained_coordinates(
     """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`, and compare.
 
     Parameters: ``build``: a function of the width (or of keywords) that returns a
-    ``torch.nn.Module`` with one input and one output; ``x``, ``y``: one batch as tensors;
-    ``lr``: the learning rate of the first size, from which the others follow; ``widths``: the
-    sizes, numbers or dictionaries in which one number changes; ``optimizer``: as for
-    :func:`kcalc.transfer`; ``steps``: of the whole batch; ``seeds``: models per size; ``standard``:
-    leave initial weights and learning rates as they are, for comparison; ``zero_readout``: readouts
-    start at 0, so that slopes are those of large widths; ``only``: train one parameter alone;
-    ``loss``: a function of output and ``y``; None: cross entropy of whole numbers, else the mean
-    squared error.
+    ``torch.nn.Module`` with one output; ``x``, ``y``: one batch as tensors, ``x`` also by argument
+    name, ``{"idx": ids}``; ``lr``: the learning rate of the first size, from which the others
+    follow; ``widths``: the sizes, numbers or dictionaries in which one number changes;
+    ``optimizer``: as for :func:`kcalc.transfer`; ``steps``: of the whole batch; ``seeds``: models
+    per size; ``standard``: leave initial weights and learning rates as they are, for comparison;
+    ``zero_readout``: readouts start at 0, so that slopes are those of large widths; ``only``: train
+    one parameter alone; ``loss``: a function of output and ``y``; None: cross entropy of whole
+    numbers, else the mean squared error.
 
     The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.
 
@@ -160,13 +160,19 @@ def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, lo
         raise KcalcError("PyTorch is not installed; python -m pip install 'kcalc[torch]'") from None
     if not callable(build) or isinstance(build, torch.nn.Module):
         raise KcalcError(f"build must be a function of the width, got {type(build).__name__}")
-    for name, tensor in zip("xy", batch, strict=True):
+    x, y = batch
+    arrays = (
+        {f"x[{name!r}]": tensor for name, tensor in x.items()} if isinstance(x, Mapping) else {}
+    )
+    arrays = {**(arrays or {"x": x}), "y": y}
+    for name, tensor in arrays.items():
         if not isinstance(tensor, torch.Tensor) or tensor.ndim == 0 or tensor.numel() == 0:
             raise KcalcError(f"{name} must be a torch.Tensor of examples, got {glimpse(tensor)}")
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise KcalcError(f"{name} holds numbers that are not finite")
-    if len(batch[0]) != len(batch[1]):
-        raise KcalcError(f"x has {len(batch[0])} examples and y {len(batch[1])}")
+    for name, tensor in arrays.items():
+        if len(tensor) != len(y):
+            raise KcalcError(f"{name} has {len(tensor)} examples and y {len(y)}")
     if loss is not None and not callable(loss):
         raise KcalcError(f"loss must be a function of output and y, got {glimpse(loss)}")
     return Family(build, base, *batch, chosen, loss or default_loss, False, False)
@@ -220,7 +226,7 @@ def outputs_of(model: Any, x: Any) -> dict[str, Any]:
     ]
     try:
         with torch.no_grad():
-            out = model(x)
+            out = result_of(model, x)
     finally:
         for hook in hooks:
             hook.remove()

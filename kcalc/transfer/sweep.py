@@ -13,7 +13,7 @@ from ..foundation.plain_arguments import items, truth, whole
 from ..foundation.printing import Shown, spread
 from .coordinates import extents, family_of, positive, undone
 from .rules import options
-from .torch_training import Family
+from .torch_training import Family, part
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ def transfer_check(
     """Train PyTorch models of several sizes with several learning rates.
 
     Parameters: ``build``, ``widths``, ``optimizer``, ``standard``, ``loss``: as for
-    :func:`kcalc.trained_coordinates`; ``x``, ``y``: all examples, of which every step takes
-    ``batch`` random ones; ``rates``: learning rates of the first size, three at least. The loss of
-    a run is the geometric mean of those of the last fifth of its steps.
+    :func:`kcalc.trained_coordinates`; ``x``, ``y``: all examples, ``x`` also by argument name, of
+    which every step takes ``batch`` random ones; ``rates``: learning rates of the first size, three
+    at least. The loss of a run is the geometric mean of those of the last fifth of its steps.
 
     Returns: a :class:`kcalc.TransferCheck`.
     Raises: KcalcError for bad numbers, and as :func:`kcalc.transfer`.
@@ -118,7 +118,7 @@ def transfer_check(
     family = family_of(build, sizes[0], (x, y), options(optimizer, "none", 1, 1, "full"), loss)
     family = replace(family, standard=truth(standard, "standard"))
     count = whole(steps, "steps", 1)
-    taken = min(whole(batch, "batch", 1), len(family.x))
+    taken = min(whole(batch, "batch", 1), len(family.y))
     found = np.empty((len(sizes), len(tried), whole(seeds, "seeds", 1)))
     for i, size in enumerate(sizes):
         rules = family.rules(size, sizes[-1])
@@ -138,8 +138,8 @@ def _run(family: Family, model: Any, made: list[Any], plan: tuple[int, int, int]
     draws = torch.Generator().manual_seed(seed)
     late: list[float] = []
     for step in range(steps):
-        rows = torch.randint(0, len(family.x), (batch,), generator=draws)
-        value = family.step(model, made, family.x[rows], family.y[rows])
+        rows = torch.randint(0, len(family.y), (batch,), generator=draws)
+        value = family.step(model, made, part(family.x, rows), family.y[rows])
         if not np.isfinite(value):
             return float("inf")
         if step >= steps - max(1, steps // 5):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
+from ..interchange.named_inputs import by_name
 from .entry import call_builder
 from .result import QUANTITIES, Transfer
 from .rules import Options
@@ -19,7 +20,8 @@ MUON = {"muon": "original", "muon-match-rms": "match_rms_adamw"}
 class Family:
     """A function that builds models of several sizes, and how they are trained.
 
-    ``build`` is called with ``base`` or another size; ``x``, ``y``: examples; ``loss(output, y)``;
+    ``build`` is called with ``base`` or another size; ``x``, ``y``: examples, ``x`` a tensor or
+    {argument: tensor}; ``loss(output, y)``;
     ``standard``: every size has the initial weights of its own and one learning rate;
     ``zero_readout``: readouts start at 0.
     """
@@ -55,7 +57,7 @@ class Family:
 
         small = other if size == self.base else self.base
         found = torch_transfer(
-            self.model(small, 0), self.model(size, 0), (self.x[:READ],), None, self.chosen
+            self.model(small, 0), self.model(size, 0), (part(self.x, READ),), None, self.chosen
         )
         if size != self.base and not self.standard:
             return found
@@ -80,7 +82,7 @@ class Family:
 
     def step(self, model: Any, made: list[Any], x: Any, y: Any) -> float:
         """One step of all optimisers; the loss before it."""
-        value = self.loss(model(x), y)
+        value = self.loss(result_of(model, x), y)
         if getattr(value, "grad_fn", None) is None or value.numel() != 1:
             raise KcalcError(
                 "the loss must be one number, a tensor that depends on the output of the model"
@@ -91,6 +93,18 @@ class Family:
         for one in made:
             one.step()
         return float(value.detach())
+
+
+def part(x: Any, rows: Any) -> Any:
+    """The examples of some rows, or as many as the first ``rows``."""
+    chosen = slice(rows) if isinstance(rows, int) else rows
+    return {n: t[chosen] for n, t in x.items()} if isinstance(x, Mapping) else x[chosen]
+
+
+def result_of(model: Any, x: Any) -> Any:
+    """The model's output; a dictionary holds arguments by name, as for :func:`kcalc.read`."""
+    args, kwargs = by_name(model.forward, (x,))
+    return model(*args, **kwargs)
 
 
 def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:

@@ -201,3 +201,26 @@ def test_names_on_the_command_line() -> None:
     assert assembled(given) == ((1, 8), {"mask": (2, 16), "y": (1, 8)})
     with pytest.raises(Exception, match="no name"):
         by_name(sizes)("4x=1,8")
+
+
+# -- training ------------------------------------------------------------------------------------
+
+
+def test_training_takes_the_same_examples_by_name() -> None:
+    y = torch.arange(16).reshape(2, 8)
+    rules = {"lr": 1e-2, "widths": (8, 16), "steps": 2, "seeds": 2}
+    one, two = (kc.trained_coordinates(Tokens, x, y, **rules) for x in (IDS, {"idx": IDS}))
+    assert one.changes.keys() == two.changes.keys()
+    assert all(np.array_equal(one.changes[name], two.changes[name]) for name in one.changes)
+
+
+def test_transfer_check_takes_rows_of_every_array() -> None:
+    x, y = torch.randn(12, 8), torch.randn(12, 8)
+    given = {"y": y, "x": x}
+    rules = {"rates": (1e-3, 1e-2, 1e-1), "widths": (8, 16), "steps": 3, "batch": 4, "seeds": 1}
+    found = kc.transfer_check(Both, given, torch.randn(12, 5), **rules)
+    assert np.isfinite(found.losses).all()
+    with refused(r"x\['y'\] has 3 examples"):
+        kc.transfer_check(Both, given | {"y": y[:3]}, y, **rules)
+    with refused("y must be"):
+        kc.trained_coordinates(Both, given, [1.0], lr=0.1)

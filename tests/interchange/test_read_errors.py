@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.interchange import recognise, rewriting
+from kcalc.interchange.batches import of_batches
+from kcalc.interchange.internal_errors import internal_error
 from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
 from kcalc.interchange.onnx_model import graph_values as onnx_rules
 from kcalc.interchange.rewriting import heads, mixing, norms, output_parts
-from kcalc.interchange.trace import Linear, Normalise, Op, Pointwise
+from kcalc.interchange.trace import Linear, Normalise, NotRead, Op, Pointwise
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -422,3 +425,26 @@ def test_norms_of_one_node_do_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(norms.Norms, "_written", fail)
     reading = attends()
     assert told(reading) and not any(isinstance(op, Normalise) for op in operations(reading))
+
+
+def operations_of(model: Any, count: int) -> Any:
+    return kc.read(model, torch.zeros(count, 8)).trace
+
+
+def test_errors_with_one_more_example_only_are_said() -> None:
+    """Not that the model depends on the number of its examples."""
+    model = Small()
+    trace, three = (operations_of(model, count) for count in (2, 3))
+    reason = internal_error(KeyError("the works"), "the rule for tanh")
+    broken = next(op for op in three.ops if isinstance(op, Pointwise))
+    bad = broken.become(NotRead, what="tanh", reason=reason)
+    other = replace(three, ops=tuple(bad if op is broken else op for op in three.ops))
+    found = of_batches(2, lambda count: trace if count == 2 else other)
+    unread = [op.reason for op in found.ops if isinstance(op, NotRead)]
+    assert unread and set(unread) == {reason}
+
+
+def test_audits_say_what_kept_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognise.Recogniser, "_before", failing(KeyError))
+    remarks = kc.audit(Attends, torch.zeros(2, 5, 8)).remarks
+    assert any("nothing is predicted" in text and "internal error" in text for text in remarks)

@@ -274,3 +274,44 @@ def test_places_in_step(places: list[int]) -> None:
 def test_parts_are_told_by_their_places() -> None:
     reading = read(SEVERAL["in another order"][0])
     assert not any(isinstance(op, Part) and len(op.places) != 3 for op in operations(reading))
+
+
+# -- shaped models -------------------------------------------------------------------------------
+
+
+class Picked(nn.Module):
+    """Layers before and behind the tokens that are taken."""
+
+    def __init__(self, pick: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.pick, self.table = pick, nn.Embedding(40, 16)
+        self.a, self.b, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+
+    def forward(self, idx: Any) -> Any:
+        x = self.pick(torch.tanh(self.a(self.table(idx))))
+        return self.head(torch.tanh(self.b(x)))
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x: x[:, [-1], :],
+        lambda x: x[:, -1],
+        lambda x: x[:, -2:],
+        lambda x: x.index_select(1, torch.tensor([2, 0])),
+    ],
+    ids=["list", "one", "slice", "index_select"],
+)
+def test_shaped_models_take_the_same_tokens(pick: Callable[[Any], Any]) -> None:
+    ids = torch.arange(21).reshape(3, 7)
+
+    def shaped(how: Callable[[Any], Any]) -> Any:
+        torch.manual_seed(0)
+        model = Picked(how).eval()
+        result = kc.shape(kc.read(model, ids[:2]).network)
+        generator = torch.Generator().manual_seed(1)
+        return result.apply_to(model, {"idx": ids[:2]}, generator=generator).eval()
+
+    one, every = shaped(pick), shaped(lambda x: x)
+    assert torch.allclose(one(ids), pick(every(ids)), atol=1e-5)
+    assert any("some of the tokens" in change for change in one.kcalc_changes)

@@ -253,6 +253,9 @@ def test_places_that_do_not_begin_at_0() -> None:
         (np.where(SPEEDS > 0.1, SPEEDS, SPEEDS / 8), PLACES, "not those of one base"),  # Llama 3
         (SPEEDS, PLACES**2, "no multiples of the place"),
         (SPEEDS, PLACES % 3, "no multiples of the place"),
+        # over these few tokens the slow pairs turn by less than 0.01
+        (np.where(SPEEDS > 1e-3, SPEEDS, SPEEDS / 8), PLACES, "not those of one base"),
+        (np.where(SPEEDS > 4e-4, SPEEDS, SPEEDS * 2), PLACES, "not those of one base"),
     ],
 )
 def test_other_angles_are_said(speeds: Any, places: Any, words: str) -> None:
@@ -280,6 +283,34 @@ def test_a_part_of_the_channels_with_other_angles_says_both() -> None:
     texts = [note.text for note in read(part).notes]
     assert any("8 of the 16" in text for text in texts)
     assert any("not those of one base" in text for text in texts)
+
+
+def test_tables_in_half_precision_are_of_one_base() -> None:
+    def turn(x: Any, m: Rotary) -> Any:
+        a = m.angles[: x.shape[2]].repeat_interleave(2, -1)
+        c, s = a.cos().bfloat16().float(), a.sin().bfloat16().float()
+        return x * c + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * s
+
+    reading = read((turn, turn, plain))
+    assert [layer.rotary for layer in attention(reading.network)] == pytest.approx([BASE], rel=0.02)
+
+
+@pytest.mark.parametrize("sizes", [3.0, [1.5**0.5, 0.5**0.5] * 4])
+def test_a_part_of_the_channels_of_another_size_is_not_read(sizes: Any) -> None:
+    """The second has the same mean square, and other products of queries and keys."""
+
+    def part(x: Any, m: Rotary) -> Any:
+        half = turned_by(10.0 ** (-np.arange(4, dtype=np.float32)), PLACES)(x[..., :8], m)
+        return torch.cat([half, x[..., 8:] * torch.tensor(sizes)], -1)
+
+    reading = read((part, part, plain))
+    assert reading.fidelity.level == "not read" and not attention(reading.network)
+
+
+def test_other_sizes_by_channel_are_no_internal_error() -> None:
+    reading = read((lambda x, m: x * torch.linspace(0.3, 2, HEAD),) * 2 + (plain,))
+    assert reading.fidelity.level == "not read" and not attention(reading.network)
+    assert not any("internal error" in note.text for note in reading.notes)
 
 
 def test_one_token_shows_no_angles() -> None:

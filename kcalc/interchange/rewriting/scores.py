@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import lgamma, log
 
 import numpy as np
 
@@ -23,6 +24,8 @@ CLOSE = 1e-5
 # channels that rotary embeddings do not turn are multiples of those before; the slowest turn by
 # 1e-6 from token to token
 STILL = 1e-9
+HALF = 4e-3  # sizes of pairs turned by tables in half precision
+UNLIKE = 0.02  # their speeds
 NONE_SEEN = (
     "token {} sees no token at all, as every entry in its row of the mask is masked, and a softmax "
     "of nothing has no value; let it see a token, for instance itself"
@@ -36,6 +39,7 @@ SLOPES = (
     "its scores have linear biases by head (ALiBi) with slopes from {:.4g} to {:.4g}, which are "
     "not the released ones for {} heads; left out"
 )
+UNLIKELY = 200  # random biases rise or fall with the distance in fewer than one case of so many
 BUCKETS = (32, 16, 64, 128, 8, 256, 4, *range(6, 64, 2))  # those of T5 first
 FURTHEST = (128, *range(2, 1025))
 
@@ -53,12 +57,13 @@ class Turn:
     """Rotary embeddings: ``angles`` (tokens, pairs) by which pairs of channels are turned.
 
     ``pairs`` (2, pairs): the channels of the result that are turned together; ``width``: the number
-    of channels of a head.
+    of channels of a head; ``size``: by what they are multiplied besides.
     """
 
     angles: Array
     pairs: Array
     width: int
+    size: float = 1.0
 
     @property
     def channels(self) -> int:
@@ -94,7 +99,10 @@ class Turn:
                 f"its rotary embeddings turn {self.channels} of the {self.width} channels of a "
                 f"head; read as if they turned all",
             )
-        if _apart(np.sign(speeds) * turned, places * base**powers) > 1e-2:
+        # slow pairs hardly turn within a few tokens, but do over a whole sequence
+        mean = (places * np.unwrap(turned, axis=0)).sum(axis=0) / np.square(places).sum()
+        slow = np.abs(np.abs(mean) / base**powers - 1)[turning].max(initial=0) > UNLIKE
+        if slow or _apart(np.sign(speeds) * turned, places * base**powers) > 1e-2:
             base = float(np.exp(np.mean(ratio)))
             uneven = _apart(turned, places * speeds) > 1e-2
             told = "no multiples of the place of a token" if uneven else "not those of one base"
@@ -231,8 +239,8 @@ def biases_of(found: Measured) -> Biases:
             return Biases(texts, mask, True)
         text = SLOPES.format(slopes.min(), slopes.max(), len(slopes))
         return Biases((*texts, text), mask)
-    linear = _slopes(bias, seen, apart) is not None  # no random biases
-    if not linear and (relative := _relative(found, seen, mask.causal)) is not None:
+    fixed = _slopes(bias, seen, apart) is not None or _steady(bias, seen)  # no random biases
+    if not fixed and (relative := _relative(found, seen, mask.causal)) is not None:
         return Biases(texts, mask, relative=relative)
     text = BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))
     return Biases((*texts, text), mask)
@@ -249,6 +257,15 @@ def _slopes(bias: Array, seen: Array, apart: Array) -> Array | None:
     slopes = -(bias * by).sum(axis=(1, 2)) / np.maximum(np.square(by).sum(axis=(1, 2)), 1)
     linear = np.allclose(bias, -slopes[:, None, None] * by, rtol=1e-3, atol=1e-4)
     return slopes if linear else None
+
+
+def _steady(bias: Array, seen: Array) -> bool:
+    """Whether the biases of all heads rise or fall with the distance, as random ones do not."""
+    rows = [bias[:, i, seen[0, i]] for i in (0, -1)]
+    steps = [np.diff(row, axis=1) for row in rows]
+    each = [((step >= -CLOSE).all(axis=1) | (step <= CLOSE).all(axis=1)).all() for step in steps]
+    longest = max(row.shape[1] for row in rows)
+    return all(each) and len(bias) * (lgamma(longest + 1) - log(2)) > log(UNLIKELY)
 
 
 def _relative(found: Measured, seen: Array, causal: bool) -> tuple[float, int, int] | None:
@@ -319,7 +336,7 @@ def turned(
         if np.allclose(found, factor * base, rtol=1e-4, atol=1e-5):
             return base, None
         if (turn := _turn(found, base)) is not None:
-            return found / float(np.sqrt((found**2).sum() / (base**2).sum())), turn
+            return found / turn.size, turn
     raise NoAttentionError(
         f"its {what} are made of whole feature maps in a way that is not followed"
     )
@@ -330,8 +347,11 @@ def _turn(found: Array, base: Array) -> Turn | None:
     width = base.shape[-1]
     factor = float(np.sqrt((found**2).sum() / (base**2).sum()))
     along = (found * base).sum(axis=(0, 1, 2)) / (base**2).sum(axis=(0, 1, 2))
-    channels = np.flatnonzero(np.abs(found - along * base).max(axis=(0, 1, 2)) > STILL)
-    if len(channels) % 2:
+    turning = np.abs(found - along * base).max(axis=(0, 1, 2)) > STILL
+    channels = np.flatnonzero(turning)
+    if len(channels) % 2 or not turning.any():
+        return None
+    if not np.allclose(np.abs(along[~turning]), factor, rtol=1e-3):  # others keep their size
         return None
     half = len(channels) // 2
     pairs = (channels[:half], channels[half:]), (channels[::2], channels[1::2])
@@ -341,7 +361,8 @@ def _turn(found: Array, base: Array) -> Turn | None:
         after = found[..., first] + 1j * found[..., second]
         ratio = (after * before.conj()).sum(axis=(0, 1)) / (np.abs(before) ** 2).sum(axis=(0, 1))
         if np.abs(after - ratio * before).max() < 1e-3 and np.allclose(
-            np.abs(ratio), factor, rtol=1e-3
+            np.abs(ratio), factor, rtol=HALF
         ):
-            return Turn(np.angle(ratio), np.array([first, second]), width)
+            size = float(np.sqrt(np.square(np.abs(ratio)).mean()))
+            return Turn(np.angle(ratio), np.array([first, second]), width, size)
     return None
