@@ -209,7 +209,8 @@ def _sizes(columns: Mapping[str, Array]) -> dict[str, Array]:
     ones = {name: np.ones(len(own[name])) for name in ("c", "token_cosine") if name in own}
     modes = [name for name in ("gradient_mean", "gradient_difference") if name in own]
     greater = np.fmax.reduce([own[name] for name in modes]) if modes else None
-    return own | ones | dict.fromkeys(modes, greater)
+    sizes: dict[str, Any] = {**own, **ones, **dict.fromkeys(modes, greater)}
+    return sizes
 
 
 def _levelled(sizes: Array, errors: Array) -> Array:
