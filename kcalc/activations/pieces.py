@@ -20,7 +20,7 @@ from kcalc.activations.wide import compile_wide
 from kcalc.fields import SYMPY
 from kcalc.fields.balls import working
 from kcalc.fields.degrees import poly
-from kcalc.fields.expressions import CORNERED, Rewriting, rational, switches
+from kcalc.fields.expressions import CORNERED, Rewriting, factors, rational, switches
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 from kcalc.foundation.rootfinding import zero_between
@@ -92,9 +92,8 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
     exact = _polynomial_roots(expr) if expr.is_polynomial(X) else _wave_roots(expr)
     if exact is not None:
         return exact
-    if isinstance(expr, sp.Mul | sp.Pow):  # each factor's own, which do not crowd at a multiple one
-        factors = expr.args if isinstance(expr, sp.Mul) else expr.args[:1]
-        return [root for factor in factors for root in real_roots(factor)]
+    if (parts := factors(expr)) != (expr,):  # single zeros of each, where a multiple one would blur
+        return [root for part in parts for root in real_roots(part)]
     return _sharpened(expr, crossings(_compile(expr, patient=False)))
 
 

@@ -196,6 +196,13 @@ def switches(expr: Any) -> list[Any]:
     return found
 
 
+def factors(expr: Any) -> Sequence[Any]:
+    """What is zero where a product or a power is zero: the factors, or the base."""
+    if isinstance(expr, sp.Mul):
+        return expr.args
+    return expr.args[:1] if isinstance(expr, sp.Pow) else (expr,)
+
+
 def rational(expr: Any) -> Any:
     """``expr`` with floats replaced by the fractions they are."""
     return expr.xreplace({number: sp.Rational(number) for number in expr.atoms(sp.Float)})

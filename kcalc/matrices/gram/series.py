@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from scipy.fft import dct
 
+from ...fields.chebyshev import clenshaw as summed
 from ...foundation.process_state import cached_property
 
 Array = np.ndarray
 
 CUT = 1e-14
-_PAIRS = 8192  # at once
 """Coefficients below this part of the largest one are left out."""
+_PAIRS = 8192  # at once
 
 
 def series(values: Array, axis: int) -> Array:
@@ -106,7 +107,7 @@ class LowRank:
             products = next(sides) * next(sides) * self.signs[:, None]
             coefficients = np.zeros((len(self.ranks), products.shape[1]))
             coefficients[some] = np.add.reduceat(products, starts[some], axis=0)
-            out[here] = np.polynomial.chebyshev.chebval(x[here], coefficients, tensor=False)
+            out[here] = summed(coefficients, x[here])
         return out
 
 
