@@ -403,6 +403,10 @@ METHODS: dict[str, Callable[[], Good]] = {
 
 # hooks between the parts of the library, which hand each other states, fields and jets
 HOOKS = {
+    "beside",
+    "strengths",
+    "steepness",
+    "refuse_rough",
     "Keyed.get",  # takes any name, as of a dictionary
     "ball_gaps",
     "ball_values",

@@ -180,6 +180,7 @@ TAKEN: dict[str, set[str]] = {
     "activation.q_expr.q": EXACT,
     **{f"{name}.symbolic.{q}": EXACT for name in SYMBOLIC for q in ("q", "q1", "q2")},
     "activation.q_map.ball.q": {"huge"},
+    "q_map.ball.q": {"huge"},
     "activation.c_map.ball.contains.x": {"huge"},
     "activation_bounds.reach": {"inf"},
     "token_mixing.exponential.start": {"inf"},

@@ -87,9 +87,9 @@ def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
     net = kc.chain(
         L.Input(),
         L.Affine(sigma_w=1e100),
-        L.Nonlinear("relu"),
+        L.Nonlinear("elu"),
         L.Affine(sigma_w=1e100),
-        L.Nonlinear("relu"),
+        L.Nonlinear("elu"),
     )
     axes = kc.shape(net).plot()
     assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
