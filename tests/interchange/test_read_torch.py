@@ -226,6 +226,7 @@ def test_convolutions_keep_stride_padding_dilation() -> None:
 
 
 def test_padding_in_front_of_a_convolution_is_its_own() -> None:
+    torch.manual_seed(0)
     model = nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 4, 3, 2), nn.ReLU())
     linear = next(op for op in trace_torch(model, (1, 3, 8, 8)).ops if isinstance(op, Linear))
     assert linear.padding == ((0, 1), (0, 1))
