@@ -440,7 +440,8 @@ def _exact_value(piece: sp.Expr, point: float) -> float:
     try:
         at = {X: sp.Float(point, 40)}
         _refuse_towers(piece, at)
-        value: Any = piece.xreplace(at).evalf(30)
+        given: Any = piece.xreplace(at)
+        value = given.evalf(30)
         return float(value) if value.is_real else (float("inf") if value == sp.oo else float("nan"))
     except (TypeError, ValueError, ZeroDivisionError):
         return float("nan")
