@@ -86,7 +86,7 @@ def test_numbers_one_at_a_time() -> None:
     with refused(r"'f' is a callable.*Symbol"):
         rule(X)
     nan = elementwise(lambda x: np.where(np.abs(x) > 50, np.nan, x), "f")
-    with refused("no real value at x = 60"):
+    with refused("value.*60"):
         nan(np.array([1.0, 60.0]))
 
     def picky(x: float) -> float:
@@ -94,9 +94,9 @@ def test_numbers_one_at_a_time() -> None:
             raise RuntimeError("too far")
         return scalar(x)
 
-    with refused(r"raised RuntimeError: too far \(at x = 9\)"):
+    with refused(r"RuntimeError.*\(at.*9\)"):
         Elementwise(picky, "f", "scalar")(np.array([1.0, 9.0]))
-    with refused(r"raised RuntimeError: too far \(at x = 9\)"):
+    with refused(r"RuntimeError.*\(at.*9\)"):
         Elementwise(lambda x: np.array([picky(float(v)) for v in x]), "f", "array")(
             np.array([1.0, 9.0])
         )
@@ -218,9 +218,9 @@ def test_many_weights_have_no_names_under_the_axis() -> None:
 
 def test_roots_are_looked_for_where_a_map_is_finite() -> None:
     q = kc.q_map(A.vanilla(2, "tanh"))
-    with refused("fixed points are looked for between low < high, got 2.0 and 1.0"):
+    with refused("between.*2.0.*1.0"):
         q.fixed_points(2.0, 1.0)
-    with refused("Q maps are drawn between low < high, got 2 and 1"):
+    with refused("Q.*between.*2.*1"):
         q_maps(q, low=2.0, high=1.0)
     grid = np.linspace(-1.0, 1.0, 41)
 
@@ -272,16 +272,16 @@ def test_bounds_of_what_is_not_known_are_everything() -> None:
 def test_gaussian_integrals_that_cannot_be_certified() -> None:
     field = ball_field(20)
     for q in (arb(0), arb(-1), arb(0, 1)):
-        with refused("a q value is a mean square and must be certainly positive"):
+        with refused("certainly.*positive"):
             line.moment(activation("tanh"), "mean", q, field)
-    with refused("nothing certain can be said"):
+    with refused("nothing.*certain"):
         line.clear_of([line.Break(arb(0), arb.pos_inf(), ())], 1e5)
     assert line.clear_of([line.Break(arb(4), arb(4.01), ())], 4.0) == 4.0625
 
 
 def test_profiles_say_where_they_are_known() -> None:
     relu = profile(activation("relu"), 0, 40.0, 20)
-    with refused("relu is evaluated at a kink, or too close to one"):
+    with refused("evaluated.*close"):
         relu.piece_at(arb(0, 1e-30))
     tanh = profile(activation("tanh"), 0, 60.0, 20)
     tanh.check_reach(1.0)
@@ -303,7 +303,7 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
     flat = SimpleNamespace(nodes={"a": 1.0, "b": 1.01}, weights={"a": 1.0})
     low, high = gradient_trace(flat).get_ylim()
     assert low == pytest.approx(1.005 / 2, rel=1e-3) and high == pytest.approx(2.01, rel=1e-3)
-    with refused("at two widths at least"):
+    with refused("widths.*least"):
         errors_by_width(SimpleNamespace(widths=(32,)))
 
 
@@ -311,23 +311,23 @@ def test_pictures_of_nothing_much(untouched_pyplot: None, tmp_path: Any) -> None
 
 
 def test_geometric_initialisation_needs_numbers_and_weights() -> None:
-    with refused(r"the network has symbols \(n\); give them numbers"):
+    with refused(r"network.*\(n\)"):
         kc.shape(
             kc.chain(L.Input(3), L.Affine(sp.Symbol("n")), L.Nonlinear("relu"), L.Affine(2)),
             method="geometric",
         )
-    with refused("no Affine layer, so there are no weights to initialise"):
+    with refused("Affine.*initialise"):
         kc.shape(kc.chain(L.Input(3), L.Nonlinear("relu")), method="geometric")
 
 
 def test_training_and_curvature_of_networks_with_several_outputs() -> None:
     net = wired(("x", L.Input(3)), ("a", L.Affine(4), "x"), ("b", L.Affine(4), "x"))
-    with refused("Hessian blocks need one input and one output, the network has 1 and 2"):
+    with refused("Hessian.*1.*2"):
         hessian_blocks(net)
-    with refused("training needs one input and one output, the network has 1 and 2"):
+    with refused("training.*1.*2"):
         training_spectra(net, np.ones((2, 3)), np.array([0, 1]))
     image = kc.chain(L.Input(3, (4, 4)), L.Affine(4, kernel=3), L.Nonlinear("relu"), L.Affine(2))
     with refused(
-        "the output 'affine_2' has locations; end the network in Flatten or Pool",
+        "'affine_2'.*Flatten.*Pool",
     ):
         hessian_blocks(image)

@@ -242,9 +242,9 @@ def test_roots_of_callables_are_refused() -> None:
 
 
 def test_roots_with_kinks_without_end_are_refused_for_what_they_are() -> None:
-    with refused("beyond the kinks that are followed"):
+    with refused("beyond.*followed"):
         activation(sp.sqrt(sp.Abs(sp.sin(X))))
-    with refused("no real value at x"):
+    with refused("real.*value"):
         activation(sp.sqrt(X))
 
 

@@ -74,12 +74,12 @@ def test_too_many_kinks() -> None:
             switch_points(expr)
     with refused("at most 500"):
         switch_points(sp.Abs(sp.sin(5 * X)) + sp.Abs(sp.cos(5 * X)))
-    with refused("501 kinks are too many"):
+    with refused("501.*kinks"):
         read_kinks(range(501))
     assert read_kinks([1, 1.0, 0]) == (0, 1)
-    with refused("not a finite real number"):
+    with refused("finite.*number"):
         read_kinks([sp.Integer(10) ** 400])
-    with refused("not a finite real number"):
+    with refused("finite.*number"):
         read_kinks([sp.I])
 
 
@@ -99,7 +99,7 @@ def test_what_has_no_value_between_kinks() -> None:
     a = sp.Symbol("a")
     with refused("neither true nor false"):
         resolve(sp.Piecewise((X, a > 0), (0, True)), (), 0)
-    with refused(r"not defined at x = 1.0*: give the Piecewise a last row"):
+    with refused("1.0*.*Piecewise"):
         resolve(sp.Piecewise((X, X < 0), evaluate=False), (sp.Integer(0),), 1)
     with refused("no real value"):
         resolve(sp.Abs(sp.sqrt(X - 100)), (), 0)
@@ -109,7 +109,7 @@ def test_limits_at_kinks() -> None:
     zero = sp.Integer(0)
     assert side_value(sp.sin(X) / X, zero, "+") == 1
     assert exact_jumps((-sp.sin(X) / X, sp.sin(X) / X), (zero,)) == (2,)
-    with refused("no finite real limit at the kink x = 0"):
+    with refused("finite.*0"):
         rounded_jumps((sp.Integer(0), 1 / (2 * sp.sqrt(X))), (zero,))
     # so many that jumps are taken from the compiled pieces, where those are finite
     kinks = [sp.Integer(k) for k in range(25)]
@@ -252,5 +252,5 @@ def test_certified_values(expr: sp.Expr) -> None:
 
 @pytest.mark.parametrize("expr", [X**X, (-2) ** X])
 def test_powers_without_certified_values(expr: sp.Expr) -> None:
-    with refused("variable exponent needs a positive constant base"):
+    with refused("exponent.*positive"):
         compile_smooth(expr)

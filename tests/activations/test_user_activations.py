@@ -326,7 +326,7 @@ def test_a_kink_written_in_two_ways_is_one():
 
 
 def test_jumps_at_edges_of_the_mesh_are_noticed():
-    with refused("not smooth near x = 64: declare every point"):
+    with refused("64.*declare"):
         activation(lambda x: np.where(x < 64, np.tanh(x), np.tanh(x) + 1))
 
 
@@ -341,7 +341,7 @@ def test_functions_of_torch_are_named_by_what_they_say():
     def relu(x):
         raise TypeError("relu(): argument 'input' must be Tensor, not numpy.ndarray")
 
-    with refused("a torch function does not take NumPy arrays"):
+    with refused("function.*NumPy"):
         activation(relu)
 
 
@@ -367,7 +367,7 @@ def test_functions_of_one_number_in_jax():
 
 
 def test_names_of_the_catalogue_are_taken():
-    with refused("an activation called 'relu' is registered already"):
+    with refused("activation.*'relu'"):
         register(activation(sp.tanh(Y) + 2 * Y, name="mine"), "relu", source="nobody")
     with refused("unknown activation 'mine'"):
         activation("mine")

@@ -182,9 +182,9 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
         kc.chain(L.Input(4), L.Affine(4), L.Dropout(0.5), L.Affine(4)), dtype="float64"
     )
     weights = dropped.init(0)
-    with refused("dropout of a float64 model"):
+    with refused("dropout.*float64"):
         jax.jit(lambda p: dropped.apply(p, X, train=True, key=3))(weights)
-    with refused("initial weights of a float64 model"):
+    with refused("initial.*float64"):
         jax.jit(lambda: dropped.init(0))()
 
 

@@ -440,7 +440,7 @@ def test_parameters_for_other_inputs_are_refused():
     model = kc.to_jax(MLP, 8)
     params = model.init(0, np.ones((1, 5)))
     assert model.apply(params, np.ones((1, 5))).shape == (1, 8)
-    with refused("'input' has 6 channels, but these params are for 5"):
+    with refused("'input'.*6.*5"):
         model.apply(params, np.ones((1, 6)))
 
 

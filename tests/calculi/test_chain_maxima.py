@@ -64,9 +64,9 @@ def test_a_function_that_decreases_is_named_with_its_values() -> None:
     _check_monotone([])
     _check_monotone(pairs((0.5, 1.0), (0.25, 1.0 + 1e-9), (0.75, 2.0)))  # rounding is let through
     _check_monotone([(0.5, 1.0), (0.5, 1.0), (0.25, 0.5)])
-    with refused(r"non-decreasing, but r\(0.25\) = 1.5 > r\(0.5\) = 1$"):
+    with refused(r"non-decreasing.*r\(0.25\).*1.5.*r\(0.5\).*1$"):
         _check_monotone(pairs((0.5, 1.0), (0.25, 1.5)))
-    with refused(r"r\(0.5\) = 100 > r\(0.75\) = 99.9$"):
+    with refused(r"r\(0.5\).*100.*r\(0.75\).*99.9$"):
         _check_monotone([(0.5, 100.0), (0.75, 99.9), (0.25, 3.0)])
     _check_monotone([(0.5, 1e12), (0.75, 1e12 - 10)])
     _check_monotone([(0.25, 1.0), (0.5, 1e12), (0.75, 1e12 - 10)])
@@ -84,7 +84,7 @@ def test_what_r_returns_has_the_shape_it_was_given() -> None:
     ) == pytest.approx([0.5, 0.7])
     assert maximal(net, lambda x: np.float32(0.5))(0.1) == 0.5
     for wrong in (lambda x: np.array([0.5, 0.5]), lambda x: "a", lambda x: [[0.5], [0.6]]):
-        with refused("r must return a real number"):
+        with refused("return.*number"):
             maximal(net, wrong)(0.1)
     with refused("r must return"):
         maximal(net, lambda x: np.ones(3))(np.array([0.1, 0.2]))
@@ -136,9 +136,9 @@ def test_maximal_c_values_of_chains() -> None:
     with pytest.raises(kc.UnreachableTarget, match="at most 0.877053 "):
         mu.inverse(most + 1e-9)
     for wrong in (0.0, 1.0, -0.5):
-        with refused("strictly between 0 and 1"):
+        with refused("strictly.*0.*1"):
             mu.inverse(wrong)
-    with refused(r"negative_slope must lie in \[-1, 1\]"):
+    with refused(r"negative_slope.*\[-1.*1\]"):
         mu.active(1.5)
     assert mu.to_dict()["at_relu"] == float(mu(0.0))
 

@@ -163,7 +163,7 @@ def test_polynomials_of_eighty_terms_are_written_out() -> None:
 
 def test_floats_of_shares() -> None:
     assert as_floats([R(1, 3), R(1, 3), sp.sqrt(2)]).tolist() == [1 / 3, 1 / 3, 2**0.5]
-    with refused(r'contain a, b; give numbers first: net.subs\(\{"a": ..., "b": ...\}\)'):
+    with refused(r'net.subs\(\{"a".*"b"'):
         as_floats([R(1, 3), sp.Symbol("b") * sp.Symbol("a")])
 
 
@@ -207,7 +207,7 @@ def test_shares_of_other_amounts_are_simple() -> None:
         one == sp.sqrt(2) / 2 and sp.expand(two) == 1 - sp.sqrt(2) / 2 and sp.fraction(two)[1] == 2
     )
     for zeros in ((0.0, 0.0), (sp.Integer(0), sp.Integer(0)), (w - w, 0 * w)):
-        with refused("weights are all 0 has no slope polynomial"):
+        with refused("0.*polynomial"):
             convex_shares(zeros)
     net = wired(("x", Input()), ("a", Affine(), "x"), ("s", Sum((1e-200, 1e-200)), "x a"))
     with refused("weights are all 0"):
@@ -246,11 +246,11 @@ def test_what_mixes_weigh_by_is_said() -> None:
         == 0
     )
     for wrong in (0, -1.0):
-        with refused(r"q\['b'\] is a mean square and must be > 0"):
+        with refused(r"q\['b'\].*0"):
             slope_polynomial(net, {**nodes, "b": wrong})
     with refused("'nobody'"):
         slope_polynomial(net, {**nodes, "nobody": 1.0})
-    with refused("node 's' mixes 'b', for which q gives no value"):
+    with refused("'s'.*mixes.*'b'"):
         slope_polynomial(net, {"x": 1.0})
 
 
@@ -292,10 +292,7 @@ def test_norms_that_read_means_have_their_slopes(layer: Any) -> None:
 
 
 def test_biases_are_refused_by_name() -> None:
-    with refused(
-        r"node 'b' has sigma_b = 0.5, which lowers the slope; slope polynomials are for "
-        r"sigma_b = 0"
-    ):
+    with refused("'b'.*sigma_b.*0.5.*sigma_b.*0"):
         slope_polynomial(of(("b", Affine(4, sigma_b=0.5), "a")))
 
 

@@ -118,7 +118,7 @@ def test_the_earliest_of_equally_steep_nodes_is_active() -> None:
     assert forward.active(1.0) in ("x", "f", "g", "s")
     assert forward.active(1.2) == "g"
     assert forward.log_at("t", 2.0) == pytest.approx(math.log((2 + 16) / 5), rel=1e-15)
-    with refused("one psi at a time"):
+    with refused("psi.*time"):
         forward.active(np.array([1.2]))
 
 
@@ -206,7 +206,7 @@ def test_newton_ends_where_rounding_keeps_it_from_the_root() -> None:
 def test_slopes_from_1_on() -> None:
     assert as_slopes([1, 2]) == pytest.approx([0, math.log(2)], rel=1e-15)
     for wrong in (1 - 1e-12, 0.5, [1.5, 0.99]):
-        with refused("psi must be >= 1"):
+        with refused("must.*1"):
             as_slopes(wrong)
 
 

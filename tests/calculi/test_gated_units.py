@@ -84,7 +84,7 @@ def test_it_is_shaped_as_the_layers_it_is_made_of() -> None:
     assert "tanh" in shaped.export("numpy")
     with pytest.raises(kc.UnreachableTarget, match="node 'g'"):
         kc.shape(block("tanh", True), zeta=1.5)
-    with refused("node 'g' is a Product"):
+    with refused("'g'.*Product"):
         kc.shape(block("relu", True), method="tat")
 
 

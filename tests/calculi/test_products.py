@@ -138,7 +138,7 @@ def test_slopes_of_factors_add_up():
     assert mu(mu.inverse(6.0)) == pytest.approx(6.0, rel=1e-14)
     with refused("must exceed 4"):
         mu.inverse(1.5)
-    with refused("Product at node .* cut the network there"):
+    with refused("Product.*network"):
         kc.maximal_curvature(net)
 
 
@@ -158,7 +158,7 @@ def test_dks_of_gated_networks():
     assert max(s.residuals.values()) < 1e-13
     assert kc.c_map(s.network).derivative(1)(1.0) == pytest.approx(4.0, rel=1e-12)
     assert kc.c_map(s.network)(0.0) == pytest.approx(0.0, abs=1e-15)
-    with refused("is a Product, for which this method has no rule; use method='dks'"):
+    with refused("Product.*method='dks'"):
         kc.shape(net, "relu", method="tat")
 
 

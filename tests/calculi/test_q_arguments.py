@@ -59,11 +59,11 @@ def test_one_spelling_everywhere(name: str) -> None:
     )
     assert not same(call(q=2), call(q1=2, q2=0.5)) and not same(call(q=2), call())
     for both in ({"q1": 2}, {"q2": 2}, {"q1": 2, "q2": 3}):
-        with refused("q=2 is the q value of both inputs; give it alone, or q1= and q2="):
+        with refused("q=2.*q1=.*q2="):
             call(q=2, **both)
-    with refused("^q is a mean square"):
+    with refused("mean.*square"):
         call(q=-1)
-    with refused("^q2 is a mean square"):
+    with refused("^q2.*square"):
         call(q1=1, q2=-1)
 
 
@@ -86,9 +86,9 @@ def test_symbolic_q_maps() -> None:
         str(deep.symbolic(2)).splitlines()[1] == "q_1 = Q_tanh(2)"
         and deep.symbolic(2).arguments == ()
     )
-    with refused("q is a mean square"):
+    with refused("mean.*square"):
         relu.symbolic(-1)
-    with refused("symbol c is a c value"):
+    with refused("symbol.*value"):
         relu.symbolic(kc.symbols.c)
 
 

@@ -80,7 +80,7 @@ def test_long_residual_streams_take_linear_time() -> None:
 def test_a_chain_that_overflows_names_where_q_counts() -> None:
     layers = [part for _ in range(1500) for part in (L.Affine(sigma_w=3.0), L.Nonlinear("relu"))]
     net = kc.chain(*layers, L.Affine(), L.Nonlinear("tanh"))
-    with refused("'nonlinear_1501' has q = inf"):
+    with refused("'nonlinear_1501'"):
         kc.c_map(net)
 
 
@@ -99,7 +99,7 @@ def test_a_norm_after_an_overflow() -> None:
 
 def test_where_q_matters() -> None:
     last = (("a", L.Affine(), "h1100"), ("t", L.Nonlinear("tanh"), "a"), ("out", L.Affine(), "t"))
-    with refused("'t' has q = inf"):
+    with refused("'t'.*inf"):
         kc.c_map(resnet(1100, *last))
     with refused("has q = inf"):
         kc.q_map(resnet(1100))(1.0)

@@ -412,5 +412,5 @@ def test_images_of_another_size_than_the_model_was_read_at_are_refused() -> None
         [read_at("input", (7, 7))]
     )
     assert scaling(network, image_shape=(7, 7)).weights["affine_2"].inputs == 4 * 49
-    with refused(r"images of \(8, 8\) here, but was read"):
+    with refused(r"images.*\(8.*8\)"):
         scaling(network, image_shape=(8, 8))

@@ -81,7 +81,7 @@ def test_two_raw_inputs_among_addends_that_share() -> None:
         ("x", L.Input()),
         ("z", L.Input()),
     )
-    with refused("nothing is known of how their channels correlate"):
+    with refused("channels.*correlate"):
         kc.node_values(network, C)
     kernel = kc.c_map(network, assume_independent=True)
     notes = [
@@ -195,14 +195,12 @@ def test_other_tokens_are_other_numbers(matrix: Any) -> None:
         ("s", L.Sum(), "h t"),
     ]
     network = wired(*steps)
-    with refused(
-        "node 's' adds 'h' and 't', which share weights in a way that kcalc cannot follow"
-    ):
+    with refused("'s'.*'h'.*'t'"):
         kc.node_values(network, C)
 
 
 def test_tokens_of_two_signs_need_mean_zero() -> None:
-    with refused("node 'b' changes the sign of some tokens of a feature map whose mean is not 0"):
+    with refused("'b'.*changes.*0"):
         kc.node_values(mixing(FLIP), C)
 
 
@@ -214,7 +212,7 @@ def test_groups_of_channels_with_opposite_means_have_mean_zero_only_together() -
         ("a", L.Nonlinear("relu"), "h"),
     ]
     network = wired(*steps, *more)
-    with refused("node 'w' changes the sign of some tokens of a feature map whose mean is not 0"):
+    with refused("'w'.*changes.*0"):
         kc.node_values(network, C)
 
 
@@ -229,7 +227,7 @@ def test_addends_that_cancel_for_one_q_are_no_number_even_if_taken_as_independen
         ("y", L.Affine(), "s"),
     )
     for options in ({}, {"assume_independent": True}):
-        with refused("node 's': the addends cancel, so its output is the same for all inputs"):
+        with refused("'s'.*addends"):
             kc.q_map(network, **options)(4.0)
 
 
@@ -247,7 +245,7 @@ def test_addends_that_nearly_cancel_are_refused_before_their_digits_are_gone() -
             )
         assert Q(q) == pytest.approx(float(truth), rel=1e-7)
     for q in (1e-5, 1e-7, 1.5e-8, 1.2e-8):
-        with refused("node 'y': its addends cancel to less than 1e-08"):
+        with refused("'y'.*addends.*1e-08"):
             Q(q)
 
 
@@ -265,7 +263,7 @@ def test_independent_addends_whose_means_cancel() -> None:
             2 * float(WEIGHTS @ half**2), rel=1e-10
         )
     for q1, q2 in ((1e-9, 1.0), (1.0, 1e-9), (1e-12, 1e-12)):
-        with refused("node 'y': its addends cancel to less than 1e-08"):
+        with refused("'y'.*addends.*1e-08"):
             kc.node_values(network, C, q1, q2)
 
 

@@ -209,9 +209,9 @@ def test_mixes_of_maps_along_one_path() -> None:
             own(wrong)
     with refused("do not broadcast together"):
         own({"relu": [1.0, 2.0], "tanh": [1.0, 2.0, 3.0]})
-    with refused("one slope for all activations"):
+    with refused("slope.*activations"):
         own.bounds()
-    with refused("it depends on 2 slopes"):
+    with refused("depends.*2"):
         own.inverse(2.0)
     assert own({"tanh": [1.1, 1.0], "relu": 1.0}).shape == (2,)
     assert maximal_slope(kc.chain(kc.layers.Affine()), symbols_by_activation=True)({}) == 1.0
@@ -241,7 +241,7 @@ def test_one_norm_in_several_places() -> None:
         assert float(slope_polynomial(net, 1.0).subs(psi, 1)) == pytest.approx(
             float(truth), rel=2e-13
         )
-        with refused("the LayerNorm at node .* has a slope > 1"):
+        with refused("LayerNorm.*1"):
             maximal_curvature(net, 1.0)
 
 

@@ -436,7 +436,7 @@ def test_grouped_layers_have_no_lower_bound() -> None:
 @pytest.mark.parametrize("leaves", [{"weights": 1}, {"weight": 1, "scale": 1}])
 def test_weights_of_other_names_are_refused(leaves: dict[str, Any]) -> None:
     net = kc.chain(L.Input(2), L.Affine(1))
-    with refused("must be an array or"):
+    with refused("must.*array"):
         smoothness(net, weights={"affine_1": dict.fromkeys(leaves, np.eye(2))}, radius=1.0)
 
 

@@ -65,7 +65,7 @@ def test_what_carries_no_embedding_is_refused():
     with refused("has none"):
         kc.tied_readout(A.vanilla(1), tokens=3)
     bent = wired(*steps[:2], ("g", L.Nonlinear("gelu"), "e"))
-    with refused(r"'g' reads the embedding 'e' through its Nonlinear"):
+    with refused("'g'.*'e'.*Nonlinear"):
         kc.tied_readout(bent, tokens=3)
     with refused("tokens="):
         kc.tied_readout(gpt(causal=False), tokens=None)
@@ -90,7 +90,7 @@ def test_tangent_kernels_through_tied_readouts_are_refused():
             return self.head(self.norm(x + self.inner(self.norm(x))))
 
     net = kc.read(Tied(), torch.zeros(1, 5, dtype=torch.long)).network
-    with refused("'head' is a readout tied to an embedding"):
+    with refused("'head'.*embedding"):
         kc.ntk(net, tokens=5)
     assert kc.ntk(net, tokens=5, assume_independent=True).heuristic
     found = kc.tied_readout(net, tokens=5)

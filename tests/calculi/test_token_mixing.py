@@ -85,7 +85,7 @@ def test_matrices_that_are_none(matrix: Any, message: str):
 
 def test_matrices_that_do_not_fit_name_the_node():
     net = kc.chain(L.Affine(), L.TokenMix(np.ones((2, 3))))
-    with refused(r"node 'tokenmix_1' mixes 3 tokens, but its input has 4 = 4 locations"):
+    with refused("'tokenmix_1'.*3.*4.*4"):
         kc.c_map(net, spatial="exact", image_shape=(4,))
 
 

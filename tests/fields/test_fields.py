@@ -137,9 +137,9 @@ def test_exponentials_less_one_of_tiny_numbers_keep_their_digits():
 @pytest.mark.parametrize("value", [mpmath.nan, mpmath.inf, -mpmath.inf])
 def test_numbers_of_mpmath_that_are_not_finite_are_refused(value):
     for field in (mpmath_field(30), ball_field(30), NUMPY, SYMPY):
-        with refused("not a finite real number"):
+        with refused("finite.*number"):
             field.number(value)
-        with refused("not a finite real number"):
+        with refused("finite.*number"):
             field.number(sp.Tuple(1, 2))
 
 

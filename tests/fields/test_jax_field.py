@@ -218,11 +218,11 @@ def test_moments(name):
 
 def test_what_jax_cannot_do_is_said():
     tanh, gap = kc.activation("tanh"), jnp.asarray(0.3)
-    with refused("q1 must be a concrete number"):
+    with refused("q1.*concrete"):
         jax.jit(lambda q: tanh.taylor(gap, q, None, 0, F)[0])(1.0)
-    with refused("q must be a concrete number"):
+    with refused("concrete.*number"):
         jax.grad(lambda q: tanh.second_moment(q, F))(1.0)
-    with refused("one q1 and one q2"):
+    with refused("q1.*q2"):
         tanh.taylor(gap, [1.0, 2.0], None, 0, F)
     with refused("order 2 needs NumPy"):
         tanh.taylor(gap, 1.0, None, 2, F)

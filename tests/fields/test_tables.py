@@ -346,13 +346,13 @@ def test_a_q_map_by_table_against_its_closed_form(name: str, truth, slope) -> No
 
 def test_refusals_of_q_tables() -> None:
     q_map = kc.activation("tanh").q_map
-    with refused(r"q = 30 is outside the table's range \[0.01, 20\]"):
+    with refused(r"30.*table's.*\[0.01.*20\]"):
         q_map.table(0.01, 20)(30)
-    with refused("low < high, got 2 and 1"):
+    with refused("high.*2.*1"):
         q_map.table(2, 1)
     with refused("tolerance"):
         q_map.table(tolerance=0)
-    with refused("the Q map of half is 0.0 at q ="):
+    with refused("Q.*half.*0.0"):
         tabulate_q(lambda q: np.where(q > 1, q, 0.0), 0.1, 10, name="half")
     with refused("too rough"):
         tabulate_q(lambda q: np.where(q > 1.1, 2 * q, q), 0.1, 10)

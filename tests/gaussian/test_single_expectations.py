@@ -359,7 +359,7 @@ def test_kinks_and_jumps_at_small_q() -> None:
 def test_callables_whose_derivatives_are_lost_are_refused() -> None:
     phi = kc.activation(lambda x: np.tanh(x))
     assert phi.q_map.derivative(1)(1e-8) == pytest.approx(1, rel=1e-7)
-    with refused(r"order 3 in q .* loses its digits at q = 1e-08"):
+    with refused("3.*digits.*1e-08"):
         phi.q_map.derivative(3)(1e-8)
 
 

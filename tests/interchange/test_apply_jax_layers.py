@@ -209,18 +209,18 @@ def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
     steps = list(reading.network.steps())
     first, last = reading.network.nodes_of(L.Affine)
     inner = kc.Network.from_steps(steps, [first, last])
-    with refused("the shaped network has 2 outputs, the model 1"):
+    with refused("2.*outputs.*1"):
         apply_jax(model, reading, SimpleNamespace(network=inner))
     renamed = kc.Network.from_steps([*steps, ("new", L.Nonlinear("tanh"), (last,))])
-    with refused("'new' of the shaped network is no operation of the model"):
+    with refused("'new'.*operation"):
         apply_jax(model, reading, SimpleNamespace(network=renamed))
-    with refused("not of a JAX model"):
+    with refused("JAX.*model"):
         apply_jax(model, replace(reading, trace=None), SimpleNamespace(network=reading.network))
     for key in (jax.random.split(jax.random.key(0), 3), jnp.ones(2)):
-        with refused("the key must be one"):
+        with refused("key.*must"):
             apply_jax(model, reading, SimpleNamespace(network=reading.network), key=key)
     function, new = apply_jax(model, reading, SimpleNamespace(network=reading.network))
-    with refused("the parameters have 1 leaves, the model that was read 2"):
+    with refused("parameters.*1.*2"):
         function({"u": new["u"]}, x)
 
 

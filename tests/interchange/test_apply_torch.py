@@ -416,7 +416,7 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
     stranger = SimpleNamespace(
         network=kc.Network.from_steps([*s.network.steps(), ("new", Affine(5), s.network.outputs)])
     )
-    with refused("'new' of the shaped network is no such operation of the model"):
+    with refused("'new'.*operation"):
         apply_to(model, stranger)
     with refused("law of initial weights"):
         apply_to(model, s, weights="he")
@@ -428,7 +428,7 @@ def test_errors_name_what_is_wrong(made: Any) -> None:
     with refused("'cell_2' was not read"):
         apply_to(shared, SimpleNamespace(network=read(shared, *example).network))
     block, example, _ = ZOO["transformer_block"]()
-    with refused("'attn.bmm_2' is an Attend of a transformer, which is not written anew"):
+    with refused("'attn.bmm_2'.*Attend"):
         apply_to(block, SimpleNamespace(network=read(block, *example).network))
 
 

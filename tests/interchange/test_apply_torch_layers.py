@@ -169,8 +169,7 @@ def test_networks_that_the_parameters_do_not_fit_are_refused_by_name() -> None:
     module, reading, steps = given("a whole mean")
     wider = changed(steps, L.Affine, lambda old: replace(old, features=7))
     with refused(
-        r"'conv2d' has weights \(4, 3, 3, 3\) in the model and \(7, 3, 3, 3\) in the shaped "
-        r"network",
+        r"'conv2d'.*\(4.*3.*3.*3\).*\(7.*3.*3.*3\)",
     ):
         apply_torch(module, reading, wider, weights="keep")
     assert apply_torch(module, reading, wider)(torch.ones(IMAGE, dtype=torch.float64)).shape == (
@@ -182,18 +181,18 @@ def test_networks_that_the_parameters_do_not_fit_are_refused_by_name() -> None:
         (node, replace(layer, features=4) if isinstance(layer, L.Affine) else layer, parents)
         for node, layer, parents in steps
     ]
-    with refused(r"is a part of the parameter 'u', which cannot take the shape \(4, 6\)"):
+    with refused(r"'u'.*\(4.*6\)"):
         apply_torch(module, reading, SimpleNamespace(network=kc.Network.from_steps(wide)))
     module, reading, steps = given("a shortcut")
     half = changed(steps, L.Sum, lambda _: L.Sum((1, sp.Symbol("w"))))
-    with refused(r"the weight w is a symbol; substitute it first"):
+    with refused("symbol.*substitute"):
         apply_torch(module, reading, half)
     module, reading, steps = given("dense along locations")
-    with refused("by another matrix than in the model, along several axes"):
+    with refused("another.*several"):
         apply_torch(
             module, reading, changed(steps, L.TokenMix, lambda _: L.TokenMix(torch.eye(3).tolist()))
         )
-    with refused("not of a PyTorch model"):
+    with refused("PyTorch.*model"):
         apply_torch(module, replace(reading, trace=None), SimpleNamespace(network=reading.network))
 
 

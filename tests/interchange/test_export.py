@@ -257,7 +257,7 @@ def test_latex(dks: Any) -> None:
 
 
 def test_errors(dks: Any, tmp_path: Path) -> None:
-    with refused("unknown export target 'troch'; the nearest known: torch"):
+    with refused("unknown.*'troch'"):
         dks.export("troch")
     for bad in (3, None, ["torch"]):
         with refused("unknown export target"):

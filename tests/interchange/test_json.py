@@ -247,7 +247,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     net = A.vanilla(1).relabelled(lambda n: (n, 1))
     with refused("relabel"):
         kc.save_json(net, tmp_path / "net.json")
-    with refused("its folder does not exist"):
+    with refused("folder.*exist"):
         kc.save_json(A.vanilla(1), tmp_path / "missing" / "net.json")
     assert list(tmp_path.iterdir()) == []
 
@@ -295,7 +295,7 @@ def test_text_of_networks_is_utf8(tmp_path: Path) -> None:
     assert "\\ud83d" in file.read_text()
     assert kc.load_json(file).inputs == ("Größe 🙂",)
     file.write_text(file.read_text().replace("\\ude42", ""))
-    with refused(r"^node label 'Größe \\ud83d' holds '\\ud83d'"):
+    with refused(r"'Größe.*\\ud83d'.*'\\ud83d'"):
         kc.load_json(file)
     with refused("the activation's name"):
         kc.activation("tanh", name="\udc00")

@@ -410,7 +410,7 @@ def test_builders_are_no_functions_of_arrays(build: Any, example: Any) -> None:
 
 @pytest.mark.parametrize("example", [torch.zeros(2, 8)])
 def test_builders_with_inputs_of_torch(example: Any) -> None:
-    with refused("a function that builds a model"):
+    with refused("function.*builds"):
         kc.read(torch_builder, example)
 
 

@@ -101,7 +101,7 @@ def test_maxout_by_a_reshape_is_no_pooling_of_locations() -> None:
 
 
 def test_a_class_is_no_model() -> None:
-    with refused("Maxout is a class, not a model: build one first"):
+    with refused("Maxout.*class"):
         kc.read(Maxout, (2, 6))
 
 
@@ -119,7 +119,7 @@ class Insists(nn.Module):
 
 
 def test_an_optional_input_that_is_needed_is_named() -> None:
-    with refused("or give it its optional inputs too: y"):
+    with refused("optional.*inputs"):
         kc.read(Insists(), (2, 6))
 
 

@@ -84,16 +84,16 @@ def test_a_masked_normalisation_is_not_read_as_one_of_all_channels() -> None:
 
 
 def test_modules_that_cannot_be_called() -> None:
-    with refused("flax: Silent has no __call__"):
+    with refused("Silent.*__call__"):
         read(Silent(), IMAGE)
-    with refused(r"flax: a Linen module is read with its variables"):
+    with refused("Linen.*variables"):
         read((nn.Dense(3), 5), IMAGE)
     eqx = pytest.importorskip("equinox")
 
     class Bare(eqx.Module):
         weight: Any
 
-    with refused("equinox: Bare has no __call__"):
+    with refused("Bare.*__call__"):
         read(Bare(jnp.ones(3)), jnp.ones(3))
 
 
@@ -102,8 +102,8 @@ def test_keras_models_without_an_input_and_with_another_backend(
 ) -> None:
     keras = pytest.importorskip("keras")
     if keras.backend.backend() == "jax":
-        with refused("does not say its input shape; give an example"):
+        with refused("shape.*example"):
             read(keras.Sequential([keras.layers.Dense(3)]))
     monkeypatch.setattr(keras.backend, "backend", lambda: "numpy")
-    with refused("keras runs on numpy; set the environment variable KERAS_BACKEND=jax"):
+    with refused("KERAS_BACKEND=jax"):
         read(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))

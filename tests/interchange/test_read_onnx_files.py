@@ -76,16 +76,16 @@ def test_tensors_whose_numbers_do_not_fit_are_refused(held: Any, words: str) -> 
 
 
 def test_tensors_are_bounded_and_kept_elsewhere_only_for_files() -> None:
-    with refused("'t' declares 4000 bytes, more than the limit of 100"):
+    with refused("'t'.*4000.*100"):
         trace_onnx(adds(tensor(1, [1000])), limits=Limits(file_bytes=100))
-    with refused("take more than 10 bytes"):
+    with refused("10.*bytes"):
         trace_onnx(
             model([node("MatMul", "x w", "y")], {"x": [2, 3]}, ["y"], {"w": weights(3, 4)}),
             limits=Limits(file_bytes=10),
         )
     elsewhere = tensor(1, [3])
     elsewhere.data_location = 1
-    with refused("'t' keeps its numbers in another file; give the path"):
+    with refused("'t'.*numbers"):
         trace_onnx(adds(elsewhere))
 
 
@@ -166,7 +166,7 @@ def test_nodes_need_not_use_all_outputs_inputs_and_attributes() -> None:
     )
     call = helper.make_node("Bent", ["x", "one"], ["y"], domain="own")
     held = {"one": F(-1)}
-    with refused("Clip node '' reads 'high', which nothing"):
+    with refused("Clip.*'high'"):
         trace_onnx(model([call], {"x": [2, 3]}, ["y"], held, functions=[function], domains=["own"]))
     body[0].input[:] = ["p", "low"]
     function = helper.make_function(
@@ -185,7 +185,7 @@ def test_nodes_need_not_use_all_outputs_inputs_and_attributes() -> None:
 def test_attributes_stand_once() -> None:
     proto = model([node("Elu", "x", "y", alpha=1.0)], {"x": [2, 3]}, ["y"])
     proto.graph.node[0].attribute.append(helper.make_attribute("alpha", 2.0))
-    with refused("Elu node '' has the attribute 'alpha' twice"):
+    with refused("Elu.*'alpha'"):
         trace_onnx(proto)
 
 
@@ -212,7 +212,7 @@ def test_branches_hold_constants_of_their_own_and_are_nested_finitely() -> None:
         inner = branch(
             node("If", "c", "t", then_branch=inner, else_branch=branch(node("Tanh", "x", "t")))
         )
-    with refused("nested more than 24 deep"):
+    with refused("nested.*24"):
         trace_onnx(
             model(
                 [node("If", "c", "y", then_branch=inner, else_branch=inner)],
@@ -226,7 +226,7 @@ def test_branches_hold_constants_of_their_own_and_are_nested_finitely() -> None:
 def test_names_of_files_that_are_no_text_are_refused() -> None:
     data = model([node("Relu", "xxxx", "yyyy")], {"xxxx": [2, 3]}, ["yyyy"]).SerializeToString()
     for text in (b"xxxx", b"Relu"):
-        with refused("^onnx: the file is malformed"):
+        with refused("^onnx.*malformed"):
             trace_onnx(onnx.ModelProto.FromString(data.replace(text, b"\xff\xfe\xfd\xfc")))
 
 
@@ -245,7 +245,7 @@ def test_shapes_behind_an_unknown_operator_must_be_declared_in_full() -> None:
     nodes = [helper.make_node("Special", ["x"], ["h"], domain="com.acme"), node("Relu", "h", "y")]
     proto = model(nodes, {"x": ["N", 3]}, ["y"], domains=["com.acme"])
     proto.graph.value_info.append(helper.make_tensor_value_info("h", F32, ["N", "C"]))
-    with refused("the file does not say which shape 'h' has"):
+    with refused("shape.*'h'"):
         trace_onnx(proto)
     proto.graph.value_info[0].type.tensor_type.shape.dim[1].dim_value = 5
     assert [op.shape for op in trace_onnx(proto).ops if isinstance(op, NotRead)] == [(2, 5)]

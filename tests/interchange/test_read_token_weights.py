@@ -73,7 +73,7 @@ def test_q_and_cosines_of_a_mixer_are_near_those_of_its_forward_pass() -> None:
     assert abs(cosine - k.mean / q.mean) < 0.02
     told = [a for a in kc.c_map(r.network).assumptions if a.node in mixes]
     assert told and all(a.kind == "heuristic" for a in told)
-    with refused("tangent kernels have no rule"):
+    with refused("tangent.*kernels"):
         kc.ntk(r.network)(0.5)
 
 

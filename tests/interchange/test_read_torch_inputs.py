@@ -87,15 +87,14 @@ def test_inputs_that_are_no_tensors_are_handed_on(given: Any) -> None:
 def test_inputs_without_any_tensor() -> None:
     with refused("tensor|input"):
         read(Choosing(), 2.5)
-    with refused("must be a tensor, an array or a shape, got set"):
+    with refused("tensor.*shape"):
         read(Choosing(), {X})
 
 
 @pytest.mark.parametrize("shape", [(10**12, 4), (10**30, 4), (2**30, 2**30), [2**31, 6]])
 def test_shapes_for_which_there_is_no_memory(shape: Any) -> None:
     with refused(
-        r"example input 1: an array of the shape \(.* is too large for an example; give a "
-        r"smaller one",
+        "1.*example",
     ):
         read(nn.Linear(6, 4), shape)
 
@@ -105,7 +104,7 @@ def test_shapes_that_this_machine_has_no_memory_for(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(torch, "randn", full)
-    with refused(r"shape \(1000, 6\) is too large"):
+    with refused(r"\(1000.*6\)"):
         read(nn.Linear(6, 4), (1000, 6))
 
 
@@ -140,19 +139,19 @@ class Endless(nn.Module):
 
 def test_a_loop_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MOST", 60)
-    with refused("calls more than 60 functions .* a fixed number"):
+    with refused("60.*functions"):
         read(Endless(), X)
 
 
 def test_ids_beyond_the_table_are_refused() -> None:
     model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2))
     assert read(model, torch.tensor([[0, 4, 2]])).network
-    with refused("holds the id 5, and the table of '0' has the ids 0 to 4"):
+    with refused("holds.*5.*'0'.*0.*4"):
         read(model, torch.tensor([[0, 5, 2]]))
 
 
 def test_what_is_no_array_is_named() -> None:
-    with refused("torch: block: expected an array, got float"):
+    with refused("expected.*float"):
         Walker(SimpleNamespace(remarks=(), entries=(), graph=SimpleNamespace(nodes=()))).read(
             3.0, "block"
         )  # type: ignore[arg-type]

@@ -215,7 +215,7 @@ def test_a_reading_without_a_framework_has_no_twin() -> None:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     onnx.checker.check_model(proto)
-    with refused(r"has no transformed twin; write the constants with shaping\.export"):
+    with refused(r"shaping\.export"):
         apply_to(proto, kc.shape(kc.read(proto).network, method="dks"))
 
 
@@ -268,16 +268,16 @@ def test_an_activation_that_is_real_in_no_part_of_the_line() -> None:
     from kcalc.interchange.effort import check_effort
 
     x = kc.activations.X
-    with refused(r"here: the expression has no real value at x = -"):
+    with refused("expression.*value"):
         check_effort(sp.log(x), "here")
-    with refused("here: the expression is too involved"):
+    with refused("expression.*involved"):
         check_effort(sp.Mul(*(sp.sin(k * x) for k in range(1, 400)), evaluate=False), "here")
 
 
 def test_a_file_that_is_too_large(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcalc.interchange.json_format.MAX_BYTES", 8)
     (tmp_path / "a.json").write_text("[" * 9)
-    with refused("is larger than 0 MiB; this is not a network document"):
+    with refused("0.*MiB.*document"):
         kc.load_json(tmp_path / "a.json")
 
 

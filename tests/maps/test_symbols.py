@@ -123,7 +123,7 @@ def test_a_symbol_of_a_layer_is_not_that_of_an_input(name: str) -> None:
 def test_a_weight_is_not_the_slope() -> None:
     net = kc.chain(L.Input(), kc.residual(L.Nonlinear("relu"), shortcut_weight=kc.symbols.psi))
     for result in (kc.slope_polynomial, kc.maximal_slope, kc.maximal_curvature):
-        with refused("two quantities of one formula have the name psi"):
+        with refused("quantities.*formula"):
             result(net)
 
 

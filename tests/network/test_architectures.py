@@ -198,7 +198,7 @@ def test_unknown_options_are_refused_at_the_call(name: str) -> None:
 
 
 def test_arrays_and_ragged_rows_as_options() -> None:
-    with refused("TokenMix: matrix must be a rectangular array"):
+    with refused("TokenMix.*rectangular"):
         A.transformer(1, [[[1], [1, 2]]])
     with refused("padding"):
         A.preconditioned_block(8, 8, 8, downsample=True, padding=np.array([-1, 2]))

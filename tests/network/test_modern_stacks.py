@@ -119,19 +119,13 @@ def test_a_slope_that_gates_cannot_have_names_the_least_and_another_method():
 @pytest.mark.parametrize("rows", ["keep", "rescale"])
 def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
     net = A.transformer(4, tm.exponential(T, [0.8, 0.6, 0.4, 0.3], start=1.0))
-    with refused(
-        r"TokenMix at node 'tokenmix_1' is no permutation.*tokens= \(a T x T "
-        r"array\).*value_skip"
-    ):
+    with refused(r"TokenMix.*'tokenmix_1'.*permutation.*tokens=.*\(a.*array\).*value_skip"):
         kc.shape(net)
     with refused("is no permutation"):
         kc.shape(net, method="he")
     # the first matrix fits the tokens; behind the first activation they have other cosines
     if rows == "keep":
-        with refused(
-            r"row \d of the TokenMix at node 'tokenmix_2' makes q = .*preserving\(source, "
-            r"target\)"
-        ):
+        with refused(r"\d.*TokenMix.*'tokenmix_2'.*.*preserving\(source.*target\)"):
             kc.shape(net, tokens=TOKENS)
         return
     s = kc.shape(net, tokens=TOKENS, token_rows=rows)
@@ -221,7 +215,7 @@ def test_tokens_without_mixing_and_of_other_images_are_refused():
         L.Nonlinear("tanh"),
         L.Affine(),
     )
-    with refused(r"cosines of 5 tokens, but the inputs have 4 locations \(2, 2\)"):
+    with refused(r"5.*4.*locations.*\(2.*2\)"):
         kc.shape(image, tokens=TOKENS)
     kc.shape(image, tokens=np.eye(4) * 0.5 + 0.5, token_rows="rescale")
 

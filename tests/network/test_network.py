@@ -391,12 +391,12 @@ def test_nodes_with_several_inputs_are_not_bypassed():
 
 
 def test_symbols_whose_assumptions_contradict_a_layer_are_refused():
-    with refused("features must be a positive integer, got n"):
+    with refused("features.*positive"):
         L.Affine(sp.Symbol("n", negative=True))
-    with refused("features must be a positive integer, got n"):
+    with refused("features.*positive"):
         L.Affine(sp.Symbol("n", integer=False, real=True))
     assert L.Affine(sp.Symbol("n")).features == sp.Symbol("n")
-    with refused(r"Affine.sigma_w must be a finite real number, got I\*w"):
+    with refused(r"Affine.sigma_w.*I\*w"):
         L.Affine(sigma_w=sp.I * w)
     for sigma in ({"sigma_w": 1e-170}, {"sigma_w": 1e170}, {"sigma_b": 1e170}):
         with refused(f"the square of {next(iter(sigma))} is beyond double precision"):

@@ -117,7 +117,7 @@ def test_standardised_layers_travel_and_refuse(tmp_path: Path) -> None:
         != net.map_layers(lambda _, x: L.Affine(x.features) if isinstance(x, L.Affine) else x)
     )
     assert '"standardised": true' in (tmp_path / "net.json").read_text()
-    with refused("standardised must be True or False"):
+    with refused("True.*False"):
         L.Affine(standardised=1)  # pyright: ignore[reportArgumentType]
     depthwise = kc.chain(L.Input(8), L.Affine(8, groups=8, standardised=True))
     with refused("one input channel"):
@@ -128,7 +128,7 @@ def test_standardised_layers_travel_and_refuse(tmp_path: Path) -> None:
         L.Nonlinear(kc.activation(sp.Symbol("x") * 0 + 1)),
         L.Affine(standardised=True),
     )
-    with refused("variance over channels is 0"):
+    with refused("variance.*0"):
         kc.c_map(constant)(0.3)
     shaped = kc.shape(net, "tanh")
     assert not any(getattr(layer, "standardised", False) for _, layer, _ in shaped.network.steps())

@@ -82,10 +82,7 @@ def test_preserving_is_the_quotient_of_cholesky_factors():
     found = tm.preserving(*made, nonnegative=False)
     np.testing.assert_allclose(found, exact, atol=1e-13)
     np.testing.assert_allclose(found @ made[0] @ found.T, made[1], atol=1e-14)
-    with refused(
-        r"entries of the matrix are negative \(the worst is -.* at row \d, column "
-        r"\d\).*nonnegative=False"
-    ):
+    with refused(r"\(the.*\d.*\d\).*nonnegative=False"):
         tm.preserving(*made)
 
 

@@ -247,9 +247,9 @@ def test_bad_questions(data: dict[str, Any]) -> None:
         curve.predict_test(1)
     with refused("NNGP"):
         TrainingCurve.of(np.eye(2), [1, 2]).expected_loss(1.0)
-    with refused("diverges past double precision: learning rate"):
+    with refused("precision.*learning"):
         kc.training_curve(K, data["X"], data["y"], learning_rate=1.0).predict(10**6)
-    with refused("y_test must have 2 outputs"):
+    with refused("y_test.*2.*outputs"):
         kc.training_curve(K, **data).test_loss(1.0, np.ones(5))
 
 

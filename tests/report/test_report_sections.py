@@ -47,10 +47,10 @@ def test_traces_and_kernels_that_there_are_not(monkeypatch: pytest.MonkeyPatch) 
     wild = kc.chain(L.Input(), *(L.Affine(sigma_w=1e100) for _ in range(4)))
     with refused("overflow|explode|finite"):
         trace(wild)
-    with refused("no Affine layer, so it has no weights and no tangent kernel"):
+    with refused("Affine.*weights"):
         kernel(kc.chain(L.Input(), L.LayerNorm()))
     monkeypatch.setattr(import_module("kcalc.report.program"), "MOST_NODES", 3)
-    with refused("more than 3 nodes that do not repeat"):
+    with refused("3.*repeat"):
         compiled(A.densenet(3))
 
 
@@ -86,11 +86,11 @@ def test_programs_that_cannot_be_replayed() -> None:
         share = np.array(shares)[:, None]
         return State(share, q + 0 * share, 0.5 + 0 * share, mean + 0 * share)
 
-    with refused("node 'n' divides by a vanishing variance"):
+    with refused("'n'.*vanishing"):
         applied(Step("n", "ln", (0,)), [state([1.0], 4.0, 2.0)])
     for kind in ("sum", "prd"):
         step = Step("s", kind, (0, 1), (1.0, 1.0))
-        with refused("node 's' joins concatenations whose parts do not line up"):
+        with refused("'s'.*concatenations"):
             applied(step, [state([0.5, 0.5]), state([0.25, 0.75])])
 
 

@@ -359,12 +359,12 @@ def test_what_cannot_be_absorbed_is_refused_by_name() -> None:
     one = kc.activation("tanh").transformed(0.5, 0.2)
     two = kc.activation("tanh").transformed(0.7, 0.2)
     check(trunk(one, one), np.random.default_rng(8))
-    with refused(r"'a' is read by 'n1' and by 'n0'.*different"):
+    with refused("'a'.*'n1'.*'n0'.*different"):
         kc.equivalent_parameters(trunk(one, two))
     with refused(r"'a' is read by the outside.*'n0'"):
         kc.equivalent_parameters(trunk(one, output=True))
     bare = wired(("x", L.Input(3)), ("n0", L.Nonlinear(one), "x"), ("y", L.Affine(3), "n0"))
-    with refused(r"'n0' needs of node 'x' \(Input\)"):
+    with refused(r"'n0'.*'x'.*\(Input\)"):
         kc.equivalent_parameters(bare)
     shaped = kc.shape(A.vanilla(2, "tanh", features=3, readout=False), method="normalisation")
     with refused(r"output scale of the activation 'nonlinear_2'.*the outside"):
@@ -390,9 +390,9 @@ def crossed(*weights: tuple[float, float]) -> kc.Network:
 
 def test_sums_that_share_their_addends_are_solved_together() -> None:
     check(crossed((1.0, 1.0), (1.0, -1.0)), np.random.default_rng(10))
-    with refused(r"shift that 'n2' needs of node 's2' \(Sum\)"):
+    with refused(r"'n2'.*'s2'.*\(Sum\)"):
         kc.equivalent_parameters(crossed((1.0, 1.0), (1.0, -1.0), (0.5, 2.0)))
-    with refused(r"shift that 'n1' needs of node 's1' \(Sum\)"):
+    with refused(r"'n1'.*'s1'.*\(Sum\)"):
         kc.equivalent_parameters(crossed((0.1, 0.3), (0.2, 0.6)))  # dependent but for rounding
 
 

@@ -39,7 +39,7 @@ def test_layers_that_pass_blocks_on_and_layers_that_read_them_as_one() -> None:
     # blocks that are alike may be mixed
     check(joined(L.Flatten(), second=SHIFTED), rng, (2, 2), {"y": 36})
     for layer in (L.Flatten(), L.LayerNorm()):
-        with refused(r"t0.*concatenated blocks of different scales or shifts; put an Affine"):
+        with refused("t0.*concatenated.*Affine"):
             kc.equivalent_parameters(joined(layer))
     check(joined(L.LayerNorm(), second=SHIFTED), rng)
 
@@ -48,7 +48,7 @@ def test_norms_without_a_mean_read_what_is_not_shifted() -> None:
     rng = np.random.default_rng(13)
     scaled = kc.activation("tanh").transformed(0.5, 0.3, 1.5)
     check(kc.chain(L.Input(3), L.Affine(4), L.Nonlinear(scaled), L.RMSNorm(), L.Affine(2)), rng)
-    with refused(r"output shift of the activation 'nonlinear_1' cannot be absorbed: 'rmsnorm_1'"):
+    with refused("'nonlinear_1'.*'rmsnorm_1'"):
         kc.equivalent_parameters(
             kc.chain(L.Input(3), L.Affine(4), L.Nonlinear(SHIFTED), L.RMSNorm(), L.Affine(2))
         )
@@ -71,7 +71,7 @@ def test_pooling_by_weights_passes_a_scale_and_no_shift() -> None:
         found.arrays(weights)[node][0] / weights[node][0] for node in ("affine_1", "affine_2")
     )
     assert first == pytest.approx(0.5, rel=1e-13) and last == pytest.approx(1.5, rel=1e-13)
-    with refused("output shift of the activation 'nonlinear_1' cannot be absorbed: 'pool_1'"):
+    with refused("'nonlinear_1'.*'pool_1'"):
         kc.equivalent_parameters(pooled(SHIFTED))
 
 

@@ -152,7 +152,7 @@ def test_activations_that_cannot_be_mirrored(name: str, message: str) -> None:
 
 
 def test_only_weights_may_read_a_pair() -> None:
-    with refused(r"output 'nonlinear_2' is an activation"):
+    with refused("'nonlinear_2'"):
         shaped("relu", depth=2, readout=False)
     steps: list[Any] = [
         ("x", L.Input(), ()),
@@ -163,7 +163,7 @@ def test_only_weights_may_read_a_pair() -> None:
     summed = kc.Network.from_steps(
         [*steps, ("s", L.Sum((0.6, 0.8)), ("n", "b")), ("y", L.Affine(), ("s",))]
     )
-    with refused(r"'s' \(Sum\) reads the activation 'n'"):
+    with refused(r"'s'.*\(Sum\).*'n'"):
         kc.shape(summed, method="looks_linear")
     image = kc.chain(
         L.Input(3, (8, 8)),

@@ -320,10 +320,10 @@ def test_nothing_to_shape_is_one_error_with_the_reasons() -> None:
         def forward(self, x: Any) -> Any:
             return self.a(x).sort(-1)[0]
 
-    with refused("no region of the model has activations"):
+    with refused("region.*activations"):
         kc.shape(kc.read(Alone(), (4, 6)))
     model = Middle(BETWEEN["sorting"])
-    with refused("no region of the model can be shaped; 'a.0': zeta"):
+    with refused("shaped.*'a.0'"):
         kc.shape(kc.read(model, (4, 8)), zeta=0.5)
     with refused("zeta"):
         kc.shape(kc.read(model, (4, 8)), method="tat", zeta=1.5)
@@ -519,7 +519,7 @@ def test_a_part_that_is_used_twice_is_shaped_by_itself() -> None:
             return F.cosine_similarity(self.part(x), self.part(y))
 
     model = Twins()
-    with refused("Read and shape the part that is used twice by itself"):
+    with refused("Read.*itself"):
         kc.shape(kc.read(model, (4, 8), (4, 8)))
     s = kc.shape(kc.read(model.part, (4, 8)), "tanh")
     model.part = s.apply_to(model.part)

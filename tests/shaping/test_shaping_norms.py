@@ -141,10 +141,10 @@ def test_methods_that_centre_activations_take_every_norm(norm: str, method: str)
 
 def test_residual_weights_by_slope_refuse_norms_that_read_means() -> None:
     options = {"method": "residual_weights", "scheme": "slope", "slope": 1.3}
-    with refused("LayerNorm at node 'n0'.*greatest slope 1.3 would not hold.*dks"):
+    with refused("LayerNorm.*'n0'.*greatest.*1.3.*hold.*dks"):
         kc.shape(stack(NORMS["layer"], "gelu"), **options)
     # and not a nearest slope
-    with refused("LayerNorm at node 'n0'.*greatest slope 90 would not hold.*dks"):
+    with refused("LayerNorm.*'n0'.*greatest.*90.*hold.*dks"):
         kc.shape(stack(NORMS["layer"], "gelu"), **options | {"slope": 90})
     with pytest.raises(kc.UnreachableTarget, match="the nearest is"):
         kc.shape(stack(NORMS["rms"], "gelu"), **options | {"slope": 90})
@@ -174,10 +174,7 @@ def test_residual_weights_for_activations_shaped_later_say_what_the_norms_need()
 @pytest.mark.parametrize("norm", ["layer", "group", "rms"])
 def test_the_edge_of_chaos_needs_q_1_where_a_norm_sets_it(norm: str) -> None:
     net = stack(NORMS[norm], "tanh", behind=False)
-    with refused(
-        r"activation 'p0' sees q = 1, set by the \w+ at node 'n0', and not q\* = 0.5.*choose "
-        r"q=1"
-    ):
+    with refused(r"'p0'.*1.*\w+.*'n0'.*q\*.*0.5.*choose.*q=1"):
         kc.shape(net, method="eoc", q=0.5)
     assert max(kc.shape(net, method="eoc", q=1.0).residuals.values()) < 1e-12
 

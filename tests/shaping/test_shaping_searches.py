@@ -96,7 +96,7 @@ def test_blocks_without_an_inner_fixed_point() -> None:
     with refused("identity at q"):
         kc.depth_limit(block(L.Affine(8), L.Affine(8)))
     two = wired(("x", L.Input(3)), ("a", L.Affine(3), "x"), ("b", L.Affine(3), "x"))
-    with refused("one input and one output"):
+    with refused("input.*output"):
         kc.depth_limit(two)
     with refused("got dict"):
         kc.depth_limit({})  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_the_flow_at_its_ends() -> None:
     assert limits.flow(0.5, 1e40) == 1.0
     half = limits.flow(0.5, 1.0)
     assert limits.flow(0.0, limits.flow_time(half)) == pytest.approx(half, rel=1e-12)
-    with refused("time must be a number >= 0, got -1"):
+    with refused("number.*0.*-1"):
         limits.flow(0.5, -1)
     for eta in (0, 1):
         with refused(rf"eta must lie in \(0, 1\), got {eta}"):
@@ -243,7 +243,7 @@ def test_constants_that_miss_their_conditions() -> None:
 
 def test_constants_by_name_and_node() -> None:
     one, two = Constants(TANH, 1.0, 0.0, 1.0, 0.0), Constants(TANH, 2.0, 0.0, 1.0, 0.0)
-    with refused("several sets of constants; ask by node"):
+    with refused("several.*constants"):
         ConstantsTable({"a": one, "b": two})["tanh"]
     assert (
         ConstantsTable({"a": one, "b": two})["b"] is two
@@ -252,11 +252,11 @@ def test_constants_by_name_and_node() -> None:
 
 
 def test_parameters_that_do_not_fit() -> None:
-    with refused("has no bias in the network"):
+    with refused("bias.*network"):
         _read("a", L.Affine(2, bias=False), (np.ones((2, 3)), np.ones(2)))
     blocks = (Relation(0.5, 1.0, 0.0), Relation(0.5, 2.0, 0.0))
     np.testing.assert_array_equal(_per_channel("a", blocks, 4)[0], [1, 1, 2, 2])
-    with refused("'a': 3 input channels do not split"):
+    with refused("'a'.*3.*channels"):
         _per_channel("a", blocks, 3)
     n = sp.Symbol("s", positive=True)
     with refused(r"symbols.*net.subs"):

@@ -154,7 +154,7 @@ def test_the_least_q_slope_is_less_than_on_both_sides(name: str, slope: float) -
 
 def test_no_least_q_slope() -> None:
     """That of elu falls on and on, towards that of relu, as the input scale grows."""
-    with refused("the least Q'\\(1\\) of elu at the slope C'\\(1\\) = 1.4 is not attained"):
+    with refused(r"Q'\(1\).*C'\(1\).*1.4"):
         constants_for(kc.activation("elu"), 1.4, "minimize")
 
 

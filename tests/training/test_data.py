@@ -215,7 +215,7 @@ def test_folders_of_images_that_are_not(tmp_path: Path) -> None:
     bad = tmp_path / "train" / "cat" / "1.png"
     for content in (bad.read_bytes()[:40], b"", b"GIF89a" + bytes(50)):
         bad.write_bytes(content)
-        with refused(r"1\.png is not an image"):
+        with refused(r"1\.png.*image"):
             load("folder", tmp_path)
     bad.unlink()
     (tmp_path / "val" / "bird").mkdir()
@@ -322,7 +322,7 @@ def test_splits_that_cannot_be() -> None:
     for count in (0, 1797, 2.5):
         with refused("held out"):
             held_out(digits, count)  # pyright: ignore[reportArgumentType]
-    with refused("for training and for tests"):
+    with refused("training.*tests"):
         prepare(digits, [0, 1, 2], [2, 3], "mine")
     with refused("row numbers"):
         prepare(digits, [0, 1], [1797], "mine")
@@ -351,10 +351,10 @@ def test_folders_of_images_that_hold_too_few_or_too_much(
     ]
     monkeypatch.setattr(image_folder, "MAX_BYTES", 8 * 12 * 5**2)
     assert load("folder", tmp_path, size=5).images.shape == (8, 5, 5, 3)
-    with refused("8 images of 6 x 6 do not fit .* use size=5"):
+    with refused("8.*6.*6.*size=5"):
         load("folder", tmp_path, size=6)
     monkeypatch.setattr(image_folder, "MAX_PIXELS", 70)  # the largest are 11 x 7
-    with refused(r"2\.png is 11 x 7 pixels, more than 70"):
+    with refused(r"2\.png.*11.*7.*70"):
         load("folder", tmp_path, size=4)
     for file in (tmp_path / "val").rglob("*.png"):
         file.unlink()
@@ -362,16 +362,16 @@ def test_folders_of_images_that_hold_too_few_or_too_much(
         load("folder", tmp_path, size=4)
     for file in (*(tmp_path / "train" / "dog").iterdir(), tmp_path / "train" / "dog"):
         file.rmdir() if file.is_dir() else file.unlink()
-    with refused(r"each of two classes at least, got \['cat'\]"):
+    with refused(r"\['cat'\]"):
         load("folder", tmp_path, size=4)
 
 
 def test_data_sets_whose_parts_do_not_fit_together() -> None:
     images = np.zeros((2, 4, 4, 1))
-    with refused(r"labels must be whole numbers 0\.\.1, got float64"):
+    with refused(r"0\.\.1.*float64"):
         Dataset("mine", images, np.array([0.0, 1.0]), 2, 1)
     parts = [(np.zeros((2, side, side, 1), np.uint8), np.zeros(2, np.uint8)) for side in (4, 5)]
-    with refused(r"training images are \(4, 4, 1\), test images \(5, 5, 1\)"):
+    with refused(r"\(4.*4.*1\).*\(5.*5.*1\)"):
         datasets._joined("mine", parts, 2)
 
 

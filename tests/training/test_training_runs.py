@@ -53,7 +53,7 @@ def test_the_edge_of_chaos_of_a_configuration_that_does_not_say_where() -> None:
         shaped(None).sigma_w
         == kc.shape(net, "tanh", "eoc", sigma_b=0.05).network.layer("affine_2").sigma_w
     )
-    with refused("no nonlinear layer, so there is no edge of chaos"):
+    with refused("nonlinear.*chaos"):
         RunConfiguration("a", LINEAR, "eoc").shaped(SPLIT)
 
 
@@ -77,10 +77,10 @@ def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
 
 
 def test_processes_and_devices_that_are_none() -> None:
-    with refused("coordinator must be the address:port of process 0.*got 'localhost'"):
+    with refused("0.*got.*'localhost'"):
         training.connect("localhost")
     for devices in ([], ["cpu"], jax.devices()[:1] * 2):
-        with refused("a number of devices or different ones of"):
+        with refused("devices.*different"):
             training.data_mesh(devices)
     assert training.data_mesh(jax.devices()[:1]).shape == {"data": 1}
 

@@ -299,7 +299,7 @@ def test_groups(batch: tuple[Any, Any]) -> None:
     assert hidden["eps"] == pytest.approx(2.5e-9)
     torch.optim.AdamW(groups)
     parts = kc.transfer(model, batch[0], base=perceptron(16), optimizer="muon")
-    with refused("divided between adamw and muon"):
+    with refused("divided.*between"):
         parts.param_groups(model, 1e-3)
     taken = [p for g in parts.param_groups(model, 1, optimizer="muon") for p in g["params"]]
     assert {id(p) for p in taken} == {id(model[2].weight), id(model[4].weight)}
@@ -398,7 +398,7 @@ def normed(width: int) -> Any:
 
 def test_refusals(batch: tuple[Any, Any]) -> None:
     x = batch[0]
-    with refused("parameter 'unused' in the network is not known: no operation"):
+    with refused("parameter.*'unused'"):
         kc.transfer(Loose(32), x, base=Loose(16))
     with refused("was not read"):
         kc.transfer(Again(32), x, base=Again(16))
@@ -408,16 +408,16 @@ def test_refusals(batch: tuple[Any, Any]) -> None:
         kc.transfer(perceptron, x, base=16)
     with refused(r"behind the model, kc\.transfer"):
         kc.transfer(perceptron, base=16, to=32)
-    with refused("original0.*takes it in a way that has no rule"):
+    with refused("original0.*takes"):
         kc.transfer(normed, x, base=16, to=32)
     with refused("two torch.nn.Modules"):
         kc.transfer(perceptron(8), x, base=3)
     found = kc.transfer(perceptron(32), x, base=perceptron(16))
-    with refused("the model has no parameter"):
+    with refused("model.*parameter"):
         found.param_groups(nn.Sequential(nn.Linear(16, 32)), 0.1)
-    with refused("has a parameter 'weight' without a rule"):
+    with refused("parameter.*'weight'"):
         found.param_groups(nn.Linear(16, 32), 0.1)
-    with refused("lr must be >= 0"):
+    with refused("must.*0"):
         found.param_groups(perceptron(32), -1)
     symbolic = kc.transfer(kc.chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
     with refused("give base= and to="):

@@ -110,7 +110,7 @@ def test_singular_values(untouched_pyplot: None):
     assert wide.mean_square["affine_1"][0] == pytest.approx(1, abs=0.02) and wide.expected[
         "affine_1"
     ] == pytest.approx(1)
-    with refused("does not depend on 'affine_4'"):
+    with refused("'affine_4'"):
         layer_jacobians(kc.to_jax(linear, 8), nodes=["affine_1"], start="affine_4")
 
 
@@ -124,7 +124,7 @@ def test_images_with_pooling_and_residuals():
         L.Nonlinear("tanh"),
         L.Affine(),
     )
-    with refused("channels the input 'input' has is not known"):
+    with refused("channels.*'input'"):
         kc.verify_kernels(kc.to_jax(net, {"affine_1": 8, "affine_2": 8, "affine_3": 8}), draws=2)
     found = kc.verify_kernels(
         kc.to_jax(net, 40, weights="delta_gaussian", parameterization="ntk"),
@@ -205,7 +205,7 @@ def test_bad_input():
         with refused(message):
             kc.verify_kernels(model, **arguments)  # pyright: ignore[reportArgumentType]
     dead = kc.to_jax(kc.chain(L.Input(2), L.Affine(1), L.Nonlinear("relu"), L.Affine(20)))
-    with refused("node 'nonlinear_1': its feature map vanishes"):
+    with refused("'nonlinear_1'"):
         kc.verify_kernels(dead, draws=20, tangent=False, gradients=False)
 
 
