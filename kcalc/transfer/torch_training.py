@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse
-from ..interchange.named_inputs import by_name
 from .entry import call_builder
 from .result import QUANTITIES, Transfer
 from .rules import Options
@@ -103,6 +102,8 @@ def part(x: Any, rows: Any) -> Any:
 
 def result_of(model: Any, x: Any) -> Any:
     """The model's output; a dictionary holds arguments by name, as for :func:`kcalc.read`."""
+    from ..interchange.named_inputs import by_name
+
     args, kwargs = by_name(model.forward, (x,))
     return model(*args, **kwargs)
 
