@@ -115,7 +115,8 @@ SHORT = ("fields", "network", "plotting")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name in SHORT)
-    seconds = durations.marked()
+    # a measurement takes the cases that are marked in the code only as slow ones
+    seconds = {} if config.getoption("--durations-to") else durations.marked()
     for item in items:
         if item.nodeid in seconds:
             item.add_marker(pytest.mark.slow)
