@@ -186,7 +186,7 @@ def layer_from_dict(data: Any, where: str, reader: TreeReader) -> Layer:
 
 def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
     if name == "activation":
-        return _activation(value, where, reader)
+        return activation_from_dict(value, where, reader)
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, list):
@@ -200,7 +200,11 @@ def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
     return reader.number(value, where)
 
 
-def _activation(data: Any, where: str, reader: TreeReader) -> Activation:
+def activation_from_dict(data: Any, where: str, reader: TreeReader) -> Activation:
+    """The activation that an object of :func:`activation_to_dict` describes.
+
+    Raises: KcalcError naming ``where`` for anything else.
+    """
     if (
         not isinstance(data, dict)
         or not isinstance(data.get("name"), str)

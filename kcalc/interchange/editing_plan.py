@@ -1,0 +1,375 @@
+"""The edits that make a model compute a shaped network, from the calls that made each value.
+
+The same for every framework: an activation's input and output are scaled, a sum's terms get
+weights, a norm hands its input on. Where an edit has no place, its node is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..activations import Activation
+from ..foundation.process_state import cached_property
+from ..network import layers as L
+from ..network.network import Network, sum_weights
+from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
+from .model_reading import Reading
+from .trace import Drop, Op, Part, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
+
+Node = Hashable
+Made = tuple[int, int]  # (call, which of its results); (-1, i) is the i-th input
+REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
+LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
+PICKS = "it takes some of the tokens"
+KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
+NO_VALUE = "no single call of the model makes it"
+NO_INPUT = "no call of the model reads its input {!r} there"
+SHARED = "the model also uses a value from inside of it elsewhere"
+NO_PATH = "its input does not come out of the calls that would be left out"
+ZERO = "the model multiplies a term of it by 0"
+TWICE = "one call of the model belongs to two nodes that are edited"
+
+
+class Target:
+    """What a model is to compute, beside what it computes now.
+
+    ``steps``: {node: (layer, parents)} of the shaped networks; ``left_alone``: nodes that stay as
+    they are, with the reason.
+    """
+
+    def __init__(
+        self, reading: Reading, networks: Sequence[Network], left_alone: Mapping[Node, str]
+    ) -> None:
+        assert reading.trace is not None
+        self.reading, self.model = reading, reading.unmerged
+        self.ops: dict[str, Op] = {op.name: op for op in reading.trace.ops}
+        steps = {
+            node: (layer, parents)
+            for network in networks
+            for node, layer, parents in network.steps()
+            if not isinstance(layer, L.Input)
+        }
+        picks = {node: PICKS for node, step in steps.items() if self._picks(node, step[0])}
+        self.left_alone = {**left_alone, **picks}
+        self.steps = {node: step for node, step in steps.items() if node not in self.left_alone}
+        self.inputs = {node for network in networks for node in network.inputs}
+        self.gone = {
+            node
+            for node in self.model
+            if node not in self.steps and node not in self.left_alone and self._goes(node)
+        }
+
+    def _picks(self, node: Node, layer: L.Layer) -> bool:
+        """Whether a node takes some of the tokens as the model does, such as its last one."""
+        mixes = isinstance(layer, L.TokenMix) and isinstance(self.ops.get(str(node)), Part)
+        return mixes and layer == self.model.layer(node)
+
+    def _goes(self, node: Node) -> bool:
+        place = self.past(node)
+        return place != node and (place in self.steps or place in self.inputs)
+
+    def past(self, node: Node) -> Node:
+        """The node itself, or the one before it that stays."""
+        while (
+            node not in self.steps
+            and node not in self.left_alone
+            and node in self.model
+            and isinstance(self.model.layer(node), REMOVABLE)
+        ):
+            (node,) = self.model.parents(node)
+        return node
+
+    def _resolved(self, name: str) -> Node | None:
+        """The node whose feature map an operation returns in the shaped model."""
+        node = self.reading.places.get(name)
+        if node is None or node in self.steps or node not in self.model:
+            return node
+        return self.past(node) if self._goes(node) else node
+
+    def read_from(self, node: Node) -> Iterator[str]:
+        """The operations whose values a node reads, one of each parent."""
+        op = self.ops.get(str(node))
+        for place, parent in enumerate(self.steps[node][1]):
+            found = None if op is None else self._found(op, parent, place)
+            yield str(parent) if found is None else found
+
+    def _found(self, op: Op, parent: Node, place: int) -> str | None:
+        """The last operation before ``op`` that returns the feature map of ``parent``."""
+        if not isinstance(op, Pointwise) and place < len(op.reads):
+            if self._resolved(op.reads[place]) == parent:
+                return op.reads[place]
+        waiting, seen = list(op.reads), set[str]()
+        while waiting:
+            name = waiting.pop(0)
+            if name in seen:
+                continue
+            seen.add(name)
+            if self._resolved(name) == parent:
+                return name
+            if isinstance(self.ops[name], (*LAYOUT, Pointwise)):
+                waiting += self.ops[name].reads
+        return None
+
+
+class Unplaced(Exception):
+    """An edit that the model's code has no place for; its text is the reason."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A module whose input and output are those of a group of calls: it may be edited as one.
+
+    ``key``: what the framework knows it by; ``slot``: where it reads the input.
+    """
+
+    key: Any
+    slot: Slot
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """The calls of a model in their order, and what they read of each other.
+
+    ``reads``: of each call, {slot: what made the argument}; ``values``: {operation of the trace:
+    what made its value}; ``carries``: whether a call hands numbers on in another layout or type;
+    ``single``: whether a call returns one array;
+    ``whole``: the smallest module that makes a value of another, None where there is none.
+    """
+
+    reads: Sequence[Mapping[Slot, Made]]
+    values: Mapping[str, Made]
+    carries: Callable[[int], bool]
+    single: Callable[[int], bool]
+    whole: Callable[[Made, Made], Whole | None] = field(default=lambda start, end: None)
+
+    @cached_property
+    def readers(self) -> dict[Made, set[int]]:
+        """{value: the calls that read it}."""
+        found: dict[Made, set[int]] = {}
+        for call, reads in enumerate(self.reads):
+            for made in reads.values():
+                found.setdefault(made, set()).add(call)
+        return found
+
+
+Calls = dict[Any, Action]  # {call, or key of a whole module: what happens there}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The calls between some values and one that is made of them.
+
+    ``entries``: {(call, slot): the value that is read there}.
+    """
+
+    end: Made
+    calls: frozenset[int]
+    entries: Mapping[tuple[int, Slot], Made]
+
+
+def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
+    """The calls from ``starts`` to ``end``.
+
+    Raises: Unplaced where a start is not read, or a value from inside is used outside.
+    """
+    wanted = set(starts)
+    reached: set[int] = set()
+    entries: dict[tuple[int, Slot], Made] = {}
+    waiting = [end[0]]
+    while waiting:
+        call = waiting.pop()
+        if call in reached or call < 0:
+            continue
+        reached.add(call)
+        for slot, made in flow.reads[call].items():
+            if made in wanted:
+                entries[call, slot] = made
+            else:
+                waiting.append(made[0])
+    if missing := wanted - set(entries.values()):
+        raise Unplaced(NO_INPUT.format(min(missing)))
+    inside = _depending(flow, reached, {call for call, _ in entries})
+    for call in inside - {end[0]}:
+        for made, readers in flow.readers.items():
+            if made[0] == call and not readers <= inside:
+                raise Unplaced(SHARED)
+    return Group(end, frozenset(inside), entries)
+
+
+def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
+    """Those of some calls that depend on the ``first`` ones."""
+    found: set[int] = set()
+    for call in sorted(calls):
+        made = {source for source, _ in flow.reads[call].values()}
+        if call in first or made & found:
+            found.add(call)
+    return found
+
+
+class Planner:
+    """Finds what happens at which call, node by node.
+
+    ``made``: {call or whole module: action}, of all nodes so far; ``left``: {node: why it has no
+    place}.
+    """
+
+    def __init__(self, target: Target, flow: Flow, constants: Mapping[Node, Any]) -> None:
+        self.target, self.flow, self.constants = target, flow, constants
+        self.left: dict[Node, str] = {}
+
+    def edits(self) -> Iterator[tuple[Edit, Calls]]:
+        """Every edit of activations, sums and what is removed, with its actions by call."""
+        for node in self.target.model:
+            step = self.target.steps.get(node)
+            try:
+                if step is not None and isinstance(step[0], L.Nonlinear):
+                    found = self._activation(node, step[0].activation, self.constants.get(node))
+                elif step is not None and isinstance(step[0], L.Sum):
+                    found = self._sum(node, step[0], step[1])
+                elif node in self.target.gone:
+                    found = self._removed(node)
+                else:
+                    continue
+            except Unplaced as error:
+                self.left[node] = str(error)
+                continue
+            if found is not None:
+                yield found
+
+    # -- activations -------------------------------------------------------------------------------
+
+    def _activation(self, node: Node, phi: Activation, constants: Any) -> tuple[Edit, Calls] | None:
+        layer = self.target.model.layer(node)
+        assert isinstance(layer, L.Nonlinear)
+        if phi == layer.activation:
+            return None
+        base, numbers = transformation(phi)
+        start, end = self._start(node, 0), self._end(str(node))
+        what = constants.describe() if constants is not None else phi.name
+        edit = self._edit(node, "activation", f"{layer.activation.name} -> {what}")
+        if base == layer.activation:
+            return edit, self._scaled(start, end, *numbers)
+        made = self._passed(start, end, f"{phi.name} cannot take its place")
+        last = max(made, key=lambda call: call if isinstance(call, int) else 0)
+        taken = made[last]
+        assert isinstance(taken, Taken)
+        made[last] = Exchanged(taken.slot, base, *numbers)
+        return edit, made
+
+    def _scaled(
+        self, start: Made, end: Made, a: float, b: float, scale: float, shift: float
+    ) -> Calls:
+        """Affine changes of the input and the output of what leads from a value to another."""
+        whole = self.flow.whole(start, end)
+        if whole is not None:
+            return {whole.key: Scaled(((whole.slot, a, b),), scale, shift)}
+        found = group(self.flow, [start], end)
+        made: Calls = {}
+        for call, slot in found.entries:
+            self._add(made, call, Scaled(((slot, a, b),)))
+        self._add(made, end[0], Scaled((), scale, shift))
+        return made
+
+    @staticmethod
+    def _add(made: Calls, call: Any, action: Scaled) -> None:
+        known = made.get(call, Scaled())
+        assert isinstance(known, Scaled)
+        made[call] = action.after(known)
+
+    # -- sums --------------------------------------------------------------------------------------
+
+    def _sum(
+        self, node: Node, layer: L.Sum, parents: tuple[Node, ...]
+    ) -> tuple[Edit, Calls] | None:
+        before = self.target.model.layer(node)
+        assert isinstance(before, L.Sum)
+        new = [float(w) for w in sum_weights(layer, len(parents))]
+        old = [float(w) for w in sum_weights(before, len(parents))]
+        if new == old:
+            return None
+        if 0.0 in old:
+            raise Unplaced(ZERO)
+        end = self._end(str(node))
+        starts = [self._start(node, i) for i in range(len(parents))]
+        factors: dict[Made, set[float]] = {}
+        for start, w, known in zip(starts, new, old, strict=True):
+            factors.setdefault(start, set()).add(w / known)
+        if any(len(found) > 1 for found in factors.values()):
+            raise Unplaced("one value is two terms of it, with different weights")
+        found = group(self.flow, list(factors), end)
+        made: Calls = {}
+        for (call, slot), start in found.entries.items():
+            (factor,) = factors[start]
+            if factor != 1:
+                self._add(made, call, Scaled(((slot, factor, 0.0),)))
+        words = ", ".join(f"{w:.6g}" for w in new)
+        return self._edit(node, "sum", f"weights {words}"), made
+
+    # -- what goes ---------------------------------------------------------------------------------
+
+    def _removed(self, node: Node) -> tuple[Edit, Calls]:
+        layer = self.target.model.layer(node)
+        op = self._op(str(node))
+        start = self._value(op.reads[0])
+        end = self._end(str(node))
+        edit = self._edit(node, KINDS.get(type(layer), "norm"), f"{type(layer).__name__} removed")
+        return edit, ({} if start == end else self._passed(start, end, NO_PATH))
+
+    def _passed(self, start: Made, end: Made, reason: str) -> Calls:
+        """Every call on the way from a value to another hands its argument on."""
+        whole = self.flow.whole(start, end)
+        if whole is not None:
+            return {whole.key: Taken(whole.slot)}
+        found = group(self.flow, [start], end)
+        ways: dict[int, list[tuple[int, Slot]]] = {}
+        for call in sorted(found.calls):
+            for slot, made in self.flow.reads[call].items():
+                before = [] if made == start else ways.get(made[0])
+                if before is None or (made != start and made[0] not in found.calls):
+                    continue
+                way = before if self.flow.carries(call) else [*before, (call, slot)]
+                if call not in ways or len(way) < len(ways[call]):
+                    ways[call] = way
+        way = ways.get(end[0])
+        if not way:
+            raise Unplaced(reason)
+        return {call: Taken(slot) for call, slot in way}
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def _start(self, node: Node, place: int) -> Made:
+        """What makes the feature map that a node reads from its parent."""
+        source = [*self.target.read_from(node)][place]
+        return self._value(source)
+
+    def _value(self, name: str) -> Made:
+        made = self.flow.values.get(name)
+        if made is None:
+            raise Unplaced(NO_VALUE)
+        return made
+
+    def _end(self, name: str) -> Made:
+        made = self._value(name)
+        if made[0] >= 0 and not self.flow.single(made[0]):
+            raise Unplaced(NO_VALUE)
+        return made
+
+    def _op(self, name: str) -> Op:
+        op = self.target.ops.get(name)
+        if op is None or not op.reads:
+            raise Unplaced(NO_VALUE)
+        return op
+
+    def _edit(self, node: Node, kind: str, what: str) -> Edit:
+        return Edit(str(node), kind, what, str(self.target.reading.sources.get(node, "")))
+
+
+def transformation(phi: Activation) -> tuple[Activation, tuple[float, float, float, float]]:
+    """(the activation that is transformed, (a, b, scale, shift) of scale * (phi(a x + b) + shift))."""
+    change = phi.transformation
+    if change is None:
+        return phi, (1.0, 0.0, 1.0, 0.0)
+    numbers = (change.input_scale, change.input_shift, change.output_scale, change.output_shift)
+    return phi.base, tuple(float(n) for n in numbers)  # pyright: ignore[reportReturnType]

@@ -1,0 +1,441 @@
+"""Edits of a model as data: what shaping changes, place by place, to print, save, load and perform.
+
+Nothing here runs code of the model; each framework has an applier that does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..activations import Activation
+from ..foundation.errors import KcalcError
+from ..foundation.files import write_whole
+from ..foundation.plain_arguments import file_path
+from ..foundation.printing import Tabled, html_table, text_table
+from .expressions import TreeReader
+from .json_format import activation_from_dict, activation_to_dict, parse_json
+
+SCHEMA = "kcalc.edits/1"
+LARGEST = 64 * 2**20  # bytes of a document
+Slot = tuple[Any, ...]  # the place of an argument, and inside of a list or tuple
+Place = tuple[
+    Any, ...
+]  # nested tuples of texts and whole numbers, whose meaning is the framework's
+
+
+# -- what happens at a call ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """``scale * (f(a x + b, ...) + shift)`` in place of ``f(x, ...)``.
+
+    ``inputs``: (slot, a, b) of the arguments that change.
+    """
+
+    inputs: tuple[tuple[Slot, float, float], ...] = ()
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def after(self, first: Scaled) -> Scaled:
+        """Both at one call, this one outside: its inputs are read before those of ``first``."""
+        known = {slot: (a, b) for slot, a, b in first.inputs}
+        for slot, a, b in self.inputs:
+            inner, shift = known.get(slot, (1.0, 0.0))
+            known[slot] = (inner * a, inner * b + shift)
+        # u (s (f + t) + v) = u s (f + t + v / s)
+        shift = first.shift + (self.shift / first.scale if self.shift else 0.0)
+        inputs = tuple((slot, a, b) for slot, (a, b) in known.items())
+        return Scaled(inputs, self.scale * first.scale, shift)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The argument at a slot in place of the call's result."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """``scale * (phi(a x + b) + shift)`` of the argument at a slot in place of the result."""
+
+    slot: Slot
+    activation: Activation
+    a: float = 1.0
+    b: float = 0.0
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+Action = Scaled | Taken | Exchanged
+
+
+@dataclass(frozen=True)
+class CallEdit:
+    """What happens at one call, at the ``visit``-th of ``visits`` times that its place is reached."""
+
+    place: Place
+    action: Action
+    visit: int = 0
+    visits: int = 1
+
+
+# -- what happens to weights -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a layer's weights lie in a parameter.
+
+    ``wide``: their canonical shape (outputs, inputs / groups, kernel...); ``stored``: that of the
+    parameter; ``flipped``: kept as (inputs, outputs); ``turned``: kept as a transposed convolution
+    does; ``rows``: the outputs that are the layer's, all where empty; ``height``: outputs in all.
+    """
+
+    wide: tuple[int, ...]
+    stored: tuple[int, ...]
+    groups: int = 1
+    spread: tuple[int, ...] = ()
+    flipped: bool = False
+    turned: bool = False
+    rows: tuple[int, ...] = ()
+    height: int = 0
+
+
+@dataclass(frozen=True)
+class WeightEdit:
+    """Numbers for one parameter.
+
+    ``kind``: "drawn" with ``sigma`` (that of the layer) in a ``layout``, "normal" with the standard
+    deviation ``sigma``, or "filled" with ``sigma``. ``rows``: those entries of axis 0 only.
+    ``added``: the parameter is new. ``padding``: rows of zeros stay so.
+    """
+
+    parameter: str
+    kind: str
+    sigma: float
+    shape: tuple[int, ...]
+    layout: Layout | None = None
+    rows: tuple[int, ...] = ()
+    standardised: bool = False
+    padding: bool = False
+    added: bool = False
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of a model.
+
+    ``node``: of the network that was read; ``kind``: "activation", "sum", "norm", "factor",
+    "dropout", "weight" or "bias"; ``what``: the change in words; ``where``: its place in words.
+    """
+
+    node: str
+    kind: str
+    what: str
+    where: str = ""
+    calls: tuple[CallEdit, ...] = ()
+    weights: tuple[WeightEdit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edits(Tabled):
+    """The changes that a shaping makes to a model, in the order of its nodes.
+
+    ``framework``: the model's; ``model``: the name of its class; ``left_alone``: {node: why nothing
+    changes there}. Iterating gives each :class:`Edit`; ``edits[node]`` those of one node.
+    """
+
+    framework: str
+    model: str
+    items: tuple[Edit, ...]
+    left_alone: Mapping[str, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Edit]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, node: Any) -> tuple[Edit, ...]:
+        found = tuple(edit for edit in self.items if edit.node == str(node))
+        if not found:
+            raise KcalcError(f"nothing is edited at node {node!r}; print the edits for their list")
+        return found
+
+    def only(self, *kinds: str) -> Edits:
+        """The edits of some kinds, such as ``edits.only("activation", "sum")``."""
+        known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
+        for kind in kinds:
+            if kind not in known:
+                raise KcalcError(f"{kind!r} is no kind of edit; the kinds are {', '.join(known)}")
+        return replace(self, items=tuple(edit for edit in self.items if edit.kind in kinds))
+
+    # -- as text -----------------------------------------------------------------------------------
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = ((e.node, e.kind, e.what, e.where) for e in self.items)
+        return [("node", "edit", "what", "where"), *rows]
+
+    def _below(self) -> list[str]:
+        by_reason: dict[str, list[str]] = {}
+        for node, reason in self.left_alone.items():
+            by_reason.setdefault(reason, []).append(node)
+        return [f"left alone: {', '.join(nodes)}: {why}" for why, nodes in by_reason.items()]
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [dict(zip(self._rows()[0], row, strict=True)) for row in self._rows()[1:]]
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), "", text_table(self._rows()), *self._below()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), repr(self))
+
+    def __repr__(self) -> str:
+        kinds: dict[str, int] = {}
+        for edit in self.items:
+            kinds[edit.kind] = kinds.get(edit.kind, 0) + 1
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return f"Edits({self.model}: {counts or 'none'})"
+
+    # -- as a document -----------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """The edits as plain data: places and numbers, never code."""
+        return {
+            "schema": SCHEMA,
+            "framework": self.framework,
+            "model": self.model,
+            "edits": [_edit_to_dict(edit) for edit in self.items],
+            "left_alone": dict(self.left_alone),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the edits as JSON, for :func:`kcalc.load_edits`."""
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+        write_whole(file_path(path), text)
+
+
+def load_edits(path: str | os.PathLike[str]) -> Edits:
+    """Edits from a file that :meth:`Edits.save` wrote.
+
+    Raises: KcalcError for files that are missing, too large, or no such document.
+    """
+    place = Path(file_path(path))
+    try:
+        size = place.stat().st_size
+        if size > LARGEST:
+            raise KcalcError(f"{place} has {size} bytes, and edits have at most {LARGEST}")
+        text = place.read_text(encoding="utf-8")
+    except OSError as error:
+        raise KcalcError(f"{place} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise KcalcError(f"{place} is no text in UTF-8") from None
+    return edits_from_dict(parse_json(text, str(place)))
+
+
+# -- reading documents -----------------------------------------------------------------------------
+
+
+def _edit_to_dict(edit: Edit) -> dict[str, Any]:
+    made: dict[str, Any] = {"node": edit.node, "kind": edit.kind, "what": edit.what}
+    made["where"] = edit.where
+    made["calls"] = [
+        {"place": call.place, "visit": call.visit, "visits": call.visits}
+        | _action_to_dict(call.action)
+        for call in edit.calls
+    ]
+    made["weights"] = [_plain(weight) for weight in edit.weights]
+    return made
+
+
+def _action_to_dict(action: Action) -> dict[str, Any]:
+    if isinstance(action, Scaled):
+        return {"inputs": action.inputs, "scale": action.scale, "shift": action.shift}
+    if isinstance(action, Taken):
+        return {"take": action.slot}
+    numbers = {name: getattr(action, name) for name in ("a", "b", "scale", "shift")}
+    return {"take": action.slot, "activation": activation_to_dict(action.activation)} | numbers
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """A dataclass of numbers and texts without the fields that have their defaults."""
+    made = {}
+    for f in fields(record):
+        value = getattr(record, f.name)
+        if value != f.default:
+            made[f.name] = _plain(value) if isinstance(value, Layout) else value
+    return made
+
+
+def edits_from_dict(data: Any) -> Edits:
+    """Edits from the document of :meth:`Edits.to_dict`.
+
+    Raises: KcalcError naming the entry that is wrong.
+    """
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise KcalcError(f"this is no document of edits: its schema must be {SCHEMA!r}")
+    reader = TreeReader()
+    left = data.get("left_alone", {})
+    if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
+        raise KcalcError("left_alone must be an object of texts")
+    return Edits(
+        _text(data, "framework", "the document"),
+        _text(data, "model", "the document"),
+        tuple(
+            _edit(entry, f"edits[{i}]", reader)
+            for i, entry in enumerate(_list(data, "edits", "the document"))
+        ),
+        {str(node): why for node, why in left.items()},
+    )
+
+
+def _edit(data: Any, where: str, reader: TreeReader) -> Edit:
+    return Edit(
+        _text(data, "node", where),
+        _text(data, "kind", where),
+        _text(data, "what", where),
+        _text(data, "where", where),
+        tuple(
+            _call(entry, f"{where}.calls[{i}]", reader)
+            for i, entry in enumerate(_list(data, "calls", where))
+        ),
+        tuple(
+            _weight(entry, f"{where}.weights[{i}]")
+            for i, entry in enumerate(_list(data, "weights", where))
+        ),
+    )
+
+
+def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
+    place = _place(_list(data, "place", where), where)
+    visit, visits = (_whole(data, name, where) for name in ("visit", "visits"))
+    if not visit < visits:
+        raise KcalcError(f"{where}: visit {visit} of {visits}")
+    if "take" not in data:
+        inputs = tuple(
+            (_slot(entry[0], where), _real(entry[1], where), _real(entry[2], where))
+            for entry in _list(data, "inputs", where)
+            if isinstance(entry, list) and len(entry) == 3
+        )
+        scale, shift = (_real(data.get(name), where) for name in ("scale", "shift"))
+        return CallEdit(place, Scaled(inputs, scale, shift), visit, visits)
+    slot = _slot(data["take"], where)
+    if "activation" not in data:
+        return CallEdit(place, Taken(slot), visit, visits)
+    phi = activation_from_dict(data["activation"], where, reader)
+    numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
+    return CallEdit(place, Exchanged(slot, phi, *numbers), visit, visits)
+
+
+def _weight(data: Any, where: str) -> WeightEdit:
+    kind = _text(data, "kind", where)
+    if kind not in ("drawn", "normal", "filled"):
+        raise KcalcError(f"{where}: {kind!r} is no way to set weights")
+    layout = data.get("layout")
+    if (layout is None) == (kind == "drawn"):
+        raise KcalcError(f"{where}: weights that are drawn have a layout, others have none")
+    return WeightEdit(
+        _text(data, "parameter", where),
+        kind,
+        _real(data.get("sigma"), where),
+        _numbers(data.get("shape", ()), where),
+        None if layout is None else _layout(layout, where),
+        _numbers(data.get("rows", ()), where),
+        *(_flag(data, name, where) for name in ("standardised", "padding", "added")),
+    )
+
+
+def _layout(data: Any, where: str) -> Layout:
+    if not isinstance(data, dict):
+        raise KcalcError(f"{where}: layout must be an object")
+    return Layout(
+        _numbers(data.get("wide"), where),
+        _numbers(data.get("stored"), where),
+        _whole({"groups": 1} | data, "groups", where),
+        _numbers(data.get("spread", ()), where),
+        _flag(data, "flipped", where),
+        _flag(data, "turned", where),
+        _numbers(data.get("rows", ()), where),
+        _whole({"height": 0} | data, "height", where),
+    )
+
+
+def _text(data: Any, name: str, where: str) -> str:
+    value = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(value, str):
+        raise KcalcError(f"{where}: {name} must be a text")
+    return value
+
+
+def _list(data: Any, name: str, where: str) -> list[Any]:
+    value = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(value, list):
+        raise KcalcError(f"{where}: {name} must be a list")
+    return value
+
+
+def _whole(data: Any, name: str, where: str) -> int:
+    value = data.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise KcalcError(f"{where}: {name} must be a whole number, not {value!r}")
+    return value
+
+
+def _flag(data: Any, name: str, where: str) -> bool:
+    value = data.get(name, False)
+    if not isinstance(value, bool):
+        raise KcalcError(f"{where}: {name} must be true or false")
+    return value
+
+
+def _real(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
+        raise KcalcError(f"{where}: expected a finite number, got {value!r}")
+    return float(value)
+
+
+def _numbers(value: Any, where: str) -> tuple[int, ...]:
+    good = isinstance(value, list | tuple) and all(type(n) is int and n >= 0 for n in value)
+    if not good:
+        raise KcalcError(f"{where}: expected a list of whole numbers")
+    return tuple(value)
+
+
+def _slot(value: Any, where: str) -> Slot:
+    if not isinstance(value, list) or not value or not all(type(v) in (int, str) for v in value):
+        raise KcalcError(f"{where}: a place of an argument is a list of numbers and names")
+    return tuple(value)
+
+
+def _place(value: Iterable[Any], where: str, depth: int = 0) -> Place:
+    made: list[Any] = []
+    for part in value:
+        if isinstance(part, list) and depth < 8:
+            made.append(_place(part, where, depth + 1))
+        elif type(part) in (int, str):
+            made.append(part)
+        else:
+            raise KcalcError(f"{where}: a place is lists of texts and whole numbers")
+    return tuple(made)
+
+
+__all__ = [
+    "CallEdit",
+    "Edit",
+    "Edits",
+    "Exchanged",
+    "Layout",
+    "Scaled",
+    "Taken",
+    "WeightEdit",
+    "edits_from_dict",
+    "load_edits",
+]

@@ -1,0 +1,283 @@
+"""Every call that a model's Python code makes into PyTorch while it is captured.
+
+A call is known by its place: the module that makes it, and the functions of the user's code from
+that module's ``forward`` down to the call. Places are what an edit of the model is about.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import traceback
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+TORCH = torch.__path__[0]
+# files of PyTorch whose functions are edited as a user's: their layers are made of others
+OPEN = (f"{TORCH}/nn/modules/transformer.py",)
+KEY = "kcalc_call"
+
+Slot = tuple[Any, ...]  # (place of an argument, and inside of a list or tuple)
+Made = tuple[int, int]  # (call, which of its results)
+Frame = tuple[CodeType, int]  # a function's code, and the instruction that it is at
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A module on the way to a call.
+
+    ``run``: which call of the module; ``frames``: those of the user's code between this module and
+    the next inner one, outermost first.
+    """
+
+    path: str
+    kind: type
+    run: int
+    frames: tuple[Frame, ...]
+
+
+@dataclass(eq=False)
+class LoggedCall:
+    """A call of a function of PyTorch, or of a module of the model (``function`` None).
+
+    ``levels``: innermost module first; of a module's call the module itself is the first.
+    ``reads``: {place of an argument: what made it}. ``begin``, ``end``: the calls made inside.
+    """
+
+    function: Any
+    levels: tuple[Level, ...]
+    reads: dict[Slot, Made]
+    writes: Slot | None = None
+    begin: int = 0
+    end: int = 0
+    results: dict[int, Made] = field(default_factory=dict)
+
+
+class CallLog(TorchFunctionMode):
+    """Lists calls while a model runs; several runs follow each other in the list.
+
+    ``calls``: those of PyTorch's functions; ``modules``: those of modules.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.calls: list[LoggedCall] = []
+        self.modules: list[LoggedCall] = []
+        self.made: dict[int, Made] = {}  # identity of a tensor -> what made it last
+        self._alive: list[Any] = []  # identities stay those of one object
+        self._runs: dict[int, int] = {}
+        self._open: list[LoggedCall] = []
+
+    @contextmanager
+    def running(self) -> Iterator[CallLog]:
+        """Watch the modules and the functions."""
+        handles = []
+        for module in self.model.modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            handles += [
+                module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
+                module.register_forward_hook(self._end, with_kwargs=True),
+            ]
+        try:
+            with traceback.preserve_node_meta(), self:
+                yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._alive.clear()
+            self.made.clear()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a call and mark the operators that it runs."""
+        kwargs = kwargs or {}
+        if type(func).__name__ in ("getset_descriptor", "method-wrapper"):  # x.shape, x.grad
+            return func(*args, **kwargs)
+        number = len(self.calls)
+        call = LoggedCall(func, self._levels(), self._reads(args, kwargs))
+        call.writes = _written(func, args, kwargs, call.reads)
+        self.calls.append(call)
+        with traceback.annotate({KEY: number}):
+            found = func(*args, **kwargs)
+        self._note(found, number)
+        return found
+
+    # -- data flow ---------------------------------------------------------------------------------
+
+    def _reads(self, args: Any, kwargs: Any) -> dict[Slot, Made]:
+        found: dict[Slot, Made] = {}
+        for place, value in [*enumerate(args), *kwargs.items()]:
+            for inner, leaf in _tensors(value):
+                if (made := self.made.get(id(leaf))) is not None:
+                    found[(place, *inner)] = made
+        return found
+
+    def _note(self, found: Any, number: int) -> None:
+        for place, (_, leaf) in enumerate(_tensors(found)):
+            self.made[id(leaf)] = (number, place)
+            self._alive.append(leaf)
+
+    # -- modules -----------------------------------------------------------------------------------
+
+    def _begin(self, module: Any, args: Any, kwargs: Any) -> None:
+        path = self.paths.get(id(module))
+        if path is None:
+            return
+        if not path:  # a run of the model begins
+            self._enter(args, kwargs)
+        self._runs[id(module)] = self._runs.get(id(module), -1) + 1
+        call = LoggedCall(None, self._levels(), self._reads(args, kwargs))
+        call.begin = len(self.calls)
+        self._open.append(call)
+
+    def _end(self, module: Any, args: Any, kwargs: Any, found: Any) -> None:
+        if id(module) not in self.paths or not self._open:
+            return
+        call = self._open.pop()
+        call.end = len(self.calls)
+        for place, (_, leaf) in enumerate(_tensors(found)):
+            if (made := self.made.get(id(leaf))) is not None:
+                call.results[place] = made
+        self.modules.append(call)
+
+    def _enter(self, args: Any, kwargs: Any) -> None:
+        """The inputs of the model, as made by no call: (-1, which)."""
+        self._open.clear()
+        for place, (_, leaf) in enumerate(_tensors([args, kwargs])):
+            self.made[id(leaf)] = (-1, place)
+            self._alive.append(leaf)
+
+    def _levels(self) -> tuple[Level, ...]:
+        """The modules around the present call, innermost first."""
+        frame, frames, levels = sys._getframe(2), list[Frame](), list[Level]()
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "_call_impl" and code.co_filename.endswith("nn/modules/module.py"):
+                module = frame.f_locals["self"]
+                path = self.paths.get(id(module))
+                if path is not None:
+                    run = self._runs.get(id(module), 0)
+                    levels.append(Level(path, type(module), run, tuple(frames[::-1])))
+                    frames = []
+            elif code.co_filename in OPEN or not code.co_filename.startswith(TORCH):
+                if code.co_filename != __file__:
+                    frames.append((code, frame.f_lasti))
+            frame = frame.f_back
+        return tuple(levels)
+
+
+@dataclass(frozen=True, eq=False)
+class CallGraph:
+    """The calls of one run of a model, and which of them made which node of the captured graph.
+
+    ``calls``: those of PyTorch's functions in their order; ``modules``: calls of modules, inner
+    ones first; ``numbers``: {node: its call}.
+    """
+
+    calls: tuple[LoggedCall, ...]
+    modules: tuple[LoggedCall, ...]
+    numbers: dict[Any, int]
+
+    def made(self, node: Any) -> Made | None:
+        """The call whose result a node of the graph is; None for nodes inside of a call."""
+        number = self.numbers.get(node)
+        if number is None:
+            return None
+        if node.target is operator.getitem and self.numbers.get(node.args[0]) == number:
+            return (number, int(node.args[1]))
+        return (number, 0) if node in self.last else None
+
+    @functools.cached_property
+    def last(self) -> frozenset[Any]:
+        """The last node of every call."""
+        return frozenset({number: node for node, number in self.numbers.items()}.values())
+
+    @functools.cached_property
+    def readers(self) -> dict[Made, set[int]]:
+        """{value: the calls that read it}."""
+        found: dict[Made, set[int]] = {}
+        for number, call in enumerate(self.calls):
+            for made in call.reads.values():
+                found.setdefault(made, set()).add(number)
+        return found
+
+
+def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
+    """The calls of the run that a graph was captured in; None where nothing marks its nodes."""
+    numbers = {
+        node: node.meta["custom"][KEY]
+        for node in graph.nodes
+        if KEY in (node.meta.get("custom") or {})
+    }
+    if not numbers:
+        return None
+    # the run in which the marked calls lie: an exporter runs the model several times
+    runs = [call for call in log.modules if not call.levels[0].path]
+    first, last = min(numbers.values()), max(numbers.values())
+    run = next((r for r in runs if r.begin <= first and last < r.end), None)
+    if run is None:
+        return None
+    begin, end = run.begin, run.end
+
+    def moved(made: Made) -> Made:
+        return (made[0] - begin, made[1]) if made[0] >= 0 else made
+
+    calls = log.calls[begin:end]
+    modules = [call for call in log.modules if begin <= call.begin and call.end <= end]
+    for call in (*calls, *modules):
+        call.reads = {slot: moved(made) for slot, made in call.reads.items()}
+        call.results = {place: moved(made) for place, made in call.results.items()}
+        call.begin, call.end = call.begin - begin, call.end - begin
+    numbers = {node: number - begin for node, number in numbers.items()}
+    return CallGraph(tuple(calls), tuple(modules), numbers)
+
+
+def _tensors(value: Any) -> Iterator[tuple[Slot, Any]]:
+    """(place, tensor) of the tensors in a value: itself, or those in lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield (), value
+    elif isinstance(value, list | tuple):
+        for place, part in enumerate(value):
+            for inner, leaf in _tensors(part):
+                yield (place, *inner), leaf
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        leaves = pytree.tree_leaves(value)
+        if len(leaves) != 1 or leaves[0] is not value:
+            for place, leaf in enumerate(leaves):
+                if isinstance(leaf, torch.Tensor):
+                    yield (place,), leaf
+
+
+def _written(func: Any, args: Any, kwargs: Any, reads: dict[Slot, Made]) -> Slot | None:
+    """The argument that a call writes into and returns, None for the usual ones."""
+    name = getattr(func, "__name__", "")
+    inplace = name.endswith("_") and not name.endswith("__")
+    augmented = name.startswith("__i") and name.endswith("__") and name != "__invert__"
+    place = _place_of_inplace(func)
+    flag = kwargs.get("inplace", args[place] if place is not None and place < len(args) else False)
+    return next(iter(reads), None) if inplace or augmented or flag is True else None
+
+
+@functools.lru_cache(maxsize=1000)
+def _place_of_inplace(func: Any) -> int | None:
+    """The place of the argument ``inplace`` of a function of PyTorch."""
+    try:
+        names = [*inspect.signature(func).parameters]
+    except (TypeError, ValueError):  # of functions written in C
+        return None
+    return names.index("inplace") if "inplace" in names else None
+
+
+__all__ = ["CallGraph", "CallLog", "Level", "LoggedCall", "call_graph"]
