@@ -97,9 +97,9 @@ class Target:
 
     def _found(self, op: Op, parent: Node, place: int) -> str | None:
         """The last operation before ``op`` that returns the feature map of ``parent``."""
-        if not isinstance(op, Pointwise) and place < len(op.reads):
-            if self._resolved(op.reads[place]) == parent:
-                return op.reads[place]
+        direct = op.reads[place] if place < len(op.reads) else None
+        if direct and not isinstance(op, Pointwise) and self._resolved(direct) == parent:
+            return direct
         waiting, seen = list(op.reads), set[str]()
         while waiting:
             name = waiting.pop(0)
@@ -367,7 +367,7 @@ class Planner:
 
 
 def transformation(phi: Activation) -> tuple[Activation, tuple[float, float, float, float]]:
-    """(the activation that is transformed, (a, b, scale, shift) of scale * (phi(a x + b) + shift))."""
+    """(phi, (a, b, scale, shift)) of scale * (phi(a x + b) + shift)."""
     change = phi.transformation
     if change is None:
         return phi, (1.0, 0.0, 1.0, 0.0)

@@ -78,7 +78,7 @@ Action = Scaled | Taken | Exchanged
 
 @dataclass(frozen=True)
 class CallEdit:
-    """What happens at one call, at the ``visit``-th of ``visits`` times that its place is reached."""
+    """What happens at one call: the ``visit``-th of ``visits`` at its place."""
 
     place: Place
     action: Action
@@ -426,16 +426,3 @@ def _place(value: Iterable[Any], where: str, depth: int = 0) -> Place:
             raise KcalcError(f"{where}: a place is lists of texts and whole numbers")
     return tuple(made)
 
-
-__all__ = [
-    "CallEdit",
-    "Edit",
-    "Edits",
-    "Exchanged",
-    "Layout",
-    "Scaled",
-    "Taken",
-    "WeightEdit",
-    "edits_from_dict",
-    "load_edits",
-]

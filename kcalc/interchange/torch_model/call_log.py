@@ -171,9 +171,8 @@ class CallLog(TorchFunctionMode):
                     run = self._runs.get(id(module), 0)
                     levels.append(Level(path, type(module), run, tuple(frames[::-1])))
                     frames = []
-            elif code.co_filename in OPEN or not code.co_filename.startswith(TORCH):
-                if code.co_filename != __file__:
-                    frames.append((code, frame.f_lasti))
+            elif _is_user_code(code.co_filename):
+                frames.append((code, frame.f_lasti))
             frame = frame.f_back
         return tuple(levels)
 
@@ -268,6 +267,10 @@ def _written(func: Any, args: Any, kwargs: Any, reads: dict[Slot, Made]) -> Slot
     place = _place_of_inplace(func)
     flag = kwargs.get("inplace", args[place] if place is not None and place < len(args) else False)
     return next(iter(reads), None) if inplace or augmented or flag is True else None
+
+
+def _is_user_code(file: str) -> bool:
+    return file in OPEN or not (file.startswith(TORCH) or file == __file__)
 
 
 @functools.lru_cache(maxsize=1000)
