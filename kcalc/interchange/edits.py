@@ -116,9 +116,10 @@ class Layout:
 class WeightEdit:
     """Numbers for one parameter.
 
-    ``kind``: "drawn" with ``sigma`` (that of the layer) in a ``layout``, "normal" with the standard
-    deviation ``sigma``, or "filled" with ``sigma``. ``rows``: those entries of axis 0 only.
-    ``added``: the parameter is new. ``padding``: rows of zeros stay so.
+    ``kind``: "drawn" with ``sigma`` (that of the layer), "normal" with the standard deviation
+    ``sigma``, "filled" with ``sigma``, or "scaled" by it. ``layout``: of a layer's weights;
+    ``rows``: those entries of axis 0 only. ``added``: the parameter is new. ``padding``: rows of
+    zeros stay so.
     """
 
     parameter: str
@@ -343,11 +344,11 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
 
 def _weight(data: Any, where: str) -> WeightEdit:
     kind = _text(data, "kind", where)
-    if kind not in ("drawn", "normal", "filled"):
+    if kind not in ("drawn", "normal", "filled", "scaled"):
         raise KcalcError(f"{where}: {kind!r} is no way to set weights")
     layout = data.get("layout")
-    if (layout is None) == (kind == "drawn"):
-        raise KcalcError(f"{where}: weights that are drawn have a layout, others have none")
+    if layout is None and kind == "drawn":
+        raise KcalcError(f"{where}: weights that are drawn have a layout")
     return WeightEdit(
         _text(data, "parameter", where),
         kind,

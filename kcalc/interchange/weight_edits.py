@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..foundation.errors import KcalcError
 from ..network import layers as L
 from .editing_plan import Target, Unplaced
 from .edits import Edit, Layout, WeightEdit
@@ -58,17 +59,46 @@ class Weights:
             except Unplaced as error:
                 self.left[node] = str(error)
 
-    def _affine(self, node: Node, op: Linear, layer: L.Affine) -> Iterator[Edit]:
-        if op.parameter not in self.stored.layouts:
-            raise Unplaced(COMPUTED)
+    def scaled(self, node: Node, factor: float) -> Iterator[Edit]:
+        """The edits that multiply the weights and the bias of a layer.
+
+        Raises: KcalcError for nodes that are no dense layers of the model, and shared weights.
+        """
+        op = self.target.ops.get(str(node))
+        if not isinstance(op, Linear) or op.parameter not in self.stored.layouts:
+            raise KcalcError(
+                f"node {node!r} is no dense layer of the model; shape the network of "
+                f"kc.read(model, ...) and apply the result to that model"
+            )
+        for other in self.target.ops.values():
+            rows = getattr(other, "rows", None)
+            apart = op.rows and rows and not set(op.rows) & set(rows)
+            if other is not op and getattr(other, "parameter", None) == op.parameter and not apart:
+                raise KcalcError(
+                    f"{op.name} and {other.name} share the weight {op.parameter}, which cannot be "
+                    f"multiplied for one of them only"
+                )
+        what, layout = f"times {factor:.6g}", self._layout(op)
+        edit = WeightEdit(op.parameter, "scaled", factor, layout.stored, layout)
+        yield self._edit(node, "weight", what, edit)
+        if op.bias is not None and op.bias_parameter in self.stored.shapes:
+            name = str(op.bias_parameter)
+            bias = WeightEdit(name, "scaled", factor, self.stored.shapes[name], rows=layout.rows)
+            yield self._edit(node, "bias", what, bias)
+
+    def _layout(self, op: Linear) -> Layout:
         shape, flipped = self.stored.layouts[op.parameter]
         wide = tuple(int(n) for n in op.weight.shape)
         rows = () if op.rows is None else tuple(int(row) for row in op.rows)
         height = prod(shape) // op.fan_in if rows else 0
-        layout = Layout(wide, shape, op.groups, op.spread, flipped, op.turned, rows, height)
-        sigma = float(layer.sigma_w)
+        return Layout(wide, shape, op.groups, op.spread, flipped, op.turned, rows, height)
+
+    def _affine(self, node: Node, op: Linear, layer: L.Affine) -> Iterator[Edit]:
+        if op.parameter not in self.stored.layouts:
+            raise Unplaced(COMPUTED)
+        layout, sigma = self._layout(op), float(layer.sigma_w)
         drawn = WeightEdit(
-            op.parameter, "drawn", sigma, shape, layout, standardised=layer.standardised
+            op.parameter, "drawn", sigma, layout.stored, layout, standardised=layer.standardised
         )
         words = [f"sigma_w {sigma:.6g}"]
         if layer.standardised:
@@ -93,7 +123,9 @@ class Weights:
         )
         if lost and leaf == "weight" and op.rows is None and self.stored.addable(home):
             shape = (int(op.weight.shape[0]),)
-            yield self._edit(node, "bias", NO_BIAS, WeightEdit(name, kind, sigma, shape, added=True))
+            yield self._edit(
+                node, "bias", NO_BIAS, WeightEdit(name, kind, sigma, shape, added=True)
+            )
 
     def _bias_edit(
         self, node: Node, op: Linear, kind: str, sigma: float, what: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..editing_plan import Planner, Target, Unplaced
 from ..edits import Edit, Edits
 from ..weight_edits import Stored, Weights
 from .captured import Program
-from .performing import can_add_bias
+from .performing import can_add_bias, perform
 from .placing import Placing, flow_of
 
 
@@ -61,20 +62,38 @@ def _stored(details: Any, program: Program) -> Stored:
     )
 
 
-def copied_with(model: Any, edits: Edits, law: str, generator: Any) -> Any:
-    """A copy of a model with edits."""
+def is_editable(reading: Any) -> bool:
+    """Whether the code of a model that was read could be followed."""
+    return reading.trace.model.program.captured.calls is not None
+
+
+def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
+    """A model, or a copy of it, with edits. Raises: KcalcError where they are of another one."""
     from .copies import duplicate
-    from .performing import perform
 
-    made = duplicate(model)
-    perform(made, edits, law, generator)
-    return made
-
-
-def checked_generator(generator: Any) -> Any:
-    """A ``torch.Generator`` or None. Raises: KcalcError for anything else."""
+    if not isinstance(model, torch.nn.Module):
+        raise KcalcError(
+            f"these edits are of a PyTorch model, got {type(model).__name__}; give the "
+            f"torch.nn.Module that was read"
+        )
     if generator is not None and not isinstance(generator, torch.Generator):
         raise KcalcError(
             f"generator must be a torch.Generator or None, got {type(generator).__name__}"
         )
-    return generator
+    made = model if inplace else duplicate(model)
+    perform(made, edits, law, generator)
+    return made
+
+
+def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
+    """Edits that multiply the weights and biases of some layers.
+
+    ``factors``: {node of the reading: factor}. Layers that are rows of one parameter, such as the
+    queries of a joint map of queries, keys and values, are multiplied in their rows only.
+    Raises: KcalcError for nodes that are no dense layers of the model, and for weights that are
+    shared with other layers.
+    """
+    details = reading.trace.model
+    weights = Weights(Target(reading, (), {}), _stored(details, details.program))
+    items = tuple(edit for node, f in factors.items() for edit in weights.scaled(node, f))
+    return Edits("torch", str(reading.network.name), items)

@@ -10,9 +10,7 @@ and are not saved.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +22,8 @@ from torch.nn import functional
 from ...activations import Activation
 from ...activations.rectifiers import leaky_relu
 from ...foundation.errors import KcalcError
-from ..json_format import activation_from_dict, activation_to_dict
 from ..expressions import TreeReader
+from ..json_format import activation_from_dict, activation_to_dict
 from .activation import torch_function
 from .splicing import FUNCTIONS, definition, digest, innermost, reached, rewritten
 
@@ -40,8 +38,9 @@ Step = tuple[str, str, str, int, int]  # module, qualified name, digest, site, w
 
 @dataclass(frozen=True)
 class Change:
-    """``scale * (f(a x + b) + shift)``, each number by its place among the constants, None for none.
+    """``scale * (f(a x + b) + shift)``.
 
+    Numbers are given by their places among the constants of the module, None where there is none.
     ``inputs``: (slot, a, b). ``taken``: the slot whose argument takes the place of the result, of
     which ``function`` is taken first. ``written``: the argument that the call writes into.
     """

@@ -29,8 +29,12 @@ def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
             by_path.setdefault(path, []).append(call)
     modules = dict(model.named_modules(remove_duplicate=False))
     plans = {path: _plan(modules, path, calls) for path, calls in by_path.items()}
-    weights = [] if law == "keep" else [w for item in edits for w in item.weights]
-    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    every = [weight for item in edits for weight in item.weights]
+    weights = [w for w in every if law != "keep" or w.added or w.kind == "scaled"]
+    tensors = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers()),
+    }
     for weight in weights:
         _check(weight, tensors, modules)
     like = next((t for t in model.parameters() if t.is_floating_point()), None)
@@ -106,7 +110,9 @@ def _plan(
         if len(changes) > 1:
             raise KcalcError(ANOTHER.format(f"{path!r} is edited as a whole and inside"))
         ((_, change),) = changes[()].values()
-        dropped = _dropped(module, modules) if change.taken is not None and not change.function else ()
+        dropped = (
+            _dropped(module, modules) if change.taken is not None and not change.function else ()
+        )
         plan = ModulePlan(change, None, dropped)
     else:
         flat = {steps: _by_visit(found, path) for steps, found in changes.items()}
@@ -244,8 +250,13 @@ def _set(
         home = modules[weight.parameter.rpartition(".")[0]]
         home.bias = nn.Parameter(home.weight.new_zeros(weight.shape))
         tensor = home.bias
+        if law == "keep":
+            return
     else:
         tensor = tensors[weight.parameter]
+    if weight.layout is not None:
+        _set_layer(tensor, weight, weight.layout, law, generator)
+        return
     rows = _within(tensor, weight.rows)
     if weight.kind == "filled":
         tensor[rows] = weight.sigma
@@ -258,8 +269,7 @@ def _set(
             fresh = torch.where(zero, 0.0, fresh)
         tensor[rows] = fresh.to(tensor.device, tensor.dtype)
     else:
-        assert weight.layout is not None
-        _draw(tensor, weight, weight.layout, law, generator)
+        tensor[rows] *= weight.sigma
 
 
 def _within(tensor: Any, rows: Iterable[int]) -> Any:
@@ -269,18 +279,25 @@ def _within(tensor: Any, rows: Iterable[int]) -> Any:
     return chosen or slice(None)
 
 
-def _draw(tensor: Any, weight: WeightEdit, layout: Layout, law: str, generator: Any) -> None:
-    fresh = drawn(
-        layout.wide, layout.groups, law, weight.sigma, generator, tensor.dtype, layout.spread
-    )
-    if weight.standardised:
-        fresh = standardised(fresh)
-    if layout.turned:
-        fresh = turned(fresh, layout.groups)
-    wide = tuple(fresh.shape)
+def _set_layer(tensor: Any, weight: WeightEdit, layout: Layout, law: str, generator: Any) -> None:
+    """Draw the weights of a layer anew, or multiply them, where they lie in their parameter."""
+    wide = layout.wide
+    fresh = None
+    if weight.kind == "drawn":
+        given = (wide, layout.groups, law, weight.sigma, generator, tensor.dtype, layout.spread)
+        fresh = drawn(*given)
+        if weight.standardised:
+            fresh = standardised(fresh)
+        if layout.turned:
+            fresh = turned(fresh, layout.groups)
+        wide = tuple(fresh.shape)
     if layout.rows:
         wide = (layout.height, *wide[1:])
     kept = tensor.reshape(wide[::-1] if layout.flipped else wide).clone()
     view = kept.T if layout.flipped else kept
-    view[list(layout.rows) if layout.rows else slice(None)] = fresh.to(tensor.device, tensor.dtype)
+    rows = list(layout.rows) if layout.rows else slice(None)
+    if fresh is None:
+        view[rows] = view[rows] * weight.sigma
+    else:
+        view[rows] = fresh.to(tensor.device, tensor.dtype)
     tensor.copy_(kept.reshape(tensor.shape))

@@ -12,17 +12,50 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from ..editing_plan import Calls, Flow, Made, Unplaced, Whole
+from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, Level, LoggedCall
 from .captured import Program
 from .splicing import definition, digest, innermost, inside, reached, site_at, sites
 
-CARRIES = frozenset(
-    "view reshape flatten unflatten squeeze unsqueeze transpose permute movedim swapaxes t mT T "
-    "contiguous clone detach to type type_as float double half bfloat16 expand expand_as view_as "
-    "reshape_as __getitem__ narrow select split chunk unbind cat stack".split()
-)
+# functions that hand numbers on in another layout or type
+CARRIES = {
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "movedim",
+    "swapaxes",
+    "t",
+    "mT",
+    "T",
+    "contiguous",
+    "clone",
+    "detach",
+    "to",
+    "type",
+    "type_as",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "expand",
+    "expand_as",
+    "view_as",
+    "reshape_as",
+    "__getitem__",
+    "narrow",
+    "select",
+    "split",
+    "chunk",
+    "unbind",
+    "cat",
+    "stack",
+}
 NO_SOURCE = "the source of {} cannot be read, and its calls cannot be edited"
 REPLACED = "the forward of {} was replaced on the module itself"
 OTHER = "{}.forward is not the function that runs there"
