@@ -11,7 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ...foundation.errors import KcalcError
 from ..edits import Action, CallEdit, Edits, Exchanged, Layout, Scaled, Taken, WeightEdit
-from .edited import Change, FunctionPlan, ModulePlan, document_of, edit, subclass
+from .edited import Change, FunctionPlan, ModulePlan, document_of, edit, subclass_for
 from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are of another model: {}; read and shape the model again"
@@ -28,7 +28,9 @@ def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
             path, _ = _place(call)
             by_path.setdefault(path, []).append(call)
     modules = dict(model.named_modules(remove_duplicate=False))
-    plans = {path: _plan(modules, path, calls) for path, calls in by_path.items()}
+    plans = {}
+    for path, calls in by_path.items():
+        plans[path] = plan_of(modules, path, calls)
     every = [weight for item in edits for weight in item.weights]
     weights = [w for w in every if law != "keep" or w.added or w.kind == "scaled"]
     tensors = {
@@ -85,9 +87,13 @@ class _Numbers:
         return len(self.found) - 1
 
 
-def _plan(
+def plan_of(
     modules: Mapping[str, nn.Module], path: str, calls: list[CallEdit]
 ) -> tuple[ModulePlan, tuple[float, ...]]:
+    """The plan of a module with all of its edits, and its numbers.
+
+    Raises: KcalcError where the module is another one, or the edits exclude each other.
+    """
     module = modules.get(path)
     if module is None:
         raise KcalcError(ANOTHER.format(f"this one has no module {path!r}"))
@@ -117,7 +123,7 @@ def _plan(
     else:
         flat = {steps: _by_visit(found, path) for steps, found in changes.items()}
         plan = ModulePlan(None, _function_plan(flat, path))
-    subclass(type(module), plan, module)  # raises where the source has changed
+    subclass_for(module, plan)  # raises where the source has changed
     return plan, tuple(numbers.found)
 
 
