@@ -185,6 +185,8 @@ def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> Functio
     by_site: dict[tuple[int, int], dict[Any, tuple[Any, ...]]] = {}
     for steps, visits in changes.items():
         by_site.setdefault(steps[0][3:], {})[steps[1:]] = visits
+    if len({site for site, _ in by_site}) < len(by_site):
+        raise KcalcError(ANOTHER.format(f"a call of {path!r} is one of a method, and none"))
     sites: list[tuple[int, bool, tuple[Any, ...]]] = []
     for (site, method), below in sorted(by_site.items()):
         if () in below and len(below) > 1:

@@ -129,19 +129,32 @@ class Placing:
         self.steps: dict[Any, Any] = {}
         levels = [level for call in (*graph.calls, *graph.modules) for level in call.levels]
         self.modules = {level.path: level.module for level in levels}
-        # {place as it ran: {run: the items that reached it, in order}}
-        self.reached_at: dict[Any, dict[int, list[Item]]] = {}
-        for i, call in enumerate(graph.calls):
-            if call.levels and call.levels[0].frames:
-                self._note(call.levels[0], ("call", i))
-        for i, module in enumerate(graph.modules):
-            own = module.levels[0]
-            self.reached_at.setdefault((own.path,), {})[own.run] = [("module", i)]
-            if len(module.levels) > 1 and module.levels[1].frames:
-                self._note(module.levels[1], ("module", i))
+        # {module: the calls in its own code, in order}, and {module: its own calls}
+        self.inside: dict[str, list[tuple[Level, Item]]] = {}
+        self.whole: dict[str, list[Item]] = {}
+        self.visits: dict[str, dict[Place, dict[int, list[Item]]]] = {}
+        order = [(2 * i + 1, ("call", i)) for i in range(len(graph.calls))]
+        order += [(2 * m.begin, ("module", i)) for i, m in enumerate(graph.modules)]
+        for _, item in sorted(order):
+            call = self._item(item)
+            if item[0] == "module":
+                self.whole.setdefault(call.levels[0].path, []).append(item)
+            own = call.levels[item[0] == "module" :]
+            if own and own[0].frames:
+                self.inside.setdefault(own[0].path, []).append((own[0], item))
 
-    def _note(self, level: Level, item: Item) -> None:
-        self.reached_at.setdefault(_key(level), {}).setdefault(level.run, []).append(item)
+    def _visits(self, path: str, steps: Place) -> dict[int, list[Item]]:
+        """{run of a module: the items that reached a place in its code, in order}."""
+        if path not in self.visits:
+            found: dict[Place, dict[int, list[Item]]] = {}
+            for level, item in self.inside[path]:
+                try:
+                    known, _ = self._steps(level, self._item(item))
+                except Unplaced:
+                    continue
+                found.setdefault(known, {}).setdefault(level.run, []).append(item)
+            self.visits[path] = found
+        return self.visits[path][steps]
 
     def placed(self, wanted: Mapping[str, Calls]) -> dict[str, tuple[CallEdit, ...]]:
         """{owner: its edits} of ``{owner: {call: action}}``, without those in ``left``.
@@ -232,17 +245,17 @@ class Placing:
         level = call.levels[0]
         written = () if call.writes is None else call.writes
         if item[0] == "module":
-            alike = {actions.get(runs[0]) for runs in self.reached_at[(level.path,)].values()}
+            alike = {actions.get(other) for other in self.whole[level.path]}
             if len(alike) == 1:
                 written = self._written_by(item[1])
                 return CallEdit((level.path, ()), action, written=written)
             if len(call.levels) < 2 or not call.levels[1].frames:
                 raise Unplaced(SEVERAL.format(level.path))
             level, written = call.levels[1], self._written_by(item[1])
-        runs = self.reached_at[_key(level)]
+        steps, site = self._steps(level, call)
+        runs = self._visits(level.path, steps)
         shown = {run: [actions.get(other) for other in items] for run, items in runs.items()}
         mine = shown[level.run]
-        steps, site = self._steps(level, call)
         action = _with_slots(action, lambda slot: site(call, slot))
         written = site(call, written) if written else ()
         if len({known for items in shown.values() for known in items}) == 1:
@@ -268,10 +281,16 @@ class Placing:
         return (self.graph.calls if item[0] == "call" else self.graph.modules)[item[1]]
 
     def _steps(self, level: Level, call: LoggedCall) -> tuple[Place, Site]:
-        key = _key(level)
+        key = _key(level), call.function is None
         if key not in self.steps:
-            way = [*_steps(level, call)]
-            self.steps[key] = tuple(step for step, _ in way), way[-1][1]
+            try:
+                way = [*_steps(level, call)]
+            except Unplaced as error:
+                self.steps[key] = error
+            else:
+                self.steps[key] = tuple(step for step, _ in way), way[-1][1]
+        if isinstance(self.steps[key], Unplaced):
+            raise self.steps[key]
         return self.steps[key]
 
 

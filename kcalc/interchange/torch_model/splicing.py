@@ -97,8 +97,12 @@ def _may_be(node: Definition, code: types.CodeType) -> bool:
 def _holds(node: ast.Lambda, code: types.CodeType) -> bool:
     """Whether all of some code stands in the body of a lambda."""
     low, high = _span(node.body)
-    places = [p[0] * WIDE + p[2] for p in code.co_positions() if p[0] and p[2] is not None]
-    return node.lineno == code.co_firstlineno and all(low <= at < high for at in places[1:])
+    places = [
+        line * WIDE + column
+        for line, _, column, end in code.co_positions()
+        if line and column is not None and column != end  # else of no text
+    ]
+    return node.lineno == code.co_firstlineno and all(low <= at < high for at in places)
 
 
 def _span(node: ast.AST) -> tuple[int, int]:
