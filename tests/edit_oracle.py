@@ -71,6 +71,7 @@ def writes(func: Any, kwargs: Any) -> bool:
 
 def calls_of(model: torch.nn.Module, *args: Any, **kwargs: Any) -> CallGraph:
     """The calls of one run of a model as it is."""
+    model, args, kwargs = copy.deepcopy((model, args, kwargs))
     log = CallLog(model)
     with torch.no_grad(), log.running():
         model(*args, **kwargs)
@@ -150,11 +151,11 @@ def agrees(model: torch.nn.Module, *args: Any, **options: Any) -> Any:
     with torch.no_grad():
         state = torch.get_rng_state()
         inputs = copy.deepcopy((args, run))
-        old = model(*inputs[0], **inputs[1])
+        old = copy.deepcopy(model)(*inputs[0], **inputs[1])
         torch.set_rng_state(state)
-        inputs = copy.deepcopy((args, run))
+        (inputs, same) = copy.deepcopy((args, run)), copy.deepcopy(model)
         with order:
-            wanted = model(*inputs[0], **inputs[1])
+            wanted = same(*inputs[0], **inputs[1])
         torch.set_rng_state(state)
         inputs = copy.deepcopy((args, run))
         got = made(*inputs[0], **inputs[1])

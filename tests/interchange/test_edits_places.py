@@ -402,10 +402,83 @@ GOOD = [
     Plain, OneLine, Walrus, Chain, Match, Keywords, Imported, Factors, Augmented, Aliased,
     InPlaceModule, Shared, SharedInSequence, Loop, Helpers, Nested, Passed, Attributes, Lambda,
     Closures, Super, Inherited, OfTorch, Direct, Decorated, Checkpointed, Wrapped, OfClass[int],
-    OfMeta, Slots, Star, Out, Texts, Comprehension, Mapped,
+    OfMeta, Slots, Star, Out, Texts,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: getattr(kind, "__name__", str(kind)))
 def test_every_form_of_a_call_is_edited(kind, x):
     agrees(kind(), x)
+
+
+@pytest.mark.parametrize("kind", [Comprehension, Mapped])
+def test_calls_inside_of_a_builtin_are_left_alone(kind, x):
+    made = agrees(kind(), x, left=None)
+    *_, edits = edited(kind(), x, left=None)
+    assert edits.left_alone and any("sum" in why for why in edits.left_alone.values())
+    assert isinstance(made, kind)
+
+
+def test_parts_of_an_augmented_target_are_evaluated_once(x):
+    made = agrees(Augmented(), x)
+    made.count = 0
+    made(x)
+    assert made.count == 1
+
+
+def test_edited_classes_are_not_registered(x):
+    before = list(OfClass.registry), list(Meta.made)
+    agrees(OfClass(), x)
+    made = agrees(OfMeta(), x)
+    assert (OfClass.registry, Meta.made) == before
+    assert type(type(made)) is Meta and type(made).__name__ == "OfMeta"
+
+
+def test_loops_of_another_length_are_refused_unless_edits_are_equal(x):
+    kc = pytest.importorskip("kcalc")
+    made = agrees(Loop(), x)
+    for times in (2, 4):
+        with pytest.raises(kc.KcalcError, match="loop"):
+            made(x, times)
+    alike, order, _ = edited(Loop(), x, alike=True)
+    model = Loop()
+    rule = next(iter(order.actions.values()))
+    for times in (1, 5):
+        y = x
+        for _ in range(times):
+            y = F.relu(model.a(y)) + y
+        assert alike(x, times).shape == y.shape and rule is not None
+    again, order, _ = edited(Loop(), x, run={"times": 5}, alike=True)
+    assert gap(again(x, 5), alike(x, 5)) < 1e-6
+
+
+def test_a_run_of_a_module_with_other_calls_is_told(x):
+    """Decorators that have no place for a further argument are left alone with the reason."""
+
+    class Tight(Net):
+        @fixed
+        def run(self, x):
+            return F.relu(self.a(x))
+
+        def forward(self, x):
+            return F.tanh(self.run(x))
+
+    _, _, edits = edited(Tight(), x, left=None)
+    assert len(edits.left_alone) == 1 and "run" in next(iter(edits.left_alone.values()))
+    agrees(Tight(), x, left=None)
+
+
+class Changing(Net):
+    def prepare(self):
+        self.f = helper
+
+    def forward(self, x):
+        return self.f(self.a(x))
+
+
+def test_another_function_at_an_edited_call_is_refused(x):
+    kc = pytest.importorskip("kcalc")
+    made = agrees(Changing(), x)
+    made.f = inner_helper
+    with pytest.raises(kc.KcalcError, match="helper"):
+        made(x)

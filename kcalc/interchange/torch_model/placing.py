@@ -27,6 +27,7 @@ from .splicing import (
     inside,
     is_redirectable,
     looked_up,
+    plain_function,
     reached,
     site_at,
     sites,
@@ -193,18 +194,25 @@ class Placing:
 
     def _check_plans(self, found: Mapping[str, list[CallEdit]]) -> None:
         """Leave alone what cannot be performed together in one module."""
-        by_path: dict[str, list[CallEdit]] = {}
-        owners: dict[str, list[str]] = {}
+        by_path: dict[str, list[tuple[str, CallEdit]]] = {}
         for owner, calls in found.items():
             for call in calls:
-                by_path.setdefault(call.place[0], []).append(call)
-                owners.setdefault(call.place[0], []).append(owner)
-        for path, calls in by_path.items():
-            try:
-                plan_of(self.modules, path, calls)
-            except KcalcError as error:
-                for owner in owners[path]:
-                    self.left.setdefault(owner, str(error).split("; ")[0])
+                by_path.setdefault(call.place[0], []).append((owner, call))
+        for path, owned in by_path.items():
+            reason = self._conflict(path, [call for _, call in owned])
+            if reason is None:
+                continue
+            alone = {o: self._conflict(path, [c for w, c in owned if w == o]) for o, _ in owned}
+            guilty = {owner: why for owner, why in alone.items() if why is not None}
+            self.left.update(guilty or dict.fromkeys(alone, reason))
+
+    def _conflict(self, path: str, calls: list[CallEdit]) -> str | None:
+        """Why some edits of a module cannot be performed, None where they can."""
+        try:
+            plan_of(self.modules, path, calls)
+        except KcalcError as error:
+            return str(error)
+        return None
 
     def _tried(self, owner: str, step: Any) -> None:
         try:
@@ -400,6 +408,8 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         if ends and not method:
             _check_callee(node, call, inner, module)
         step = inner.__module__, inner.__qualname__, digest(found[0]), site, int(method)
+        if not ends and not _enters(node, following, inner, module):
+            raise Unplaced(HIDDEN.format(following.__qualname__))
         bound = 0 if method else _bound(node, call, inner, module)
         yield step, Site(node, ast.unparse(node)[:60], bool(method), bound)
         if following is None:
@@ -411,6 +421,19 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         if inner_at is None:
             raise Unplaced(HIDDEN.format(function.__qualname__))
         at = last + 1 + inner_at
+
+
+def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:
+    """Whether a call may enter a function: by its name, or as one of its arguments."""
+    if not isinstance(node, ast.Call):
+        return False
+    given = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+    values = [plain_function(looked_up(value, inner, module)) for value in given]
+    code = innermost(function).__code__  # functions may differ in their closures
+    if any(value is not None and innermost(value).__code__ is code for value in values):
+        return True
+    # a name that only the running code knows
+    return looked_up(node.func, inner, module) is None
 
 
 def _bound(node: Any, call: LoggedCall, inner: Any, module: nn.Module) -> int:
