@@ -387,7 +387,7 @@ def _is_of(plan: FunctionPlan, function: Any) -> bool:
     inner = innermost(function)
     if not inspect.isfunction(inner):
         return False
-    if (inner.__module__, inner.__qualname__) != (plan.module, plan.name):
+    if (str(inner.__module__), inner.__qualname__) != (plan.module, plan.name):
         return False
     found = definition(inner.__code__)
     return found is not None and digest(found[0]) == plan.digest

@@ -407,7 +407,7 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         method = ends and call.function is not None and _is_method(node, call, inner, module)
         if ends and not method:
             _check_callee(node, call, inner, module)
-        step = inner.__module__, inner.__qualname__, digest(found[0]), site, int(method)
+        step = str(inner.__module__), inner.__qualname__, digest(found[0]), site, int(method)
         if not ends and not _enters(node, following, inner, module):
             raise Unplaced(HIDDEN.format(following.__qualname__))
         bound = 0 if method else _bound(node, call, inner, module)
