@@ -27,7 +27,8 @@ from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are of another model: {}; read and shape the model again"
 EDITED = (
-    "the module {!r} is edited already; edit a model that is as it was built, once with all edits"
+    "the module {!r} is edited already; shape and edit a model that is as it was built, once with "
+    "all edits"
 )
 
 

@@ -18,7 +18,7 @@ from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, Level, LoggedCall
 from .captured import Program
 from .edited import edited_class
-from .performing import plan_of
+from .performing import EDITED, plan_of
 from .splicing import (
     NO_SOURCE,
     definition,
@@ -71,7 +71,6 @@ CARRIES = {
     "cat",
     "stack",
 }
-EDITED = "the module {!r} is edited already; shape a model that is as it was built"
 INDIRECT = "which argument of `{}` it is cannot be told"
 REPLACED = "the forward of {} was replaced on the module itself"
 OTHER = "{}.forward is not the function that runs there"
@@ -85,10 +84,16 @@ Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
 def flow_of(program: Program) -> Flow:
-    """The calls of a captured model. Raises: Unplaced where they were not logged."""
+    """The calls of a captured model.
+
+    Raises: Unplaced where they were not logged; KcalcError for models with edits.
+    """
     graph = program.captured.calls
     if graph is None:
         raise Unplaced("the calls of the model's code could not be followed")
+    for module in graph.modules:
+        if edited_class(module.levels[0].module) is not None:
+            raise KcalcError(EDITED.format(module.levels[0].path))
     values: dict[str, Made] = {}
     for node, name in program.names.items():
         made = graph.made(node)
