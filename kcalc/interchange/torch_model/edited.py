@@ -10,6 +10,7 @@ and are not saved.
 from __future__ import annotations
 
 import abc
+import ast
 import copy
 import functools
 import inspect
@@ -37,6 +38,7 @@ from .splicing import (
     innermost,
     reached,
     rewritten,
+    sites,
 )
 
 CONSTANT = "kcalc_constant_{}"
@@ -163,17 +165,17 @@ NO_NUMBERS = (
 )
 for _name, _function_of in FUNCTIONS.items():
     setattr(Run, _name, staticmethod(_function_of))
-_BINARY = frozenset(FUNCTIONS.values())
 
 
 class Act:
     """A :class:`Change` to be made at a call.
 
-    ``names``: of the parameters of what is called, where they are known.
+    ``names``: of the parameters of what is called, where they are known; ``operator``: whether it
+    is one, so that of ``2 * x`` what was seen is ``x * 2``.
     """
 
-    def __init__(self, change: Change, names: tuple[str, ...] = ()) -> None:
-        self.names = names
+    def __init__(self, change: Change, names: tuple[str, ...] = (), operator: bool = False) -> None:
+        self.names, self.operator = names, operator
         self.inputs = tuple((slot, _name(a), _name(b)) for slot, a, b in change.inputs)
         self.scale, self.shift = _name(change.scale), _name(change.shift)
         self.taken, self.written = change.taken, change.written
@@ -188,8 +190,7 @@ class Act:
     def __call__(self, run: Run, site: int, func: Any, args: Any, kwargs: Any) -> Any:
         """The result in place of ``func(*args, **kwargs)``."""
         owner = run.owner
-        # of 2 * x, the operator was seen as x * 2
-        turned = func in _BINARY and len(args) == 2 and _turned(*args)
+        turned = self.operator and _turned(*args)
         if turned:
             args = args[::-1]
         written = None
@@ -310,7 +311,7 @@ def _constant(owner: Any, name: str) -> torch.Tensor:
     return found
 
 
-def _turned(left: Any, right: Any) -> bool:
+def _turned(left: Any, right: Any = None) -> bool:
     if isinstance(left, torch.Tensor):
         return False
     return isinstance(right, torch.Tensor) or isinstance(left, bool | int | float | complex)
@@ -400,21 +401,23 @@ def checked_forward(cls: Any, plan: FunctionPlan) -> Any:
     return cls.forward
 
 
-def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> dict[int, tuple[Any, ...]]:
-    """{site: what happens at each visit} of a plan, whose inner functions come in order."""
-    return {
-        site: tuple(_made(change, functions) for change in changes)
-        for site, _, changes in plan.sites
-    }
+def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> tuple[Any, dict[int, Any]]:
+    """The first of the functions, and {site: what happens at each visit}; the rest is inside."""
+    function = next(functions)
+    found = definition(innermost(function).__code__)
+    assert found is not None
+    nodes = sites(found[0])
+    made: dict[int, Any] = {}
+    for site, _, changes in plan.sites:
+        operator = site < len(nodes) and isinstance(nodes[site], ast.BinOp | ast.AugAssign)
+        made[site] = tuple(_made(change, operator, functions) for change in changes)
+    return function, made
 
 
-def _made(change: Change | FunctionPlan | None, functions: Iterator[Any]) -> Any:
-    if change is None:
-        return None
+def _made(change: Any, operator: bool, functions: Iterator[Any]) -> Any:
     if isinstance(change, Change):
-        return Act(change)
-    inner = next(functions)
-    return Enter(change, inner, _sites(change, functions))
+        return Act(change, (), operator)
+    return None if change is None else Enter(change, *_sites(change, functions))
 
 
 # -- classes ---------------------------------------------------------------------------------------
@@ -453,10 +456,10 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
         space["__deepcopy__"] = _deepcopied
     made: Any = _new_class(cls, space)
     if plan.function is not None:
-        sites = _sites(plan.function, iter(functions[1:]))
+        _, table = _sites(plan.function, iter(functions))
 
         def begin(self: nn.Module) -> Run:
-            return Run(self, sites, {})
+            return Run(self, table, {})
 
         setattr(made, ENTRY, begin)
         counted = plan.function.counted
