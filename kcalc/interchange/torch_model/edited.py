@@ -35,7 +35,10 @@ from .splicing import (
     FUNCTIONS,
     definition,
     digest,
+    has_argument,
     innermost,
+    looked_up,
+    name_of,
     reached,
     rewritten,
     sites,
@@ -57,6 +60,7 @@ class Change:
     Numbers are given by their places among the constants of the module, None where there is none.
     ``inputs``: (slot, a, b). ``taken``: the slot whose argument takes the place of the result, of
     which ``function`` is taken first. ``written``: the argument that the call writes into.
+    ``calls``: the name of what is called, empty where it is not known.
     """
 
     inputs: tuple[tuple[Slot, int | None, int | None], ...] = ()
@@ -65,6 +69,13 @@ class Change:
     taken: Slot | None = None
     function: str = ""  # the document of an activation, as JSON
     written: Slot | None = None
+    calls: str = ""
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The places of all arguments that it needs."""
+        more = (self.taken, self.written)
+        return (*(s for s, *_ in self.inputs), *(s for s in more if s is not None))
 
 
 @dataclass(frozen=True)
@@ -420,6 +431,38 @@ def _made(change: Any, operator: bool, functions: Iterator[Any]) -> Any:
     return None if change is None else Enter(change, *_sites(change, functions))
 
 
+def _check(plan: FunctionPlan, functions: Iterator[Any], owner: Any) -> None:
+    """Raises: KcalcError for calls without the arguments of a plan, and of something else."""
+    inner = innermost(next(functions))
+    found = definition(inner.__code__)
+    assert found is not None
+    nodes = sites(found[0])
+    for site, method, changes in plan.sites:
+        node: Any = nodes[site] if site < len(nodes) else None
+        if node is None or (method and not _may_be_method(node)):
+            raise KcalcError(f"{plan.name} has no such call")
+        for change in changes:
+            if isinstance(change, FunctionPlan):
+                _check(change, functions, owner)
+            elif change is not None:
+                _check_change(change, node, method, inner, owner)
+
+
+def _check_change(change: Change, node: Any, method: bool, inner: Any, owner: Any) -> None:
+    for slot in change.slots:
+        if not has_argument(node, method, slot):
+            raise KcalcError(f"`{ast.unparse(node)[:60]}` has no argument at {[*slot]}")
+    if change.calls and isinstance(node, ast.Call):
+        called = name_of(looked_up(node.func, inner, owner))
+        if called not in ("", change.calls):
+            what = f"`{ast.unparse(node)[:60]}` is {called!r} here"
+            raise KcalcError(f"{what} and {change.calls!r} there")
+
+
+def _may_be_method(node: Any) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+
+
 # -- classes ---------------------------------------------------------------------------------------
 
 _KNOWN: dict[Any, type] = {}  # {(class, plan, its functions): the subclass}
@@ -434,7 +477,9 @@ def subclass(cls: Any, plan: ModulePlan, owner: Any = None) -> type:
     functions: Functions = ()
     if plan.function is not None:
         forward = checked_forward(cls, plan.function)
-        functions = tuple(functions_of(plan.function, forward, cls if owner is None else owner))
+        owner = cls if owner is None else owner
+        functions = tuple(functions_of(plan.function, forward, owner))
+        _check(plan.function, iter(functions), owner)
     key = (cls, plan, functions)
     if key not in _KNOWN:
         _KNOWN[key] = _subclass(cls, plan, functions)
@@ -491,6 +536,9 @@ def _around(cls: Any, made: Any, change: Change | None) -> Any:
         names = tuple(signature.parameters)[1:]
     except (TypeError, ValueError):  # of functions written in C
         pass
+    for slot in () if change is None or signature is None else change.slots:
+        if not _takes(signature, slot):
+            raise KcalcError(f"{cls.__name__}.forward has no argument at {[*slot]}")
     act = None if change is None else Act(change, names)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -504,6 +552,20 @@ def _around(cls: Any, made: Any, change: Change | None) -> Any:
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     return forward
+
+
+def _takes(signature: inspect.Signature, slot: Slot) -> bool:
+    """Whether a method may have an argument at a slot."""
+    place, *inner = slot
+    given = [*signature.parameters.values()][1:]
+    kinds = {parameter.kind for parameter in given}
+    if len(inner) > 2 or not all(isinstance(part, int) and part >= 0 for part in inner):
+        return False
+    if isinstance(place, str):
+        return inspect.Parameter.VAR_KEYWORD in kinds or place in [p.name for p in given]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    count = sum(parameter.kind in positional for parameter in given)
+    return 0 <= place < (1000 if inspect.Parameter.VAR_POSITIONAL in kinds else count)
 
 
 def edited_class(module: Any) -> Any:

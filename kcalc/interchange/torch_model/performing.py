@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrize
 
 from ...foundation.errors import KcalcError
 from ..edits import Action, CallEdit, Edits, Exchanged, Layout, Scaled, Taken, WeightEdit
@@ -141,7 +142,8 @@ def _is_step(step: Any) -> bool:
         isinstance(step, tuple)
         and len(step) == 5
         and all(isinstance(part, str) for part in step[:3])
-        and all(isinstance(part, int) for part in step[3:])
+        and all(isinstance(part, int) and part >= 0 for part in step[3:])
+        and step[4] < 2
     )
 
 
@@ -176,6 +178,8 @@ def plan_of(
             f"the module {path!r} is scripted, and has no code that could be edited; edit the "
             f"model before it is scripted"
         )
+    if "forward" in vars(module):
+        raise KcalcError(f"the forward of {path!r} was replaced on the module itself")
     numbers = _Numbers()
     changes: dict[Any, dict[int, tuple[CallEdit, Change]]] = {}
     for call in dict.fromkeys(calls):
@@ -187,9 +191,11 @@ def plan_of(
     if () in changes:
         if len(changes) > 1:
             raise KcalcError(f"{path!r} is edited as a whole and inside")
-        if len(changes[()]) > 1:
+        ((call, change), *others) = changes[()].values()
+        if others or call.visits != 1:
             raise KcalcError(f"{path!r} is edited as a whole in several ways")
-        ((_, change),) = changes[()].values()
+        if call.calls not in ("", class_name(type(module))):
+            raise KcalcError(f"{path!r} is a {type(module).__name__} here and a {call.calls} there")
         dropped = (
             _dropped(module, modules) if change.taken is not None and not change.function else ()
         )
@@ -201,6 +207,13 @@ def plan_of(
     return plan, tuple(numbers.found)
 
 
+def class_name(cls: Any) -> str:
+    """The full name of a module's class; of one with parametrisations, that below."""
+    if cls.__module__ == parametrize.__name__:
+        cls = cls.__bases__[0]
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) -> None:
     """Two edits at one call, both of which scale: one after the other."""
     before = known[call.visit][0]
@@ -208,25 +221,23 @@ def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) 
         return
     if not (isinstance(before.action, Scaled) and isinstance(call.action, Scaled)):
         raise KcalcError(f"two edits at one call of {path!r}")
-    both = CallEdit(
-        call.place, call.action.after(before.action), call.visit, call.visits, call.written
-    )
+    both = replace(call, action=call.action.after(before.action))
     known[call.visit] = both, _change(both, numbers)
 
 
 def _change(call: CallEdit, numbers: _Numbers) -> Change:
     action: Action = call.action
-    written = call.written or None
+    written, calls = call.written or None, call.calls if call.place[1] else ""
     if isinstance(action, Scaled):
         inputs = tuple(
             (slot, numbers.place(a, 1.0), numbers.place(b, 0.0)) for slot, a, b in action.inputs
         )
         return Change(
             inputs, numbers.place(action.scale, 1.0), numbers.place(action.shift, 0.0), None, "",
-            written,
+            written, calls,
         )  # fmt: skip
     if isinstance(action, Taken):
-        return Change((), None, None, action.slot, "", written)
+        return Change((), None, None, action.slot, "", written, calls)
     assert isinstance(action, Exchanged)
     a, b = numbers.place(action.a, 1.0), numbers.place(action.b, 0.0)
     inputs = () if a is None and b is None else ((action.slot, a, b),)
@@ -237,6 +248,7 @@ def _change(call: CallEdit, numbers: _Numbers) -> Change:
         action.slot,
         document_of(action.activation),
         written,
+        calls,
     )
 
 

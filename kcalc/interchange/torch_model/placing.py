@@ -18,15 +18,17 @@ from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, Level, LoggedCall
 from .captured import Program
 from .edited import edited_class
-from .performing import EDITED, plan_of
+from .performing import EDITED, class_name, plan_of
 from .splicing import (
     NO_SOURCE,
     definition,
     digest,
+    has_argument,
     innermost,
     inside,
     is_redirectable,
     looked_up,
+    name_of,
     plain_function,
     reached,
     site_at,
@@ -261,7 +263,8 @@ class Placing:
             alike = {actions.get(other) for other in self.whole[level.path]}
             if len(alike) == 1:
                 written = self._written_by(item[1])
-                return CallEdit((level.path, ()), action, written=written)
+                kind = class_name(call.levels[0].kind)
+                return CallEdit((level.path, ()), action, written=written, calls=kind)
             if len(call.levels) < 2 or not call.levels[1].frames:
                 raise Unplaced(SEVERAL.format(level.path))
             level, written = call.levels[1], self._written_by(item[1])
@@ -272,11 +275,11 @@ class Placing:
         action = _with_slots(action, lambda slot: site(call, slot))
         written = site(call, written) if written else ()
         if len({known for items in shown.values() for known in items}) == 1:
-            return CallEdit((level.path, steps), action, written=written)
+            return CallEdit((level.path, steps), action, written=written, calls=site.calls)
         if any(known != mine for known in shown.values()):
             raise Unplaced(TIMES)
         visit = runs[level.run].index(item)
-        return CallEdit((level.path, steps), action, visit, len(mine), written)
+        return CallEdit((level.path, steps), action, visit, len(mine), written, site.calls)
 
     def _written_by(self, number: int) -> Slot:
         """The argument of a module that the call which makes its result writes into."""
@@ -339,13 +342,14 @@ class Site:
     """The last step of a way: a call or an operator in a function.
 
     ``method``: whether the array before a method's name is its first argument; ``bound``: how many
-    parameters of what is called have no argument there.
+    parameters of what is called have no argument there; ``calls``: the name of what is called.
     """
 
     node: ast.AST
     name: str
     method: bool
     bound: int
+    calls: str
 
     def __call__(self, call: LoggedCall, slot: Slot) -> Slot:
         """Where the argument at a slot of the logged call stands in this one."""
@@ -365,18 +369,12 @@ class Site:
         node: Any = self.node
         if name in [keyword.arg for keyword in node.keywords]:
             return name
-        if self._has(number) and number >= 0:
+        if self._has(number):
             return number
         raise Unplaced(INDIRECT.format(self.name))
 
     def _has(self, place: Any) -> bool:
-        """Whether the call may have an argument at a place."""
-        node: Any = self.node
-        names = [keyword.arg for keyword in node.keywords]
-        if isinstance(place, str):
-            return place in names or None in names
-        count = len(node.args) + self.method
-        return place < count or any(isinstance(arg, ast.Starred) for arg in node.args)
+        return has_argument(self.node, self.method, (place,))
 
 
 Step = tuple[str, str, str, int, int]
@@ -416,7 +414,8 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         if not ends and not _enters(node, following, inner, module):
             raise Unplaced(HIDDEN.format(following.__qualname__))
         bound = 0 if method else _bound(node, call, inner, module)
-        yield step, Site(node, ast.unparse(node)[:60], bool(method), bound)
+        calls = name_of(looked_up(node.func, inner, module)) if isinstance(node, ast.Call) else ""
+        yield step, Site(node, ast.unparse(node)[:60], bool(method), bound, calls if ends else "")
         if following is None:
             if len(frames) > last + 1 and call.function is not None:
                 raise Unplaced(HIDDEN.format(codes[last + 1].co_name))

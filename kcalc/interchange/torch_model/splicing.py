@@ -132,6 +132,29 @@ def sites(node: Definition) -> list[ast.AST]:
     return [inner for inner in ast.walk(node) if isinstance(inner, SITES)]
 
 
+def has_argument(node: Any, method: bool, slot: tuple[Any, ...]) -> bool:
+    """Whether a site may have an argument at a slot.
+
+    ``method``: whether the array before a method's name is its first argument.
+    """
+    place, *inner = slot
+    if len(inner) > 2 or not all(isinstance(part, int) and part >= 0 for part in inner):
+        return False
+    if isinstance(node, ast.UnaryOp | ast.BinOp | ast.AugAssign):
+        return place in ((0,) if isinstance(node, ast.UnaryOp) else (0, 1)) and not inner
+    names = [keyword.arg for keyword in node.keywords]
+    if isinstance(place, str):
+        return place in names or None in names
+    starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+    return 0 <= place < (1000 if starred else len(node.args) + method)
+
+
+def name_of(called: Any) -> str:
+    """The name of a function that is called, empty where it has none."""
+    called = called.func if isinstance(called, functools.partial) else called
+    return "" if isinstance(called, type) else str(getattr(called, "__name__", ""))
+
+
 def digest(node: Definition) -> str:
     """A hash of what a definition says, whatever its layout and comments."""
     return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:32]
