@@ -482,3 +482,70 @@ def test_another_function_at_an_edited_call_is_refused(x):
     made.f = inner_helper
     with pytest.raises(kc.KcalcError, match="helper"):
         made(x)
+
+
+UNSOURCED = """
+def own_helper(x):
+    return F.silu(x)
+
+
+class Unsourced(Net):
+    def prepare(self):
+        self.inner = Plain()
+
+    def forward(self, x):
+        x = F.relu(self.a(x)) + x
+        for _ in range(2 if x.ndim == 2 else 1):
+            x = torch.tanh(self.b(x))
+        return own_helper(self.inner(x)).relu_()
+"""
+
+
+def test_a_module_without_source_is_edited_by_the_order_of_its_calls(x):
+    kc = pytest.importorskip("kcalc")
+    space = dict(globals())
+    exec(UNSOURCED, space)
+    made = agrees(space["Unsourced"](), x)
+    assert "by their order" in repr(made)
+    with pytest.raises(kc.KcalcError, match="source"):
+        made(x[0])
+    assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
+
+
+def test_a_reduction_of_other_code_is_left_alone(x):
+    class Reduced(Net):
+        def forward(self, x):
+            x = functools.reduce(operator.add, (x, self.a(x), self.b(x)))
+            return F.relu(x)
+
+    _, _, edits = edited(Reduced(), x, left=None)
+    assert len(edits.left_alone) == 2 and "reduce" in next(iter(edits.left_alone.values()))
+    agrees(Reduced(), x, left=None)
+
+
+def test_operators_by_their_functions(x):
+    class Functions(Net):
+        def forward(self, x):
+            x = operator.add(x, self.a(x))
+            return torch.Tensor.relu(x) + torch.Tensor.add(x, self.b(x))
+
+    agrees(Functions(), x)
+
+
+def test_a_changed_file_is_no_source(tmp_path, x, monkeypatch):
+    """A file that changed after its import does not say what runs."""
+    import importlib
+    import linecache
+
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def forward(self, x):\n        return torch.relu(x) + {}\n"
+    )
+    file = tmp_path / "changing_net.py"
+    file.write_text(text.format(1))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind = importlib.import_module("changing_net").Net
+    file.write_text(text.format(2))
+    linecache.checkcache()
+    made = agrees(kind(), x)
+    assert "by their order" in repr(made)

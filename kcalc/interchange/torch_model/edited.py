@@ -13,10 +13,12 @@ import abc
 import ast
 import copy
 import functools
+import hashlib
 import inspect
 import json
+import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
 
 from ...activations import Activation
 from ...activations.rectifiers import leaky_relu
@@ -105,6 +108,17 @@ class FunctionPlan:
 
 
 @dataclass(frozen=True)
+class OrderPlan:
+    """Edited calls of a ``forward`` without source, by their numbers in its run.
+
+    ``digest``: of the names of all calls.
+    """
+
+    digest: str
+    changes: tuple[tuple[int, Change], ...]
+
+
+@dataclass(frozen=True)
 class ModulePlan:
     """What is edited in a module: its result as a whole, or calls in its ``forward``.
 
@@ -114,6 +128,7 @@ class ModulePlan:
     whole: Change | None = None
     function: FunctionPlan | None = None
     dropped: tuple[str, ...] = ()
+    order: OrderPlan | None = None
 
 
 # -- what runs -------------------------------------------------------------------------------------
@@ -136,6 +151,8 @@ class Run:
         change = changes[0] if len(changes) == 1 else self._next(site, changes)
         if change is None:
             return func(*args, **kwargs)
+        if isinstance(change, Act):
+            return change(self.owner, func, args, kwargs)
         return change(self, site, func, args, kwargs)
 
     def _next(self, site: int, changes: tuple[Any, ...]) -> Any:
@@ -198,9 +215,8 @@ class Act:
         removed = change.taken is not None and not change.function
         self.copied = own and not moved and not removed and not (plain and change.taken is None)
 
-    def __call__(self, run: Run, site: int, func: Any, args: Any, kwargs: Any) -> Any:
+    def __call__(self, owner: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """The result in place of ``func(*args, **kwargs)``."""
-        owner = run.owner
         turned = self.operator and _turned(*args)
         if turned:
             args = args[::-1]
@@ -510,7 +526,7 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
         counted = plan.function.counted
         forward = rewritten(functions[0], plan.function.methods, ENTRY, counted)
     else:
-        forward = _around(cls, made, plan.whole)
+        forward = _around(cls, made, plan.whole, plan.order)
     made.forward = forward  # after the class, whose metaclass may wrap what it is made with
     return made
 
@@ -527,8 +543,8 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
     return made
 
 
-def _around(cls: Any, made: Any, change: Change | None) -> Any:
-    """A ``forward`` that changes what goes in and out of the one of a class."""
+def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
+    """A ``forward`` that changes what goes in and out of the one of a class, or calls by order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -540,18 +556,78 @@ def _around(cls: Any, made: Any, change: Change | None) -> Any:
         if not _takes(signature, slot):
             raise KcalcError(f"{cls.__name__}.forward has no argument at {[*slot]}")
     act = None if change is None else Act(change, names)
+    ordered = order and {number: Act(change) for number, change in order.changes}
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = super(made, self).forward  # pyright: ignore
+        if order is not None:
+            return _in_order(self, order.digest, ordered, before, args, kwargs)
         if act is None:
             return before(*args, **kwargs)
-        return act(Run(self, None, None), 0, before, args, kwargs)
+        return act(self, before, args, kwargs)
 
     functools.update_wrapper(forward, cls.forward)
     del forward.__wrapped__  # whose source is not what runs
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     return forward
+
+
+class _ByOrder(TorchFunctionMode):
+    """Edits the calls that a module makes itself, by their numbers.
+
+    ``names``: of the calls so far.
+    """
+
+    def __init__(self, owner: Any, acts: Any) -> None:
+        super().__init__()
+        self.owner, self.acts = owner, acts
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if type(func).__name__ in UNCOUNTED or not self._own():
+            return func(*args, **kwargs)
+        act = self.acts.get(len(self.names))
+        self.names.append(getattr(func, "__name__", ""))
+        return func(*args, **kwargs) if act is None else act(self.owner, func, args, kwargs)
+
+    def _own(self) -> bool:
+        """Whether the module itself makes the present call, not one inside of it."""
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "_call_impl" and code.co_filename.endswith("nn/modules/module.py"):
+                return frame.f_locals["self"] is self.owner
+            frame = frame.f_back
+        return True
+
+
+UNCOUNTED = ("getset_descriptor", "method-wrapper")  # x.shape, x.grad
+NOT_COMPILED = (
+    "{} has no source, so that its calls are edited by their order, which compilers cannot follow; "
+    "give it a source file, or compile the modules around it"
+)
+OTHER_CALLS = (
+    "{} has no source, so that its calls are edited by their order, and this run makes others; run "
+    "it as it was read, or read and shape it again"
+)
+
+
+def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a module whose calls are edited by their order."""
+    if torch.compiler.is_compiling():
+        raise KcalcError(NOT_COMPILED.format(type(self).__name__))
+    with _ByOrder(self, acts) as mode:
+        found = before(*args, **kwargs)
+    if names_digest(mode.names) != digest:
+        raise KcalcError(OTHER_CALLS.format(type(self).__name__))
+    return found
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """A hash of the names of some calls, in their order."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 
 def _takes(signature: inspect.Signature, slot: Slot) -> bool:
@@ -664,6 +740,8 @@ def _described(plan: ModulePlan, numbers: tuple[float, ...]) -> str:
         count = sum(1 for _ in _changes(plan.function))
         return f"edited: {count} call{'s' if count != 1 else ''}"
     change = plan.whole
+    if plan.order is not None:
+        return f"edited: {len(plan.order.changes)} calls by their order"
     if change is None:
         return ""
     if change.taken is not None and not change.function:

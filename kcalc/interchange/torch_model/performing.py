@@ -18,6 +18,7 @@ from .edited import (
     Change,
     FunctionPlan,
     ModulePlan,
+    OrderPlan,
     document_of,
     edit,
     edited_class,
@@ -200,11 +201,24 @@ def plan_of(
             _dropped(module, modules) if change.taken is not None and not change.function else ()
         )
         plan = ModulePlan(change, None, dropped)
+    elif any(steps[0][0] == "" for steps in changes):
+        plan = ModulePlan(order=_order_plan(changes, path))
     else:
         flat = {steps: _by_visit(found, path) for steps, found in changes.items()}
         plan = ModulePlan(None, _function_plan(flat, path))
     subclass_for(module, plan)  # raises where the source has changed
     return plan, tuple(numbers.found)
+
+
+def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPlan:
+    """The plan of calls that are edited by their order."""
+    digests = {steps[0][2] for steps in changes}
+    ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
+    once = all(set(found) == {0} for found in changes.values())
+    if not (ordered and once and len(digests) == 1):
+        raise KcalcError(f"the calls of {path!r} are edited by their order, and in other ways")
+    found = [(steps[0][3], known[0][1]) for steps, known in changes.items()]
+    return OrderPlan(digests.pop(), tuple(sorted(found, key=lambda pair: pair[0])))
 
 
 def class_name(cls: Any) -> str:
