@@ -112,14 +112,18 @@ class CallLog(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note a call and mark the operators that it runs."""
         kwargs = kwargs or {}
-        if type(func).__name__ in ("getset_descriptor", "method-wrapper"):  # x.shape, x.grad
-            return func(*args, **kwargs)
         number = len(self.calls)
         call = LoggedCall(func, self._levels(), self._reads(args, kwargs))
         call.writes = _written(func, args, kwargs, call.reads)
-        self.calls.append(call)
+        attribute = type(func).__name__ == "method-wrapper"  # x.mT, x.shape
+        if not attribute:
+            self.calls.append(call)
         with traceback.annotate({KEY: number}):
             found = func(*args, **kwargs)
+        if attribute:
+            if not isinstance(found, torch.Tensor):
+                return found
+            self.calls.append(call)
         call.single = isinstance(found, torch.Tensor)
         self._note(found, number)
         return found

@@ -48,6 +48,7 @@ CARRIES = {
     "view_as",
     "reshape_as",
     "__getitem__",
+    "__get__",
     "narrow",
     "select",
     "split",
