@@ -23,10 +23,10 @@ from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-TORCH = torch.__path__[0]
-HOME = str(Path(__file__).parent)
+TORCH = torch.__path__[0] + "/"
+HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch whose functions are edited as a user's: their layers are made of others
-OPEN = (f"{TORCH}/nn/modules/transformer.py",)
+OPEN = (f"{TORCH}nn/modules/transformer.py",)
 KEY = "kcalc_call"
 
 Slot = tuple[Any, ...]  # (place of an argument, and inside of a list or tuple)
