@@ -14,7 +14,7 @@ from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..network import layers as L
-from ..network.network import Network, sum_weights
+from ..network.network import Network, require_numbers, sum_weights
 from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 from .model_reading import Reading
 from .trace import Drop, Op, Part, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
@@ -44,6 +44,8 @@ class Target:
         self, reading: Reading, networks: Sequence[Network], left_alone: Mapping[Node, str]
     ) -> None:
         assert reading.trace is not None
+        for network in networks:
+            require_numbers(network)
         self.reading, self.model = reading, reading.unmerged
         self.ops: dict[str, Op] = {op.name: op for op in reading.trace.ops}
         steps = {

@@ -39,9 +39,7 @@ TWICE = (
     ". Read and shape the part that is used twice by itself, kc.shape(kc.read(model.part, x)), and "
     "put it back, model.part = s.apply_to(model.part)"
 )
-TIED = (
-    "it shares the parameter {!r} with another operation, so its weights cannot be drawn anew"
-)
+TIED = "it shares the parameter {!r} with another operation, so its weights cannot be drawn anew"
 WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
 MIXES = "weights over tokens are left as they are"
