@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import refused
 
 import kcalc as kc
 
