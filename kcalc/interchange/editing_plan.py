@@ -14,16 +14,15 @@ from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..network import layers as L
-from ..network.network import Network, sum_weights
+from ..network.network import Network, require_numbers, sum_weights
 from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 from .model_reading import Reading
-from .trace import Drop, Op, Part, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
+from .trace import Drop, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
 
 Node = Hashable
 Made = tuple[int, int]  # (call, which of its results); (-1, i) is the i-th input
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
 LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
-PICKS = "it takes some of the tokens"
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model makes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
@@ -44,6 +43,8 @@ class Target:
         self, reading: Reading, networks: Sequence[Network], left_alone: Mapping[Node, str]
     ) -> None:
         assert reading.trace is not None
+        for network in networks:
+            require_numbers(network)
         self.reading, self.model = reading, reading.unmerged
         self.ops: dict[str, Op] = {op.name: op for op in reading.trace.ops}
         steps = {
@@ -52,16 +53,14 @@ class Target:
             for node, layer, parents in network.steps()
             if not isinstance(layer, L.Input)
         }
-        picks = {node: PICKS for node, step in steps.items() if self._picks(node, step[0])}
-        self.left_alone = {**left_alone, **picks}
-        self.steps = {node: step for node, step in steps.items() if node not in self.left_alone}
+        self.left_alone = left_alone
+        self.steps = {node: step for node, step in steps.items() if node not in left_alone}
         self.inputs = {node for network in networks for node in network.inputs}
         self.gone = {
             node
             for node in self.model
-            if node not in self.steps and node not in self.left_alone and self._goes(node)
+            if node not in self.steps and node not in left_alone and self._goes(node)
         }
-
         self._check()
 
     def _check(self) -> None:
@@ -89,11 +88,6 @@ class Target:
                     f"node {node!r} reads {reads} in the shaped network and {read} in the model; "
                     f"keep the edges that were read"
                 )
-
-    def _picks(self, node: Node, layer: L.Layer) -> bool:
-        """Whether a node takes some of the tokens as the model does, such as its last one."""
-        mixes = isinstance(layer, L.TokenMix) and isinstance(self.ops.get(str(node)), Part)
-        return mixes and layer == self.model.layer(node)
 
     def _goes(self, node: Node) -> bool:
         place = self.past(node)

@@ -128,7 +128,6 @@ class RegionalShaping(Approximable, Tabled):
         """A copy of the model in which the regions are shaped and all else is as it was.
 
         ``model`` is left as it is; the arguments are those of :meth:`Shaping.apply_to`.
-        ``.kcalc_changes`` of a PyTorch model also lists the operations left alone.
         Raises: KcalcError as there.
         """
         from ..interchange.apply import apply_to
