@@ -170,7 +170,8 @@ class Flow:
     ``reads``: of each call, {slot: what made the argument}; ``values``: {operation of the trace:
     what made its value}; ``carries``: whether a call hands numbers on in another layout or type;
     ``single``: whether a call returns one array;
-    ``whole``: the smallest module that makes a value of another, None where there is none.
+    ``whole``: the smallest module that makes a value of another, None where there is none;
+    ``shape``: of a value, None where it is not known; ``returned``: the model's outputs.
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -178,6 +179,8 @@ class Flow:
     carries: Callable[[int], bool]
     single: Callable[[int], bool]
     whole: Callable[[Made, Made], Whole | None] = field(default=lambda start, end: None)
+    shape: Callable[[Made], Any] = field(default=lambda made: None)
+    returned: frozenset[Made] = frozenset()
 
     @cached_property
     def readers(self) -> dict[Made, set[int]]:
@@ -230,6 +233,8 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
         for made, readers in flow.readers.items():
             if made[0] == call and not readers <= inside:
                 raise Unplaced(SHARED)
+        if any(made[0] == call for made in flow.returned):
+            raise Unplaced(SHARED)
     return Group(end, frozenset(inside), entries)
 
 
@@ -381,9 +386,14 @@ class Planner:
                 if call not in ways or len(way) < len(ways[call]):
                     ways[call] = way
         way = ways.get(end[0])
-        if not way:
+        if not way or any(self._resized(call, slot) for call, slot in way):
             raise Unplaced(reason)
         return {call: Taken(slot) for call, slot in way}
+
+    def _resized(self, call: int, slot: Slot) -> bool:
+        """Whether a call's result has another shape than its argument."""
+        before, after = self.flow.shape(self.flow.reads[call][slot]), self.flow.shape((call, 0))
+        return before != after and None not in (before, after)
 
     # -- values ------------------------------------------------------------------------------------
 
