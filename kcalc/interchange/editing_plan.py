@@ -28,6 +28,7 @@ NO_VALUE = "no single call of the model makes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
 SHARED = "the model also uses a value from inside of it elsewhere"
 NO_PATH = "its input does not come out of the calls that would be left out"
+TOGETHER = "the model makes it together with others, which are not edited in the same way"
 ZERO = "the model multiplies a term of it by 0"
 TWICE = "one call of the model belongs to two nodes that are edited"
 
@@ -260,7 +261,46 @@ class Planner:
         self.left: dict[Node, str] = {}
 
     def edits(self) -> Iterator[tuple[Edit, Calls]]:
-        """Every edit of activations, sums and what is removed, with its actions by call."""
+        """Every edit of activations, sums and what is removed, with its actions by call.
+
+        Of nodes that are parts of one operation, the first has the actions of all.
+        """
+        found = [*self._by_node()]
+        for members in self._parts(found):
+            kinds = {(edit.kind, tuple(sorted(calls.items(), key=str))) for edit, calls in members}
+            wanted = self.whole_of[self.target.ops[members[0][0].node].whole]
+            if len(kinds) > 1 or {edit.node for edit, _ in members} != wanted:
+                self.left |= {self.by_name[edit.node]: TOGETHER for edit, _ in members}
+                continue
+            for _, calls in members[1:]:
+                calls.clear()
+        yield from ((e, calls) for e, calls in found if self.by_name[e.node] not in self.left)
+
+    def _parts(self, found: Sequence[tuple[Edit, Calls]]) -> list[list[tuple[Edit, Calls]]]:
+        """The edits of operations that are read in parts, by operation."""
+        by_whole: dict[str, list[tuple[Edit, Calls]]] = {}
+        for edit, calls in found:
+            op = self.target.ops.get(edit.node)
+            if op is not None and op.whole:
+                by_whole.setdefault(op.whole, []).append((edit, calls))
+        return [*by_whole.values()]
+
+    @cached_property
+    def whole_of(self) -> dict[str, set[str]]:
+        """{operation that is read in parts: the nodes that are its parts}."""
+        found: dict[str, set[str]] = {}
+        for name in self.by_name:
+            op = self.target.ops.get(name)
+            if op is not None and op.whole:
+                found.setdefault(op.whole, set()).add(name)
+        return found
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """{the text of a node: the node}."""
+        return {str(node): node for node in self.target.model}
+
+    def _by_node(self) -> Iterator[tuple[Edit, Calls]]:
         for node in self.target.model:
             step = self.target.steps.get(node)
             try:
@@ -403,7 +443,8 @@ class Planner:
         return self._value(source)
 
     def _value(self, name: str) -> Made:
-        made = self.flow.values.get(name)
+        op = self.target.ops.get(name)
+        made = self.flow.values.get(op.whole if op is not None and op.whole else name)
         if made is None:
             raise Unplaced(NO_VALUE)
         return made
