@@ -29,6 +29,7 @@ MADE = {
     "Constants",
     "DepthLaws",
     "DepthProfile",
+    "Edits",
     "Fluctuations",
     "TiedReadout",
     "Gradients",
