@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -97,7 +98,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "kernel_regression": lambda: good(ntk(), x(), y(), ridge=0.1),
     "large_batch": lambda: good(batch_norms()),
     "learnable_kernel": lambda: good(A.vanilla(2)),
-    "apply_edits": lambda: good(torch_shaped(), torch_edits()),
+    "apply_edits": lambda: good(copy.deepcopy(torch_shaped()), torch_edits()),
     "load_edits": lambda: good(saved_edits()),
     "load_json": lambda: good(saved()),
     "lsuv": lambda: good(*model()),
