@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
+from ..foundation.plain_arguments import truth
 from .editing_plan import Target
 from .edits import Edits
 from .geometry import checked_law
@@ -38,7 +39,8 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
     from .torch_model.apply import torch_edits
 
     target = target_of(reading, shaping)
-    return torch_edits(target, shaping.constants.by_node, str(reading.network.name))
+    constants = getattr(getattr(shaping, "constants", None), "by_node", {})
+    return torch_edits(target, constants, str(reading.network.name))
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:
@@ -149,6 +151,7 @@ def apply_edits(
     if not isinstance(edits, Edits):
         raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")
     law = checked_law(weights)
+    truth(inplace, "inplace")
     if edits.framework != "torch":
         raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
     from .torch_model.apply import edited

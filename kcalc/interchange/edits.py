@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..activations import Activation
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.files import write_whole
-from ..foundation.plain_arguments import file_path
+from ..foundation.plain_arguments import choice, file_path, is_key
 from ..foundation.printing import Tabled, html_table, text_table
 from .expressions import TreeReader
 from .json_format import activation_from_dict, activation_to_dict, parse_json
@@ -171,17 +171,20 @@ class Edits(Tabled):
         return len(self.items)
 
     def __getitem__(self, node: Any) -> tuple[Edit, ...]:
-        found = tuple(edit for edit in self.items if edit.node == str(node))
-        if not found:
-            raise KcalcError(f"nothing is edited at node {node!r}; print the edits for their list")
-        return found
+        found: dict[str, list[Edit]] = {}
+        for edit in self.items:
+            found.setdefault(edit.node, []).append(edit)
+        if not isinstance(node, str) and isinstance(node, Hashable):
+            node = glimpse(node)  # nodes of networks may be tuples or numbers
+        if not is_key(node, found):
+            raise unknown("node that is edited", node, found)
+        return tuple(found[node])
 
     def only(self, *kinds: str) -> Edits:
         """The edits of some kinds, such as ``edits.only("activation", "sum")``."""
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
         for kind in kinds:
-            if kind not in known:
-                raise KcalcError(f"{kind!r} is no kind of edit; the kinds are {', '.join(known)}")
+            choice(kind, "kind of edit", known)
         return replace(self, items=tuple(edit for edit in self.items if edit.kind in kinds))
 
     # -- as text -----------------------------------------------------------------------------------

@@ -61,18 +61,9 @@ CARRIES = {
     "double",
     "half",
     "bfloat16",
-    "expand",
-    "expand_as",
     "view_as",
     "reshape_as",
-    "__getitem__",
-    "narrow",
-    "select",
-    "split",
-    "chunk",
-    "unbind",
-    "cat",
-    "stack",
+    "__get__",
 }
 INDIRECT = "which argument of `{}` it is cannot be told"
 REPLACED = "the forward of {} was replaced on the module itself"
@@ -111,6 +102,8 @@ def flow_of(program: Program) -> Flow:
         lambda call: _name(graph.calls[call]) in CARRIES,
         lambda call: graph.calls[call].single,
         lambda start, end: _whole(graph, start, end),
+        lambda made: graph.calls[made[0]].shapes[made[1]] if made[0] >= 0 else None,
+        frozenset(graph.modules[-1].results.values()),
     )
 
 
