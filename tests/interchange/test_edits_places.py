@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
-from edit_oracle import agrees, calls_of, chosen, edited, edits_of, gap  # noqa: E402
+from edit_oracle import agrees, edited, gap  # noqa: E402
 from torch.nn.functional import relu as renamed  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -87,7 +87,7 @@ class Plain(Net):
 
 
 class OneLine(Net):
-    def forward(self, x): x = F.relu(self.a(x)); x = F.relu(self.b(x)); return x + F.relu(x)  # noqa: E702, E704  # fmt: skip
+    def forward(self, x): x = F.relu(self.a(x)); x = F.relu(self.b(x)); return x + F.relu(x)  # noqa: E702  # fmt: skip
 
 
 class Walrus(Net):

@@ -102,7 +102,7 @@ def test_other_batches_and_labels(x):
 
 
 def test_gradients_are_those_by_the_order_of_calls(x):
-    made, order, edits = made_and_order(x)
+    made, order, _ = made_and_order(x)
     net = model()
     made(x).square().sum().backward()
     with order:
@@ -419,7 +419,7 @@ def test_the_fast_path_of_transformer_layers_is_off(norm_first):
 
 def test_edits_as_a_document(x):
     net = model()
-    made, order, edits = edited(net, x)
+    made, _, edits = edited(net, x)
     again = edits_from_dict(json.loads(json.dumps(edits.to_dict())))
     assert again == edits
     new = copy.deepcopy(net)

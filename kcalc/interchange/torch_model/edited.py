@@ -552,8 +552,8 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
         names = tuple(signature.parameters)[1:]
     except (TypeError, ValueError):  # of functions written in C
         pass
-    for slot in () if change is None or signature is None else change.slots:
-        if not _takes(signature, slot):
+    for slot in () if change is None else change.slots:
+        if signature is not None and not _takes(signature, slot):
             raise KcalcError(f"{cls.__name__}.forward has no argument at {[*slot]}")
     act = None if change is None else Act(change, names)
     ordered = order and {number: Act(change) for number, change in order.changes}

@@ -403,7 +403,7 @@ def _check_layout(weight: WeightEdit) -> None:
     wide = prod(weight.shape) if layout is None else prod(layout.wide)
     good = True
     if layout is not None:
-        high = layout.height if layout.rows else layout.wide[:1] and layout.wide[0]
+        high = layout.height if layout.rows else (*layout.wide, 0)[0]
         inner = prod(layout.wide[1:])
         good = (
             len(layout.wide) >= 2

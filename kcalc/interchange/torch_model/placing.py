@@ -424,7 +424,7 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
             kind = _NoSource if function is forward else Unplaced
             raise kind(NO_SOURCE.format(inner.__qualname__))
         site = site_at(found[0], *frames[last])
-        node = None if site is None else sites(found[0])[site]
+        node: Any = None if site is None else sites(found[0])[site]
         if site is None or not is_redirectable(node):
             raise Unplaced(NO_SITE.format(inner.__qualname__))
         following = _following(inner, module, codes[last + 1 :])

@@ -269,10 +269,10 @@ def looked_up(node: Any, inner: Any, owner: Any) -> Any:
             return None
         return _attribute_of(home, node.attr, inner)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        home = looked_up(node.value, inner, owner)
+        home: Any = looked_up(node.value, inner, owner)
         if isinstance(home, dict | list | tuple):
             try:
-                return home[node.slice.value]
+                return home[node.slice.value]  # pyright: ignore
             except (KeyError, IndexError, TypeError):
                 return None
     return None
@@ -468,7 +468,7 @@ def _bare(node: Definition) -> Definition:
         return node
     node.decorator_list, node.returns = [], None
     if hasattr(node, "type_params"):
-        node.type_params = []
+        node.type_params = []  # type: ignore[attr-defined]
     for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
         argument.annotation = None
     for more in (node.args.vararg, node.args.kwarg):
