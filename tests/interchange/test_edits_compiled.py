@@ -237,7 +237,8 @@ def test_saved_and_compiled_by_transformers(transformers, tmp_path):
 
 VISION = (
     ("torchvision", "resnet18"), ("torchvision", "mobilenet_v3_small"),
-    ("torchvision", "googlenet"), ("torchvision", "densenet121"), ("torchvision", "swin_t"), ("torchvision", "convnext_tiny"),
+    ("torchvision", "googlenet"), ("torchvision", "densenet121"),
+    ("torchvision", "swin_t"), ("torchvision", "convnext_tiny"),
     ("timm", "ecaresnet26t"), ("timm", "cait_xxs24_224"), ("timm", "levit_128s"),
 )  # fmt: skip
 

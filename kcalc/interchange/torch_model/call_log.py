@@ -112,9 +112,11 @@ class CallLog(TorchFunctionMode):
         for module in self.model.modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
+            # what goes into ``forward`` and comes out of it, between the user's own hooks
             handles += [
                 module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
-                module.register_forward_hook(self._end, with_kwargs=True),
+                module.register_forward_pre_hook(self._given, with_kwargs=True),
+                module.register_forward_hook(self._end, prepend=True, with_kwargs=True),
             ]
         try:
             with traceback.preserve_node_meta(), self:
@@ -174,6 +176,10 @@ class CallLog(TorchFunctionMode):
         call = LoggedCall(None, levels, self._reads(args, kwargs), through=through)
         call.begin = len(self.calls)
         self._open.append(call)
+
+    def _given(self, module: Any, args: Any, kwargs: Any) -> None:
+        if id(module) in self.paths and self._open:
+            self._open[-1].reads = self._reads(args, kwargs)
 
     def _end(self, module: Any, args: Any, kwargs: Any, found: Any) -> None:
         if id(module) not in self.paths or not self._open:
