@@ -34,8 +34,10 @@ class Order(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if type(func).__name__ in ("getset_descriptor", "method-wrapper"):
-            return func(*args, **kwargs)
+        if type(func).__name__ == "method-wrapper":  # an attribute, such as x.mT
+            found = func(*args, **kwargs)
+            self.count += isinstance(found, torch.Tensor)
+            return found
         self.count += 1
         action = self.actions.get(self.count)
         return func(*args, **kwargs) if action is None else performed(action, func, args, kwargs)

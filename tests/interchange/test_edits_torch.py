@@ -294,7 +294,7 @@ def test_edited_models_are_not_edited_again(x):
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     s = kc.shape(kc.read(net, x))
     made = s.apply_to(net, x)
-    with pytest.raises(kc.KcalcError, match="edited"):
+    with pytest.raises(kc.KcalcError):
         s.apply_to(made, x)
     with pytest.raises(kc.KcalcError, match="edited"):
         kc.apply_edits(made, s.edits)

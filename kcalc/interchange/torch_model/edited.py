@@ -592,7 +592,7 @@ class _ByOrder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if type(func).__name__ in UNCOUNTED or not self._own():
+        if is_attribute(func) or not self._own():
             return func(*args, **kwargs)
         act = self.acts.get(len(self.names))
         self.names.append(getattr(func, "__name__", ""))
@@ -609,7 +609,11 @@ class _ByOrder(TorchFunctionMode):
         return True
 
 
-UNCOUNTED = ("getset_descriptor", "method-wrapper")  # x.shape, x.grad
+def is_attribute(func: Any) -> bool:
+    """Whether a call reads an attribute, as ``x.shape`` does."""
+    return type(func).__name__ in ("getset_descriptor", "method-wrapper")
+
+
 NOT_COMPILED = (
     "{} has no source, so that its calls are edited by their order, which compilers cannot follow; "
     "give it a source file, or compile the modules around it"
