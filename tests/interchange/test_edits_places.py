@@ -495,7 +495,7 @@ class Unsourced(Net):
 
     def forward(self, x):
         x = F.relu(self.a(x)) + x
-        for _ in range(2 if x.ndim == 2 else 1):
+        for _ in range(2 if x.dim() == 2 and x.mT is not None else 1):
             x = torch.tanh(self.b(x))
         return own_helper(self.inner(x)).relu_()
 """

@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ...activations import Activation
 from ...activations.rectifiers import leaky_relu
@@ -562,7 +563,7 @@ def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None)
         if signature is not None and not _takes(signature, slot):
             raise KcalcError(f"{cls.__name__}.forward has no argument at {[*slot]}")
     act = None if change is None else Act(change, names)
-    ordered = order and {number: Act(change) for number, change in order.changes}
+    ordered = order and {number: (Act(c), c.calls) for number, c in order.changes}
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = super(made, self).forward  # pyright: ignore
@@ -591,12 +592,17 @@ class _ByOrder(TorchFunctionMode):
         self.names: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_attribute(func) or not self._own():
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if not self._own():
             return func(*args, **kwargs)
-        act = self.acts.get(len(self.names))
-        self.names.append(getattr(func, "__name__", ""))
-        return func(*args, **kwargs) if act is None else act(self.owner, func, args, kwargs)
+        act, called = self.acts.get(len(self.names), (None, ""))
+        if act is not None and name == called:
+            self.names.append(name)
+            return act(self.owner, func, args, kwargs)
+        found = func(*args, **kwargs)
+        if name == "__setitem__" or any(isinstance(v, torch.Tensor) for v in tree_leaves(found)):
+            self.names.append(name)  # others, such as x.dim(), are not counted
+        return found
 
     def _own(self) -> bool:
         """Whether the module itself makes the present call, not one inside of it."""
@@ -607,11 +613,6 @@ class _ByOrder(TorchFunctionMode):
                 return frame.f_locals["self"] is self.owner
             frame = frame.f_back
         return True
-
-
-def is_attribute(func: Any) -> bool:
-    """Whether a call reads an attribute, as ``x.shape`` does."""
-    return type(func).__name__ in ("getset_descriptor", "method-wrapper")
 
 
 NOT_COMPILED = (

@@ -18,7 +18,7 @@ from ..editing_plan import Calls, Flow, Made, Unplaced, Whole
 from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, Level, LoggedCall
 from .captured import Program
-from .edited import edited_class, is_attribute, names_digest
+from .edited import edited_class, names_digest
 from .performing import EDITED, class_name, plan_of
 from .splicing import (
     NO_SOURCE,
@@ -317,20 +317,18 @@ class Placing:
         """The edit of a call by its number among those that its module makes itself."""
         runs: dict[int, list[int]] = {}
         for i, call in enumerate(self.graph.calls):
-            own = call.levels and call.levels[0].path == level.path
-            if own and not is_attribute(call.function):
+            if call.levels and call.levels[0].path == level.path:
                 runs.setdefault(call.levels[0].run, []).append(i)
         names = {names_digest(_name(self.graph.calls[i]) for i in run) for run in runs.values()}
         if item[0] == "module" or len(names) > 1:
             raise Unplaced(TIMES)
-        if item[1] not in runs[level.run]:
-            raise Unplaced(NO_SITE.format(level.kind.__name__))
         number = runs[level.run].index(item[1])
         if any(actions.get(("call", run[number])) != action for run in runs.values()):
             raise Unplaced(TIMES)
         call = self.graph.calls[item[1]]
         step = "", "", names.pop(), number, 0
-        return CallEdit((level.path, (step,)), action, written=call.writes or ())
+        place = level.path, (step,)
+        return CallEdit(place, action, written=call.writes or (), calls=_name(call))
 
     def _written_by(self, number: int) -> Slot:
         """The argument of a module that the call which makes its result writes into."""
