@@ -127,6 +127,31 @@ def test_stacked_experts() -> None:
     assert (fans["1.up"], fans["1.down"]) == (8, 16)
 
 
+def test_units_of_experts_that_start_alike() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Experts(), nn.Linear(8, 2))
+    with torch.no_grad():
+        model[1].up.copy_(model[1].up[..., :1].expand(3, 8, 16).clone())
+    found = of(model, torch.randn(5, 8)).findings
+    assert ("INIT-ALIKE", ("1.up",)) in [(f.code, f.parameters) for f in found]
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_the_factor_for_depth_is_looked_for_where_no_norm_ends_the_branches(normed: bool) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down, self.norm = nn.Linear(32, 32), nn.Linear(32, 32), nn.LayerNorm(32)
+            nn.init.normal_(self.up.weight, std=0.02 * 8**-0.5)
+            nn.init.normal_(self.down.weight, std=0.02)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.down(torch.tanh(self.up(x)))
+            return x + (self.norm(y) if normed else y)
+
+    found = audit(lambda: nn.Sequential(*(Block() for _ in range(4))), (8, 32), predict=False)
+    assert any(f.code == "INIT-DEPTH-PLACE" for f in found.findings) is not normed
+
+
 def test_sums_that_are_no_merges() -> None:
     class Lora(nn.Module):
         def __init__(self) -> None:

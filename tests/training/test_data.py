@@ -358,8 +358,14 @@ def test_folders_of_images_that_hold_too_few_or_too_much(
         0,
         1,
     ]
-    with refused("8.*9460.*9460.*size=9459"):  # 8 images, 12 bytes a pixel, 8 GiB
-        load("folder", tmp_path, size=9460)
+    (picture, *_) = (tmp_path / "train" / "cat").glob("*.png")
+    copies = [picture.with_name(f"copy{number}.png") for number in range(35)]
+    for copy in copies:
+        copy.write_bytes(picture.read_bytes())
+    with refused("43.*4096.*4096.*size=4080"):  # 12 bytes a pixel, 8 GiB
+        load("folder", tmp_path, size=4096)
+    for copy in copies:
+        copy.unlink()
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # the bound of Pillow's own
     large = tmp_path / "train" / "cat" / "large.png"
     large.write_bytes(png_head(10_001, 10_000))
