@@ -131,6 +131,7 @@ def test_units_of_experts_that_start_alike() -> None:
     model = nn.Sequential(nn.Linear(8, 8), Experts(), nn.Linear(8, 2))
     with torch.no_grad():
         model[1].up.copy_(model[1].up[..., :1].expand(3, 8, 16).clone())
+        model[1].down.copy_(model[1].down[:, :1].expand(3, 16, 8).clone())
     found = of(model, torch.randn(5, 8)).findings
     assert ("INIT-ALIKE", ("1.up",)) in [(f.code, f.parameters) for f in found]
 
