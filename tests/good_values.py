@@ -258,7 +258,7 @@ NAMES: dict[str, Pool] = {
     "train": [lambda: split().train],
     "test": [lambda: split().test],
     # words
-    "name": given("n", "digits", "dks-n3", "affine_1", "0.weight", "DKS-suo"),
+    "name": given("n", "digits", "folder", "dks-n3", "affine_1", "0.weight", "DKS-suo"),
     "label": given("relu"),
     "reason": given("b"),
     "gain": given("values"),
@@ -300,15 +300,32 @@ NEEDED: dict[str, Any] = {
     "tokens": 4,
     "shortcut_weight": 0.8,
 }
-# What functions take by ``**``, which no signature lists.
+# What functions take by ``**`` and hand on: the parameters of others, or these.
+FORWARDED: dict[str, Callable[[], Callable[..., Any]]] = {
+    "shape": lambda: kc.shaping.METHODS["dks"],
+    "training.fit": lambda: training.Trainer.fit,
+}
 KEYWORDS: dict[str, dict[str, Any]] = {
-    "shape": {"zeta": 1.5},
     "token_gain": {"slope": 0.7},
     "token_phases": dict.fromkeys(("values", "scores"), np.array([0.5, 1.0])),
+    "training.load": {"size": 2},
+    "CMap.plot": {"labels": "m", "points": 21, "looks": None},
+    "QMap.plot": {"labels": "m", "low": 0.5, "high": 2.0, "points": 21},
+    "Network.draw": dict.fromkeys(("regions", "collapse", "columns"))
+    | {"labels": True, "max_nodes": 40, "legend": True},
 }
 
 
 # -- from a parameter to its values ----------------------------------------------------------------
+
+
+def handed_on(label: str, own: Any) -> dict[str, Any]:
+    """Good keywords of a function that takes more than its own parameters."""
+    found = dict(KEYWORDS.get(label, {}))
+    if label in FORWARDED:
+        parameters = inspect.signature(FORWARDED[label]()).parameters.values()
+        found |= {p.name: p.default for p in parameters if p.default is not p.empty}
+    return {name: value for name, value in found.items() if name not in own}
 
 
 def small(optional: dict[str, inspect.Parameter]) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def _finite(values: Array, step: int) -> np.ndarray:
 
 
 def _batch(X: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    inputs, classes = real_array(np.asarray(X), "X"), np.asarray(labels)
+    inputs, classes = real_array(X, "X"), np.asarray(labels)
     if (
         classes.dtype.kind not in "iu"
         or classes.shape != inputs.shape[:1]
