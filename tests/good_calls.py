@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from good_values import NEEDED, classifier, handed_on, pool, quick, small, torch_shaped, x, y
-from result_examples import RESULTS, ntk
+from result_examples import RESULTS, ntk, torch_model
 
 import kcalc as kc
 from kcalc import training
@@ -167,6 +167,8 @@ def derived(function: Callable[..., Any], label: str) -> Callable[[], Good]:
 
 # Where no value of a type works, and why.
 SPECIAL: dict[str, Callable[[], Good]] = {
+    # a network is read without example inputs, whatever they are
+    "read": lambda: Good((torch_model(), (2, 8)), {}),
     # the losses of so short a sweep cross no level at both widths
     "transfer_check.crossing_shift": lambda: Good((0.5,), {}),
 }

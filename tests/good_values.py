@@ -295,7 +295,7 @@ NEEDED: dict[str, Any] = {
     "radius": 1.0,
     "example_inputs": (2, 8),
     "slope": 0.7,
-    "folder": folder,
+    "folder": lambda: folder(),
     "zeta": 1.5,
     "tokens": 4,
     "shortcut_weight": 0.8,
