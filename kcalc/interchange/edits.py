@@ -80,7 +80,8 @@ Action = Scaled | Taken | Exchanged
 class CallEdit:
     """What happens at one call: the ``visit``-th of ``visits`` at its place; of 1, at every one.
 
-    ``written``: the argument that the call writes into, as ``relu_(x)`` does.
+    ``written``: the argument that the call writes into, as ``relu_(x)`` does; ``calls``: the name
+    of what is called there, where the code tells it.
     """
 
     place: Place
@@ -88,6 +89,7 @@ class CallEdit:
     visit: int = 0
     visits: int = 1
     written: Slot = ()
+    calls: str = ""
 
 
 # -- what happens to weights -----------------------------------------------------------------------
@@ -257,6 +259,7 @@ def _edit_to_dict(edit: Edit) -> dict[str, Any]:
     made["where"] = edit.where
     made["calls"] = [
         {"place": call.place, "visit": call.visit, "visits": call.visits, "written": call.written}
+        | {"calls": call.calls}
         | _action_to_dict(call.action)
         for call in edit.calls
     ]
@@ -329,20 +332,27 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
         raise KcalcError(f"{where}: visit {visit} of {visits}")
     given = data.get("written", ())
     written = _slot(given, where) if given else ()
+    calls = _text({"calls": ""} | data, "calls", where)
+    return CallEdit(place, _action(data, where, reader), visit, visits, written, calls)
+
+
+def _action(data: Any, where: str, reader: TreeReader) -> Action:
     if "take" not in data:
-        inputs = tuple(
-            (_slot(entry[0], where), _real(entry[1], where), _real(entry[2], where))
-            for entry in _list(data, "inputs", where)
-            if isinstance(entry, list) and len(entry) == 3
-        )
+        inputs = tuple(_input(entry, where) for entry in _list(data, "inputs", where))
         scale, shift = (_real(data.get(name), where) for name in ("scale", "shift"))
-        return CallEdit(place, Scaled(inputs, scale, shift), visit, visits, written)
+        return Scaled(inputs, scale, shift)
     slot = _slot(data["take"], where)
     if "activation" not in data:
-        return CallEdit(place, Taken(slot), visit, visits, written)
+        return Taken(slot)
     phi = activation_from_dict(data["activation"], where, reader)
     numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return CallEdit(place, Exchanged(slot, phi, *numbers), visit, visits, written)
+    return Exchanged(slot, phi, *numbers)
+
+
+def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise KcalcError(f"{where}: an input is a place and two numbers")
+    return _slot(entry[0], where), _real(entry[1], where), _real(entry[2], where)
 
 
 def _weight(data: Any, where: str) -> WeightEdit:
