@@ -184,3 +184,70 @@ def test_in_place():
     s, made = apply(net, x, method="tat", eta=0.4)
     same = kc.apply_edits(net, s.edits, generator=torch.Generator().manual_seed(0), inplace=True)
     assert same is net and torch.equal(net(x), made(x))
+
+
+class Shaped:
+    """Activations and sums of shaped networks, in the order in which the model runs them."""
+
+    def __init__(self, s: Any) -> None:
+        networks = getattr(s, "networks", None) or (s.network,)
+        steps = {str(node): layer for n in networks for node, layer, _ in n.steps()}
+        layers = [steps.get(str(node)) for node in s.reading.unmerged]
+        self.activations = [
+            each.activation for each in layers if isinstance(each, kc.layers.Nonlinear)
+        ]
+        self.sums = [each.weights for each in layers if isinstance(each, kc.layers.Sum)]
+        self.used = [0, 0]
+
+    def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func.__name__
+        if name == "batch_norm":
+            return args[0]
+        if name in ("relu", "gelu"):
+            phi = self.activations[self.used[0]]
+            self.used[0] += 1
+            options = {key: value for key, value in kwargs.items() if key != "inplace"}
+            y = changed(phi, args[0], lambda u: func(u, **options))
+            return args[0].copy_(y) if kwargs.get("inplace") else y
+        tensors = all(isinstance(arg, torch.Tensor) and arg.ndim == 4 for arg in args[:2])
+        if name in ("__iadd__", "iadd", "add", "__add__") and tensors:
+            first, second = (float(w) for w in self.sums[self.used[1]])
+            self.used[1] += 1
+            return first * args[0] + second * args[1]
+        return None
+
+
+def changed(phi: Any, x: Any, function: Any) -> Any:
+    """The transformed activation, a leaky rectifier by its two halves."""
+    change = phi.transformation
+    a, b, scale, shift = (1.0, 0.0, 1.0, 0.0)
+    if change is not None:
+        names = ("input_scale", "input_shift", "output_scale", "output_shift")
+        a, b, scale, shift = (float(getattr(change, name)) for name in names)
+    u = a * x + b
+    slope = getattr(phi if change is None else phi.base, "negative_slope", None)
+    y = function(u) if slope is None else torch.where(u > 0, u, float(slope) * u)
+    return scale * (y + shift)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("house", "name", "options"),
+    [
+        ("torchvision.models", "resnet18", {"method": "tat", "eta": 0.9}),
+        ("torchvision.models", "resnet18", {"method": "dks", "zeta": 1.5}),
+        ("torchvision.models", "densenet121", {"method": "dks", "zeta": 1.5}),
+        ("timm", "convnext_atto", {"method": "dks", "zeta": 1.5}),
+    ],
+)
+def test_models_of_images_compute_their_shaped_networks(house, name, options):
+    home = pytest.importorskip(house)
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 64, 64)
+    given = {"num_classes": 5}
+    net = home.create_model(name, **given) if house == "timm" else getattr(home, name)(**given)
+    s, made = apply(net, x, assume_independent=True, **options)
+    rule = Shaped(s)
+    assert gap(made(x), by_order(net, made, rule, x)) < 1e-4
+    assert rule.used == [len(rule.activations), len(rule.sums)]
+    assert gap(made(x), net(x)) > 1e-2

@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
@@ -134,7 +134,7 @@ class CallLog(TorchFunctionMode):
         levels, through = self._levels(0, args, kwargs)
         call = LoggedCall(func, levels, self._reads(args, kwargs), through=through)
         call.writes = _written(func, args, kwargs)
-        with traceback.annotate({KEY: number}):
+        with _annotated(number):
             found = func(*args, **kwargs)
         call.single = isinstance(found, torch.Tensor)
         call.shapes = tuple(tuple(map(int, leaf.shape)) for _, leaf in _tensors(found))
@@ -318,6 +318,12 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
         return ("out",)
     first = (0,) if args else (next(iter(kwargs), 0),)
     return first if inplace or augmented or flag is True else None
+
+
+def _annotated(number: int) -> Any:
+    """Mark the operators of a call; before PyTorch 2.9 they cannot be, and no call has a place."""
+    annotate = getattr(traceback, "annotate", None)
+    return nullcontext() if annotate is None else annotate({KEY: number})
 
 
 def _through(frame: Any, args: Any, kwargs: Any) -> Through:

@@ -822,7 +822,7 @@ def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = 
     if _is_parametrised(cls):  # the class that is made for one module stays outside
         space = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
         made = type(cls.__name__, (made,), space)
-    module.__class__ = made
+    object.__setattr__(module, "__class__", made)  # whatever the class does with attributes
     for name in plan.dropped:
         home, _, leaf = name.rpartition(".")
         owner = module.get_submodule(home)

@@ -99,7 +99,7 @@ def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned])
 def _restore(before: list[Any], tables: list[Any]) -> None:
     for module, cls, attributes in before:
         if type(module) is not cls:
-            module.__class__ = cls
+            object.__setattr__(module, "__class__", cls)
         module.__dict__.clear()
         module.__dict__.update(attributes)
     for table, content in tables:
