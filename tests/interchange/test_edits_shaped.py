@@ -210,7 +210,7 @@ class Shaped:
             y = changed(phi, args[0], lambda u: func(u, **options))
             return args[0].copy_(y) if kwargs.get("inplace") else y
         tensors = all(isinstance(arg, torch.Tensor) and arg.ndim == 4 for arg in args[:2])
-        if name in ("__iadd__", "iadd", "add", "__add__") and tensors:
+        if name in ("add_", "__iadd__", "add", "__add__") and tensors:
             first, second = (float(w) for w in self.sums[self.used[1]])
             self.used[1] += 1
             return first * args[0] + second * args[1]
