@@ -356,8 +356,8 @@ def _action(data: Any, where: str, reader: TreeReader) -> Action:
     if "activation" not in data:
         return Taken(slot, copied)
     phi = activation_from_dict(data["activation"], where, reader)
-    numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return Exchanged(slot, phi, *numbers, copied)
+    a, b, scale, shift = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
+    return Exchanged(slot, phi, a, b, scale, shift, copied)
 
 
 def _input(entry: Any, where: str) -> tuple[Slot, float, float]:

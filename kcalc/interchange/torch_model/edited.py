@@ -194,8 +194,8 @@ NO_NUMBERS = (
     "this {} was built anew from the class of an edited module, without its numbers; copy the "
     "edited model with copy.deepcopy, or edit the new one with kc.apply_edits"
 )
-for _name, _function_of in FUNCTIONS.items():
-    setattr(Run, _name, staticmethod(_function_of))
+for _key, _function_of in FUNCTIONS.items():
+    setattr(Run, _key, staticmethod(_function_of))
 
 
 class Act:
@@ -227,7 +227,7 @@ class Act:
         written = None
         if self.written is not None:
             written = self._argument(args, kwargs, self.written, func)
-        if self.copied:
+        if self.copied and self.written is not None:
             args, kwargs = self._changed(args, kwargs, self.written, func, _clone)
         for slot, a, b in self.inputs:
 
