@@ -549,3 +549,31 @@ def test_a_changed_file_is_no_source(tmp_path, x, monkeypatch):
     linecache.checkcache()
     made = agrees(kind(), x)
     assert "by their order" in repr(made)
+
+
+def gradients(model, x):
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize("kind", [Chain, Factors, InPlaceModule, Nested, SharedInSequence, Super])
+def test_gradients_are_those_by_the_order_of_calls(kind, exchanged, x):
+    from kcalc.activations.rectifiers import leaky_relu
+
+    made, order, _ = edited(kind(), x, exchange=leaky_relu(0.3) if exchanged else None)
+    got, same = gradients(made, x), kind()
+    with order:
+        y = same(x)
+    y.square().sum().backward()
+    wanted = {name: p.grad for name, p in same.named_parameters() if p.grad is not None}
+    assert got and all(gap(got[name], value) < 1e-5 for name, value in wanted.items())
+
+
+def test_checkpoints_of_functions_have_the_same_gradients(x, monkeypatch):
+    made = agrees(Checkpointed(), x)
+    got = gradients(made, x)
+    monkeypatch.setitem(globals(), "checkpoint", lambda f, *args, **kwargs: f(*args))
+    wanted = gradients(made, x)
+    assert got and all(torch.equal(got[name], value) for name, value in wanted.items())
