@@ -577,3 +577,15 @@ def test_checkpoints_of_functions_have_the_same_gradients(x, monkeypatch):
     monkeypatch.setitem(globals(), "checkpoint", lambda f, *args, **kwargs: f(*args))
     wanted = gradients(made, x)
     assert got and all(torch.equal(got[name], value) for name, value in wanted.items())
+
+
+class Asking(Net):
+    def forward(self, x):
+        y = F.relu(self.a(x)) if torch.compiler.is_compiling() else torch.relu(self.a(x))
+        return self.act(self.b(y))
+
+
+def test_functions_that_ask_whether_they_are_compiled_are_left_alone(x):
+    _, _, edits = edited(Asking(), x, left=None)
+    assert list(edits.left_alone) == ["1"] and "compiled" in edits.left_alone["1"]
+    agrees(Asking(), x, left=None)

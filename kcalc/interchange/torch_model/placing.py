@@ -22,6 +22,7 @@ from .edited import edited_class, names_digest
 from .performing import EDITED, class_name, plan_of
 from .splicing import (
     NO_SOURCE,
+    codes_in,
     definition,
     digest,
     has_argument,
@@ -89,6 +90,15 @@ BUILT_IN = "{} calls it, many times for all that it knows"
 SEVERAL = "its module {!r} runs several times, and the edits differ"
 TIMES = "its code runs several times in one module, and not alike in every run"
 MANY = "{} makes it out of several calls"
+ASKS = "{} asks whether it is compiled, and may then make other calls than otherwise"
+# a model is read while it is exported
+ASKING = {
+    "is_compiling",
+    "is_exporting",
+    "is_dynamo_compiling",
+    "is_torchdynamo_compiling",
+    "is_torchdynamo_exporting",
+}
 OPERATING = ("torch", "operator", "_operator")  # modules whose functions make one call
 Item = tuple[str, int]  # ("call", i) or ("module", i)
 
@@ -456,6 +466,8 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         if found is None:
             kind = _NoSource if function is forward else Unplaced
             raise kind(NO_SOURCE.format(inner.__qualname__))
+        if ASKING & {name for code in codes_in(inner.__code__) for name in code.co_names}:
+            raise Unplaced(ASKS.format(inner.__qualname__))
         site = site_at(found[0], *frames[last])
         node: Any = None if site is None else sites(found[0])[site]
         if site is None or not is_redirectable(node):

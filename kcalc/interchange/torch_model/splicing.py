@@ -133,7 +133,7 @@ def _compiled_codes(
     return frozenset(
         code
         for part in parts
-        for code in _codes(compile(part, file, "exec", flags, dont_inherit=True))
+        for code in codes_in(compile(part, file, "exec", flags, dont_inherit=True))
     )
 
 
@@ -209,7 +209,7 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 
     Decorated ones as they are.
     """
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in codes_in(function.__code__) for name in code.co_names}
     homes: list[Any] = [type(owner), owner] if not isinstance(owner, type) else [owner, owner]
     found: dict[int, Any] = {}
 
@@ -321,16 +321,17 @@ def _attribute_of(home: Any, name: str, inner: Any) -> Any:
         return None
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Some code, and that of the functions inside of it."""
     yield code
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            yield from _codes(part)
+            yield from codes_in(part)
 
 
 def inside(code: types.CodeType, outer: types.CodeType) -> bool:
     """Whether a comprehension, lambda or function stands in the definition of another."""
-    return any(code is part for part in _codes(outer) if part is not outer)
+    return any(code is part for part in codes_in(outer) if part is not outer)
 
 
 # -- rewriting -------------------------------------------------------------------------------------
