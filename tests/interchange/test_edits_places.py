@@ -589,3 +589,17 @@ def test_functions_that_ask_whether_they_are_compiled_are_left_alone(x):
     _, _, edits = edited(Asking(), x, left=None)
     assert list(edits.left_alone) == ["1"] and "compiled" in edits.left_alone["1"]
     agrees(Asking(), x, left=None)
+
+
+def test_digests_tell_code_apart_and_nothing_else():
+    import ast
+
+    from kcalc.interchange.torch_model.splicing import digest
+
+    def of(text):
+        return digest(ast.parse(text).body[0])
+
+    base = of("def f(x): return g(x, None)")
+    assert base == of("def f(x):\n    # words\n    return g(\n        x, None)\n")
+    others = ("return g(x)", "return g(x, 0)", "return g(x, '')", "return g(None, x)", "g(x, None)")
+    assert len({base, *(of(f"def f(x): {other}") for other in others)}) == 6

@@ -172,8 +172,20 @@ def name_of(called: Any) -> str:
 
 
 def digest(node: Definition) -> str:
-    """A hash of what a definition says, whatever its layout and comments."""
-    return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:32]
+    """A hash of what a definition says, whatever its layout and comments, and the version."""
+    return hashlib.sha256(_told(node).encode()).hexdigest()[:32]
+
+
+def _told(value: Any) -> str:
+    """A syntax tree in words: as ``ast.dump``, which has other words in every version of Python."""
+    if isinstance(value, ast.AST):
+        parts = [
+            f"{name}={_told(part)}"
+            for name, part in ast.iter_fields(value)
+            if part is not None and part != []
+        ]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return f"[{', '.join(map(_told, value))}]" if isinstance(value, list) else repr(value)
 
 
 def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | None:
