@@ -251,3 +251,38 @@ def test_models_of_images_compute_their_shaped_networks(house, name, options):
     assert gap(made(x), by_order(net, made, rule, x)) < 1e-4
     assert rule.used == [len(rule.activations), len(rule.sums)]
     assert gap(made(x), net(x)) > 1e-2
+
+
+class VAE(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.both, self.decoder = (
+            nn.Linear(N, N),
+            nn.Linear(N, 2 * N),
+            nn.Linear(N, N),
+        )
+
+    def encode(self, x: Any) -> Any:
+        return self.both(F.relu(self.encoder(x))).chunk(2, -1)
+
+    def reparameterise(self, mean: Any, log: Any) -> Any:
+        return mean + torch.randn_like(mean) * F.softplus(log)
+
+    def forward(self, x: Any) -> Any:
+        mean, log = self.encode(x)
+        return torch.sigmoid(self.decoder(F.relu(self.reparameterise(mean, log)))), mean, log
+
+
+class FiLM(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scales, self.norm = nn.Linear(N, N), nn.Linear(N, 2 * N), nn.LayerNorm(N)
+
+    def forward(self, x: Any, condition: Any) -> Any:
+        gamma, beta = torch.chunk(self.scales(F.silu(condition)), 2, dim=-1)
+        return F.relu((1 + gamma) * self.norm(self.layer(x)) + beta) + x
+
+
+def test_models_with_noise_and_with_gates():
+    agrees(VAE().eval(), torch.randn(4, N))
+    agrees(FiLM().eval(), torch.randn(4, N), torch.randn(4, N))
