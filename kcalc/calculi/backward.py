@@ -22,13 +22,13 @@ from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network import primitives as P
-from ..network.compose import no_rule
+from ..network.compose import no_rule, unknown_gradient
 from ..network.network import Network
 from ..network.primitives import owner
 from .channels import Channels
 from .kernel import Kernel
 from .second_moments import Moments, is_zero
-from .tangent import refuse_jumps, unknown_gradient
+from .tangent import refuse_jumps
 
 Node = Hashable
 Number = Any
@@ -163,7 +163,7 @@ class Backward:
     def _(self, op: P.Stop, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
         """Nothing; an error where the gradient is not known, and there is one."""
         if op.unknown and not all(map(is_zero, message)):
-            raise unknown_gradient(op, node)
+            raise unknown_gradient(op.unknown, node)
         return [[0.0 * m for m in message]]
 
     @rule.register

@@ -21,7 +21,7 @@ import numpy as np
 from ..activations import Activation
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..network.compose import no_rule
+from ..network.compose import no_rule, unknown_gradient
 from ..network.layers import Affine, ClassToken, Embedding, Positions
 from ..network.network import Network
 from ..network.primitives import Blend, Fresh, Norm, Post, Primitive, Stop, Surrogate, owner
@@ -124,7 +124,7 @@ class Tangent:
         Raises: KcalcError where gradients see it in an unknown way.
         """
         if op.unknown and not is_zero(fixed(pair.moments.gap) - pair.moments.gap):
-            raise unknown_gradient(op, node)
+            raise unknown_gradient(op.unknown, node)
         moments = replace(pair.moments, gap=fixed(pair.moments.gap))
         return replace(pair, moments=moments, terms=tuple(map(self._fixed_term, pair.terms)))
 
@@ -236,15 +236,6 @@ def trained_part(op: Fresh, covariance: Number) -> Number:
         return covariance
     shift = float(op.sigma_b) ** 2
     return (covariance - shift) * weights + shift * biases
-
-
-def unknown_gradient(op: Stop, node: Node) -> KcalcError:
-    """The error of gradients that pass something whose own gradient is not known."""
-    return KcalcError(
-        f"node {owner(node)!r}: {op.unknown} has a gradient of its own, which is not known; kernel "
-        "maps do not need it. Write the part so that backpropagation differentiates it, or put "
-        "layers.StopGradient() or layers.SurrogateGradient(activation, slope) in its place"
-    )
 
 
 def refuse_indirect(op: Fresh, node: Node) -> None:
