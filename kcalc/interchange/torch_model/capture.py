@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from ...foundation.errors import KcalcError
@@ -10,6 +11,7 @@ from ..named_inputs import Call
 from .captured import Captured, first_names, identity, nodes_in
 from .copies import copied
 from .examples import first_line, place, undisturbed
+from .own_gradients import listed, settled
 from .recording import record
 
 PATH_ONLY = (
@@ -26,22 +28,30 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
     ``evaluating``: in evaluation, also where the model is in training mode.
     Raises: KcalcError for models that cannot be traced, with where and why.
     """
+    with undisturbed(), listed() as calls:
+        found = _captured(model, arguments, evaluating)
+    if not calls:
+        return found
+    modules = [found.module, *(m for m in found.module.modules() if hasattr(m, "graph"))]
+    return replace(found, own=settled(list(dict.fromkeys(modules)), calls))
+
+
+def _captured(model: Any, arguments: Call, evaluating: bool) -> Captured:
     import torch
 
-    with undisturbed():
-        if isinstance(model, torch.jit.ScriptModule):
-            return _record(copied(model, evaluating), arguments, "it is a ScriptModule")
-        try:
-            # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
-            with torch.enable_grad():
-                program = torch.export.export(
-                    copied(model, evaluating), arguments[0], arguments[1] or None, strict=False
-                )
-        except KcalcError:
-            raise
-        except Exception as error:
-            return _record(copied(model, evaluating), arguments, _reason(error) + place(error))
-        return exported(program)
+    if isinstance(model, torch.jit.ScriptModule):
+        return _record(copied(model, evaluating), arguments, "it is a ScriptModule")
+    try:
+        # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
+        with torch.enable_grad():
+            program = torch.export.export(
+                copied(model, evaluating), arguments[0], arguments[1] or None, strict=False
+            )
+    except KcalcError:
+        raise
+    except Exception as error:
+        return _record(copied(model, evaluating), arguments, _reason(error) + place(error))
+    return exported(program)
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,8 @@ class Captured:
     ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants
     (name ""). ``entries``: the nodes that are inputs (``labels``: their names). ``outputs``: nodes.
     ``trainable``: the names of the parameters. ``module`` resolves attributes. ``copied``: whether
-    the named tensors are a copy that nobody else holds.
+    the named tensors are a copy that nobody else holds. ``own``: {number of a mark: the call of an
+    autograd function whose backward pass is no derivative of its values}.
     """
 
     module: Any
@@ -28,6 +29,11 @@ class Captured:
     given: dict[Any, Any] = field(default_factory=dict)
     labels: dict[Any, str] = field(default_factory=dict)
     copied: bool = True
+    own: dict[int, Any] = field(default_factory=dict)
+
+    def moves(self, node: Any) -> bool:
+        """Whether training moves a tensor that the graph holds: frozen ones and buffers stay."""
+        return bool(getattr(self.held[node][0], "requires_grad", False))
 
 
 @dataclass(frozen=True, eq=False)

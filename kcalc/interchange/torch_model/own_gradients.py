@@ -1,0 +1,287 @@
+"""What exporters do not list: autograd functions, ``tensor.data`` and inference mode.
+
+An exporter lists the operations of a function's forward pass and drops its backward pass. Here the
+result of each is marked in the graph, by an addition of 0 whose ``alpha`` counts the calls. After
+the capture every function is differentiated and compared with differences of its values: where they
+agree the mark is taken out again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...foundation.process_state import READING
+from ..surrogates import Slope, slope_from
+
+FIRST = 7_340_033  # the alpha of the first mark
+STEP = 1e-5
+CLOSE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class OwnCall:
+    """A call of an autograd function: its class and arguments, tensors as (shape, dtype)."""
+
+    kind: Any
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A tensor without its numbers."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@contextmanager
+def listed() -> Iterator[list[OwnCall]]:
+    """Inside, what exporters do not list runs as operations that they list; the calls so far."""
+    import torch
+
+    calls: list[OwnCall] = []
+    mode: Any = torch.autograd.grad_mode.inference_mode
+    with READING:
+        before = mode.__enter__, mode.__exit__
+        kinds = [kind for kind in _kinds(torch.autograd.Function) if "forward" in vars(kind)]
+        forwards = {kind: vars(kind)["forward"] for kind in kinds}
+        mode.__enter__, mode.__exit__ = _entered, _left
+        try:
+            for kind, forward in forwards.items():
+                kind.forward = staticmethod(_marked(kind, forward, calls))
+            with _data_detached():
+                yield calls
+        finally:
+            for kind, forward in forwards.items():
+                kind.forward = forward
+            mode.__enter__, mode.__exit__ = before
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    """The user's subclasses of a class."""
+    for one in kind.__subclasses__():
+        if not one.__module__.startswith("torch."):
+            yield one
+        yield from _kinds(one)
+
+
+def _entered(mode: Any) -> None:
+    import torch
+
+    mode.kcalc_before = torch.is_grad_enabled()
+    torch.set_grad_enabled(mode.kcalc_before and not mode.mode)
+
+
+def _left(mode: Any, *_: Any) -> None:
+    import torch
+
+    torch.set_grad_enabled(mode.kcalc_before)
+
+
+def _data_detached() -> Any:
+    """A context in which ``tensor.data`` is ``tensor.detach()``."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    data: Any = torch.Tensor.data
+    getter = data.__get__
+
+    class Detached(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func == getter:
+                return args[0].detach()
+            return func(*args, **(kwargs or {}))
+
+    return Detached()
+
+
+def _marked(kind: Any, forward: Any, calls: list[OwnCall]) -> Callable[..., Any]:
+    """A forward pass whose results are marked."""
+    import torch
+
+    run = forward.__func__ if isinstance(forward, staticmethod) else forward
+    apart = kind.setup_context is not torch.autograd.Function.setup_context
+
+    @functools.wraps(run)
+    def marked(*given: Any) -> Any:
+        arguments = given if apart else given[1:]
+        out = run(*given)
+        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+        if not _tracing():
+            return out
+        calls.append(OwnCall(kind, tuple(map(_shaped, arguments))))
+        number = FIRST + len(calls) - 1
+        return _with_mark(out, tensors, number)
+
+    return marked
+
+
+def _tracing() -> bool:
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    return get_proxy_mode() is not None
+
+
+def _shaped(value: Any) -> Any:
+    import torch
+
+    return Shaped(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _with_mark(out: Any, tensors: list[Any], number: int) -> Any:
+    """The results of a call with a mark; one that is an input itself, changed in place, has none.
+
+    A mark of one result of one tensor of its shape reads both.
+    """
+    import torch
+
+    if isinstance(out, list | tuple):
+        return type(out)(_with_mark(part, [], number) for part in out)
+    if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+        return out
+    made = torch.ops.aten.add.Scalar(out, 0, number)
+    if len(tensors) == 1 and tensors[0].shape == out.shape:
+        made = torch.ops.aten.expand_as.default(made, tensors[0])
+    return made
+
+
+# -- what was marked -------------------------------------------------------------------------------
+
+
+def number_of(node: Any) -> int | None:
+    """Which call a node marks; None for other nodes."""
+    import torch
+
+    if node.target is not torch.ops.aten.add.Scalar or len(node.args) < 3:
+        return None
+    zero, alpha = node.args[1:]
+    return alpha - FIRST if zero == 0 and isinstance(alpha, int) and alpha >= FIRST else None
+
+
+def settled(modules: list[Any], calls: list[OwnCall]) -> dict[int, OwnCall]:
+    """The calls whose backward pass differs; the marks of others are taken out of the graphs."""
+    kinds: dict[Any, bool] = {}
+
+    def differs(call: OwnCall) -> bool:
+        key = (call.kind, *map(repr, call.arguments))
+        if key not in kinds:
+            kinds[key] = _differs(call)
+        return kinds[key]
+
+    own = {number: call for number, call in enumerate(calls) if differs(call)}
+    for module in modules:
+        for node in list(module.graph.nodes):
+            number = number_of(node)
+            if number is None or number in own:
+                continue
+            for user in list(node.users):
+                if str(user.target) == "aten.expand_as.default":
+                    user.replace_all_uses_with(node.args[0])
+                    module.graph.erase_node(user)
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+    return own
+
+
+def _differs(call: OwnCall) -> bool:
+    """Whether a backward pass is not the derivative of the values, as far as can be told."""
+    import torch
+
+    for dtype, step, close in ((torch.float64, STEP, CLOSE), (torch.float32, 1e-2, 0.05)):
+        try:
+            return _apart(call, dtype, step) > close
+        except Exception:  # a user's function may take other types only
+            continue
+    return True
+
+
+def _apart(call: OwnCall, dtype: Any, step: float) -> float:
+    """The relative difference of a derivative along one direction from that of the values."""
+    import torch
+
+    chance = torch.Generator().manual_seed(5)
+
+    def drawn(shape: tuple[int, ...]) -> Any:
+        return torch.randn(shape, generator=chance, dtype=torch.float64).to(dtype)
+
+    def real(value: Any) -> bool:
+        return isinstance(value, Shaped) and value.dtype.is_floating_point
+
+    points = [
+        drawn(a.shape)
+        if real(a)
+        else torch.ones(a.shape, dtype=a.dtype)
+        if isinstance(a, Shaped)
+        else a
+        for a in call.arguments
+    ]
+    places = [i for i, a in enumerate(call.arguments) if real(a)]
+    ways = {i: drawn(points[i].shape) for i in places}
+    weights: list[Any] = []
+
+    def value(shift: float, track: bool = False) -> tuple[Any, list[Any]]:
+        own = list(points)
+        for i in places:
+            own[i] = (points[i] + shift * ways[i]).requires_grad_(track)
+        with torch.enable_grad() if track else torch.no_grad():
+            out = call.kind.apply(*own)
+            outs = [o for o in (out if isinstance(out, list | tuple) else [out])
+                    if isinstance(o, torch.Tensor) and o.is_floating_point()]
+            if not weights:
+                weights.extend(drawn(tuple(o.shape)) for o in outs)
+            return sum((w * o).sum() for w, o in zip(weights, outs, strict=True)), own
+
+    total, own = value(0.0, True)
+    inputs = [own[i] for i in places]
+    found = (
+        torch.autograd.grad(total, inputs, allow_unused=True)
+        if getattr(total, "requires_grad", False)
+        else [None] * len(inputs)
+    )
+    along = sum(
+        float((g * ways[i]).sum()) for i, g in zip(places, found, strict=True) if g is not None
+    )
+    moved = float(value(step)[0] - value(-step)[0]) / (2 * step)
+    size = abs(along) + abs(moved)
+    return abs(along - moved) / size if size > CLOSE else 0.0
+
+
+def slope(call: OwnCall) -> Slope | None:
+    """The factor of gradients as a function of the one tensor of a call; None for others."""
+    import torch
+
+    tensors = [i for i, a in enumerate(call.arguments) if isinstance(a, Shaped)]
+    if len(tensors) != 1:
+        return None
+
+    def factors(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        x = torch.tensor(points, requires_grad=True)
+        given = [x if i in tensors else a for i, a in enumerate(call.arguments)]
+        with torch.enable_grad():
+            out = call.kind.apply(*given)
+            (found,) = torch.autograd.grad((out * torch.tensor(weights)).sum(), [x])
+        return found.detach().numpy()
+
+    try:
+        return slope_from(factors)
+    except Exception:  # a user's function may take other shapes only
+        return None
+
+
+def spoken(call: OwnCall) -> str:
+    """A call in words."""
+    name = call.kind.__name__
+    try:
+        file = inspect.getsourcefile(call.kind) or ""
+    except TypeError:
+        file = ""
+    return f"the autograd function {name}" + (f" ({file.rsplit('/', 1)[-1]})" if file else "")
