@@ -258,7 +258,7 @@ def gradients_at(
         }
     _check_finite(totals, weights)
     resized = network.nodes_of(Resize)
-    known = (note for note in reading.assumptions if note.text != ACROSS)  # weights count them here
+    known = (note for note in reading.assumed({}) if note.text != ACROSS)  # weights count them here
     copies = (Assumption(n, COPIES, "heuristic") for n in resized)
     notes = (*known, *copies, *left_out(network))
     if not simple:
@@ -435,7 +435,7 @@ def _forward(
     states = reading.interpreted(kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
     found = {
-        node: float(part) / float(kernel.whole(states[made.get(node, node)])[0])
+        node: float(part) / float(kernel.whole(states[made.get(node, node)])[0]) + 0.0  # no -0
         for node, part in zip(nodes, parts, strict=True)
     }
     return {node: found[node] for node in network if node in found}

@@ -308,6 +308,10 @@ class TangentReading(TokenReading):
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the kernels, node by node."""
+        return self.assumed(None)
+
+    def assumed(self, seeds: Mapping[Node, Any] | None) -> tuple[Assumption, ...]:
+        """The assumptions of the kernels of some parameters. Raises: KcalcError as these do."""
         if self.network.free_symbols:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
@@ -316,6 +320,7 @@ class TangentReading(TokenReading):
             dict.fromkeys(self.network.inputs, half),
             dict.fromkeys(self.network.inputs, one),
             None,
+            seeds,
         )
         return self.noting(WIDTH, kernel.notes.values())
 
