@@ -42,11 +42,13 @@ class Shaped:
 
 
 @contextmanager
-def listed() -> Iterator[list[OwnCall]]:
-    """Inside, what exporters do not list runs as operations that they list; the calls so far."""
+def listed(calls: list[OwnCall]) -> Iterator[None]:
+    """Inside, what exporters do not list runs as operations that they list.
+
+    ``calls``: those of autograd functions are added.
+    """
     import torch
 
-    calls: list[OwnCall] = []
     mode: Any = torch.autograd.grad_mode.inference_mode
     with READING:
         before = mode.__enter__, mode.__exit__
@@ -57,7 +59,7 @@ def listed() -> Iterator[list[OwnCall]]:
             for kind, forward in forwards.items():
                 kind.forward = staticmethod(_marked(kind, forward, calls))
             with _data_detached():
-                yield calls
+                yield
         finally:
             for kind, forward in forwards.items():
                 kind.forward = forward
