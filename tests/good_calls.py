@@ -159,6 +159,8 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "layers.Resize": lambda: good(2),
     "layers.PixelShuffle": lambda: good(2),
     "layers.Dropout": lambda: good(0.5),
+    "layers.StopGradient": lambda: good(),
+    "layers.SurrogateGradient": lambda: good("sign", 1),
     "layers.Opaque": lambda: good("a", "b"),
     "layers.Attend": lambda: good(),
     "layers.Embedding": lambda: good(),

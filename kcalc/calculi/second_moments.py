@@ -79,7 +79,7 @@ def fixed(value: Number) -> Number:
     """The number itself; a jet without its derivatives."""
     if not isinstance(value, Jet):
         return value
-    return Jet((value.value, *(0 * a for a in value.coefficients[1:])))
+    return Jet((value.value, *(0 * value.value for _ in value.coefficients[1:])))
 
 
 def is_zero(value: Number) -> bool:

@@ -68,7 +68,7 @@ class Tangent:
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
-        if isinstance(op, Post):
+        if isinstance(op, Post) and not all(map(_still, inputs[0].pairs)):
             refuse_jumps(op.activation, node)
         if isinstance(op, Norm) and op.over == "batch" and op.batch_c is not None:
             self.kernel.note(node, ACROSS)
@@ -77,6 +77,8 @@ class Tangent:
         state = self.kernel.rule(op, node, inputs)
         if isinstance(op, Stop):
             return state.map(lambda pair: self.stopped(op, pair, node))
+        if isinstance(op, Post) and any(op.activation.jump_sizes(0)):  # not 0 times infinity
+            return state.map(lambda pair: self.stopped(Stop(origin=op.origin), pair, node))
         if isinstance(op, Surrogate):
             return self.surrogate(op, node, state, inputs[0])
         if not isinstance(op, Fresh):
@@ -123,7 +125,7 @@ class Tangent:
 
         Raises: KcalcError where gradients see it in an unknown way.
         """
-        if op.unknown and not is_zero(fixed(pair.moments.gap) - pair.moments.gap):
+        if op.unknown and not _still(pair):
             raise unknown_gradient(op.unknown, node)
         moments = replace(pair.moments, gap=fixed(pair.moments.gap))
         return replace(pair, moments=moments, terms=tuple(map(self._fixed_term, pair.terms)))
@@ -220,6 +222,11 @@ def refuse_tied(network: Network) -> None:
             "of its two places, which have no rule. Give the model a readout with weights of its "
             "own, or pass assume_independent=True to leave the cross terms out"
         )
+
+
+def _still(pair: Pair) -> bool:
+    """Whether nothing perturbs a feature map."""
+    return is_zero(pair.moments.gap.coefficients[1])
 
 
 def _over(rate: Number, norm: Number) -> Number:
