@@ -233,7 +233,9 @@ def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
 
     The feature map is a node of the lowered network.
     """
-    return {owner(node): (node, op) for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+    return {
+        owner(node): (node, op) for node, op, _ in network.operations if isinstance(op, P.Fresh)
+    }
 
 
 def own_parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:

@@ -25,6 +25,7 @@ from ..network.primitives import Norm, Primitive
 from .backward import Backward, Groups, added, own_parameters
 from .channels import Channels
 from .kernel import Kernel, kernel_over
+from .tangent import trained_part
 
 Node = Hashable
 Both = tuple[Groups, Groups]  # of the example with itself, and of all pairs of different examples

@@ -667,8 +667,8 @@ class Recogniser(Elementwise):
             return form
         if op.unknown:
             return self.node(op, L.StopGradient(op.unknown))
-        if not isinstance(form.expr, sp.Expr):  # of a comparison there is no gradient
-            return form
+        if not isinstance(form.expr, sp.Expr) or isinstance(form.expr, Still):
+            return form  # a comparison, which has no gradient, or stopped before
         made = Unary(form.source, Still(form.expr), op.name)
         self.stopped[made.source, made.expr] = op.reads[0]
         return made

@@ -16,6 +16,19 @@ ALIKE = 1e-6
 Factors = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+DIRECTIONS = 4  # in which a derivative is compared with differences of values
+
+
+def distance(slopes: np.ndarray, moved: float) -> float:
+    """How far a derivative is from a difference of values, relative to their size.
+
+    ``slopes``: the derivative by every entry times the entry of the direction; ``moved``: the
+    difference of the values along the direction, over its step.
+    """
+    size = float(np.linalg.norm(slopes)) + abs(moved)
+    return abs(float(slopes.sum()) - moved) / size if size > 0 else 0.0
+
+
 @dataclass(frozen=True)
 class Slope:
     """Gradients are multiplied by ``factor`` where ``|x| <= width`` (None: everywhere), else by 0.
@@ -54,7 +67,7 @@ def slope_from(factors: Factors) -> Slope | None:
     width = float(np.abs(GRID[inside]).max())
     open_edge = width + GRID[1] - GRID[0]  # of a window without its edges
     for one in (width, open_edge):
-        if np.array_equal(np.abs(GRID) < one, inside) or np.array_equal(np.abs(GRID) <= one, inside):
-            if float(one * 4).is_integer():
-                return Slope(factor, nice(one))
+        sides = np.abs(GRID) < one, np.abs(GRID) <= one
+        if any(np.array_equal(side, inside) for side in sides) and float(one * 4).is_integer():
+            return Slope(factor, nice(one))
     return None

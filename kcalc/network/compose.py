@@ -181,7 +181,7 @@ def no_rule(
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
 
 
-def unknown_gradient(what: str, node: Node) -> KcalcError:
+def unknown_gradient(what: str, node: Hashable) -> KcalcError:
     """The error of gradients that pass something whose own gradient is not known."""
     return KcalcError(
         f"node {owner(node)!r}: {what} has a gradient of its own, which is not known; kernel "

@@ -244,13 +244,7 @@ class Absorption:
         return (Block(1.0, 1.0, Form(0.0)),)
 
     @forward.register(
-        L.Identity
-        | L.Flatten
-        | L.Dropout
-        | L.StopGradient
-        | L.Pool
-        | L.Resize
-        | L.PixelShuffle
+        L.Identity | L.Flatten | L.Dropout | L.StopGradient | L.Pool | L.Resize | L.PixelShuffle
     )
     def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         blocks = self.blocks[parents[0]]

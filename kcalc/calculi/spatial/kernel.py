@@ -116,9 +116,7 @@ class LocationKernel:
         return self.kernel.rule(op, node, inputs)
 
     @rule.register
-    def _(
-        self, op: P.Stop | P.Surrogate, node: Node, inputs: Sequence[Channels]
-    ) -> Channels:
+    def _(self, op: P.Stop | P.Surrogate, node: Node, inputs: Sequence[Channels]) -> Channels:
         return (self.gradual if self.tangent else self.kernel).rule(op, node, inputs)
 
     @rule.register

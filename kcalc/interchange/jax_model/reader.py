@@ -41,7 +41,6 @@ from .pointwise import (
     number,
     reads_complex,
 )
-
 from .stops import own_derivative, trained, with_slope
 
 Rule = Callable[["Reader", Any, list[Value]], list[Value]]

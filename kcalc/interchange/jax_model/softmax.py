@@ -57,7 +57,10 @@ def _bases(ops: dict[str, Op], name: str) -> list[str]:
     level = [name]
     for _ in range(3):
         level = [
-            r for n in level if isinstance(ops[n], Pointwise | Reshape | Pass | Stopped) for r in ops[n].reads
+            r
+            for n in level
+            if isinstance(ops[n], Pointwise | Reshape | Pass | Stopped)
+            for r in ops[n].reads
         ]
         found += [r for r in level if ops[r].shape == ops[name].shape and r not in found]
     return found

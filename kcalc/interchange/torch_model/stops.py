@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 SUMS = {"add", "sub", "rsub", "cat", "concat", "concatenate", "stack", "neg", "sum", "mean"}
 MOVES = {
     *("clone", "_to_copy", "contiguous", "positive", "lift_fresh", "index", "index_select", "flip"),
-    *("roll", "repeat", "repeat_interleave", "embedding", "gather", "constant_pad_nd", "pad", "take"),
+    *(
+        "roll",
+        "repeat",
+        "repeat_interleave",
+        "embedding",
+        "gather",
+        "constant_pad_nd",
+        "pad",
+        "take",
+    ),
     *("tile", "select_copy", "slice_copy", "hstack", "vstack", "dstack", "rot90", "tril", "triu"),
     *("_unsafe_view", "masked_fill", "diag", "diag_embed", "fold", "unfold", "cumsum", "float"),
 }
