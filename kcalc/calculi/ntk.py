@@ -137,7 +137,7 @@ def ntk(
     Returns: a :class:`TangentKernel`, for "exact" a
     :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
     :class:`kcalc.calculi.attention.kernels.TokenKernels`.
-    Raises: KcalcError for a network without Affine layers, a readout tied to an embedding,
+    Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an embedding,
     activations that jump, an unknown parameterisation or missing widths; FreshnessError or NoRule
     where the kernel calculus does not apply, naming the node.
     """
@@ -146,6 +146,12 @@ def ntk(
     if not parameter_nodes(network):
         raise KcalcError(
             "the network has no Affine layer, so it has no weights and no tangent kernel"
+        )
+    if not any(getattr(network.layer(n), "trained", True) for n in parameter_nodes(network)):
+        raise KcalcError(
+            "no weights of the network are trained (all are frozen, as requires_grad=False says), "
+            "so its tangent kernel is 0; say trained=True in those that are, or ask kc.c_map and "
+            "kc.gradients, which have no need of them"
         )
     if not truth(assume_independent, "assume_independent"):
         refuse_tied(network)

@@ -61,8 +61,10 @@ class Part:
     @property
     def fixed(self) -> Part:
         """The contribution with the same values, of which no jet has derivatives."""
-        numbers = (self.first, self.second, self.joint, self.deficit)
-        return Part(*map(fixed, numbers), self.ratio)
+        first, second, joint, deficit = map(
+            fixed, (self.first, self.second, self.joint, self.deficit)
+        )
+        return Part(first, second, joint, deficit, self.ratio)
 
     @classmethod
     def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:

@@ -189,6 +189,13 @@ def test_weights_that_are_not_trained() -> None:
     assert kc.c_map(net(False, "biases", "weights"))(C) == kc.c_map(net())(C)
 
 
+def test_a_network_without_trained_weights() -> None:
+    net = chain(L.Affine(trained=False), L.Nonlinear("relu"), L.Affine(trained=False))
+    with refused("trained=True"):
+        kc.ntk(net)
+    assert kc.gradients(net).weights == {"n1": 0, "n3": 0}
+
+
 def test_weights_made_of_parameters_have_no_part_of_their_own() -> None:
     net = chain(L.Affine(), L.Nonlinear("relu"), L.Affine(trained="indirectly"))
     with refused(r"(?s)(?=.*'n3')(?=.*trained=True)"):
