@@ -137,9 +137,10 @@ def ntk(
     Returns: a :class:`TangentKernel`, for "exact" a
     :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
     :class:`kcalc.calculi.attention.kernels.TokenKernels`.
-    Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an embedding,
-    activations that jump, an unknown parameterisation or missing widths; FreshnessError or NoRule
-    where the kernel calculus does not apply, naming the node.
+    Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an
+    embedding, activations that jump, gradients that are not known, an unknown parameterisation or
+    missing widths; FreshnessError or NoRule where the kernel calculus does not apply, naming the
+    node.
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
