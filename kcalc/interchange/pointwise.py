@@ -127,7 +127,7 @@ class Elementwise(Builder):
     def _after_stop(self, op: Pointwise, forms: list[Unary]) -> list[Unary]:
         """The feature map that a function reads as a node, where gradients do not pass it."""
         reads = [form for form in forms if form.source is not None]
-        if len(reads) != 1 or not isinstance(reads[0].expr, Still):
+        if len(reads) != 1 or not isinstance(reads[0].expr, Still) or _compares(op, forms):
             return forms
         name = next(n for n in op.reads if self.forms[n] is reads[0])
         node = self.label(name)
@@ -401,6 +401,14 @@ class Elementwise(Builder):
                 return False
             place = self.by_name[place].reads[0]
         return self.readers[source] == 1
+
+
+def _compares(op: Pointwise, forms: list[Unary]) -> bool:
+    """Whether a function is a comparison, which has no gradient."""
+    try:
+        return not isinstance(sp.sympify(op.function(*(form.expr for form in forms))), sp.Expr)
+    except (KcalcError, TypeError, ValueError, ArithmeticError):
+        return False
 
 
 def extreme_parts(network: Network, node: Node) -> tuple[Node, ...]:

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.nn.utils import parametrizations, prune  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 L = kc.layers
 WIDTH = 128
@@ -70,6 +71,20 @@ class Swish(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         s = torch.sigmoid(x)
         return grads[0] * s * (1 + x * (1 - s))
+
+
+class Remembering(torch.autograd.Function):
+    """As reversible layers do, the forward pass keeps no graph; the derivative is right."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return torch.tanh(x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * (1 - torch.tanh(ctx.saved_tensors[0]) ** 2)
 
 
 class Reversed(torch.autograd.Function):
@@ -191,6 +206,11 @@ def shortcut(m: Any, x: Any) -> Any:
     return m.o(R(h.detach() + m.b(R(h))))
 
 
+def compared(m: Any, x: Any) -> Any:
+    h = m.a(x)
+    return m.o(torch.where(h.detach() > 0, h, 0.1 * h))
+
+
 def recorded(m: Any, x: Any) -> Any:
     """Data-dependent code, which is recorded instead of exported."""
     h = R(m.a(x))
@@ -223,6 +243,14 @@ CASES: dict[str, tuple[Forward, Callable[[Any], Any]]] = {
         "clipped sign": lambda m, x: m.o(ClippedSign.apply(m.a(x))),
         "clipped sign kept": lambda m, x: m.o(SIGN(m.a(x))),
         "own derivative": lambda m, x: m.o(Swish.apply(m.a(x))),
+        "own derivative without a graph": lambda m, x: m.o(Remembering.apply(m.a(x))),
+        "checkpointed": lambda m, x: m.o(
+            checkpoint(lambda h: R(m.b(R(h))), m.a(x), use_reentrant=True)
+        ),
+        "checkpointed from the input": lambda m, x: m.o(
+            checkpoint(lambda h: R(m.b(R(m.a(h)))), x, use_reentrant=True)
+        ),
+        "a comparison of what is stopped": compared,
         "reversed": lambda m, x: m.o(R(Reversed.apply(m.a(x)))),
         "recorded": recorded,
     }.items()
@@ -240,15 +268,13 @@ def squares(make: Callable[[], Any], x: Any, draws: int) -> dict[str, list[float
     for seed in range(draws):
         torch.manual_seed(seed)
         model = make().eval()
-        parameters = dict(model.named_parameters())
-        live = [name for name, p in parameters.items() if p.requires_grad]
-        got = torch.autograd.grad(
-            model(x)[0, 0], [parameters[name] for name in live], allow_unused=True
-        )
+        if (out := model(x)[0, 0]).requires_grad:
+            out.backward()
         total = dict.fromkeys("abdo", 0.0)
-        for name, grad in zip(live, got, strict=True):
+        for name, parameter in model.named_parameters():
             layer, _, leaf = name.partition(".")
-            variance = 0.09 if leaf == "bias" else 1.96 / parameters[name].shape[1]
+            variance = 0.09 if leaf == "bias" else 1.96 / parameter.shape[1]
+            grad = parameter.grad
             total[layer] += 0.0 if grad is None else float((grad**2).sum()) * variance
         for layer, value in total.items():
             found.setdefault(layer, []).append(value)

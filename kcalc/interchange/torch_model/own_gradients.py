@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,13 +46,17 @@ def listed(calls: list[OwnCall]) -> Iterator[None]:
     ``calls``: those of autograd functions are added.
     """
     import torch
+    import torch.utils.checkpoint
 
     mode: Any = torch.autograd.grad_mode.inference_mode
+    checkpoints: Any = torch.utils.checkpoint
     with READING:
+        checkpointed = checkpoints.CheckpointFunction
         before = mode.__enter__, mode.__exit__
         kinds = [kind for kind in _kinds(torch.autograd.Function) if "forward" in vars(kind)]
         forwards = {kind: vars(kind)["forward"] for kind in kinds}
         mode.__enter__, mode.__exit__ = _entered, _left
+        checkpoints.CheckpointFunction = _Plain
         try:
             for kind, forward in forwards.items():
                 kind.forward = staticmethod(_marked(kind, forward, calls))
@@ -62,6 +66,7 @@ def listed(calls: list[OwnCall]) -> Iterator[None]:
             for kind, forward in forwards.items():
                 kind.forward = forward
             mode.__enter__, mode.__exit__ = before
+            checkpoints.CheckpointFunction = checkpointed
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
@@ -88,20 +93,47 @@ def _left(mode: Any, *_: Any) -> None:
 def _data_detached() -> Any:
     """A context in which ``tensor.data`` is ``tensor.detach()``."""
     import torch
+
+    getter = torch.Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
+    return _replacing({getter: lambda tensor: tensor.detach()})
+
+
+def _without_stops() -> Any:
+    """A context for a forward pass, whose own stops of gradients mean nothing."""
+    import torch
+
+    getter = torch.Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
+    passed = dict.fromkeys((torch.Tensor.detach, torch.detach, getter), lambda x: x.view_as(x))
+    return _replacing({torch._C._set_grad_enabled: lambda *_: None, **passed})
+
+
+def _replacing(others: Mapping[Any, Callable[..., Any]]) -> Any:
+    """A context in which functions of PyTorch are replaced."""
     from torch.overrides import TorchFunctionMode
 
-    data: Any = torch.Tensor.data
-    getter = data.__get__
-
-    class Detached(TorchFunctionMode):
+    class Replacing(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if func == getter:
-                return args[0].detach()
-            return func(*args, **(kwargs or {}))
+            own = next((other for name, other in others.items() if name == func), None)
+            return own(*args) if own is not None else func(*args, **(kwargs or {}))
 
-    return Detached()
+    return Replacing()
+
+
+class _Plain:
+    """Checkpointing without its own backward pass, which only computes the function once more.
+
+    As there, parameters inside have a gradient only if an argument has one.
+    """
+
+    @staticmethod
+    def apply(function: Any, preserve: Any, *arguments: Any) -> Any:
+        import torch
+
+        moved = any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
+        with torch.set_grad_enabled(moved and torch.is_grad_enabled()):
+            return function(*arguments)
 
 
 def _marked(kind: Any, forward: Any, calls: list[OwnCall]) -> Callable[..., Any]:
@@ -113,11 +145,12 @@ def _marked(kind: Any, forward: Any, calls: list[OwnCall]) -> Callable[..., Any]
 
     @functools.wraps(run)
     def marked(*given: Any) -> Any:
-        arguments = given if apart else given[1:]
-        out = run(*given)
-        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         if not _tracing():
-            return out
+            return run(*given)
+        arguments = given if apart else given[1:]
+        with _without_stops():
+            out = run(*given)
+        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         calls.append(OwnCall(kind, tuple(map(_shaped, arguments))))
         number = FIRST + len(calls) - 1
         return _with_mark(out, tensors, number)
