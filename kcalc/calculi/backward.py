@@ -12,7 +12,7 @@ from bisect import bisect
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import singledispatchmethod
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,8 @@ class Backward:
     def _(
         self, op: P.Post | P.Surrogate, node: Node, message: Groups, reads: Sequence[Node]
     ) -> list[Groups]:
+        if all(map(is_zero, message)):  # which no slope changes, finite or not
+            return [message]
         pairs = self.states[reads[0]].pairs
         factors = [self.slope(op, node, pair.moments) for pair in pairs]
         return [[m * f for m, f in zip(message, factors, strict=True)]]
@@ -103,7 +105,15 @@ class Backward:
         return local.gap(phi, jet, q1, q2).coefficients[1] * geometric(*sizes) / geometric(q1, q2)
 
     def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
-        """``E phi'(z)^2`` of an activation, over channels and tokens its mean."""
+        """``E phi'(z)^2`` of an activation, over channels and tokens its mean.
+
+        It is infinite for activations that jump, where no gradient passes them.
+        """
+        if isinstance(op, P.Post):
+            try:
+                refuse_jumps(op.activation, node)
+            except KcalcError:
+                return inf
         slopes = (
             (float(share), self.slope(op, node, pair.moments))
             for share, pair in self.states[read].groups

@@ -45,7 +45,7 @@ from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
-from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied
+from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied, unseen_nodes
 from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
@@ -239,7 +239,13 @@ class TangentReading(TokenReading):
         local: FieldMaps | None = None,
     ) -> Tangent:
         """A fresh calculus over a number system; ``local`` as for :meth:`plain_kernel`."""
-        return Tangent(self.plain_kernel(field, uniform, True, local), seeds, self.fan_in)
+        kernel = self.plain_kernel(field, uniform, True, local)
+        return Tangent(kernel, seeds, self.fan_in, self.unseen)
+
+    @cached_property
+    def unseen(self) -> frozenset[Node]:
+        """The nodes of the lowered network from which no gradient of an output passes."""
+        return unseen_nodes(self.network)
 
     def run_sequence(self, q: dict[Node, Any]) -> tuple[Exchangeable, dict[Node, Any]]:
         """The calculus of kernel maps and the state of every node for one sequence of tokens."""

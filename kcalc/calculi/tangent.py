@@ -54,12 +54,14 @@ class Tangent:
     ``fan_in``: {node with parameters: number of its addends} for the standard parameterisation;
     None for the NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W
     and b of unit variance. A trained table, of token ids or positions, is an Affine without bias
-    that reads one-hot vectors: its kernel is the covariance of its rows. [DKS sec. 24]
+    that reads one-hot vectors: its kernel is the covariance of its rows. ``unseen``: the nodes of
+    the lowered network from which no gradient of an output passes. [DKS sec. 24]
     """
 
     kernel: Kernel
     seeds: Mapping[Node, Any] | None = None
     fan_in: Mapping[Node, int] | None = None
+    unseen: frozenset[Node] = frozenset()
 
     def __post_init__(self) -> None:
         self.start, self.whole, self.notes = self.kernel.start, self.kernel.whole, self.kernel.notes
@@ -68,7 +70,8 @@ class Tangent:
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
-        if isinstance(op, Post) and not all(map(_still, inputs[0].pairs)):
+        matters = node not in self.unseen and not all(map(_still, inputs[0].pairs))
+        if isinstance(op, Post) and matters:
             refuse_jumps(op.activation, node)
         if isinstance(op, Norm) and op.over == "batch" and op.batch_c is not None:
             self.kernel.note(node, ACROSS)
@@ -77,7 +80,7 @@ class Tangent:
         state = self.kernel.rule(op, node, inputs)
         if isinstance(op, Stop):
             return state.map(lambda pair: self.stopped(op, pair, node))
-        if isinstance(op, Post) and any(op.activation.jump_sizes(0)):  # not 0 times infinity
+        if isinstance(op, Post) and not matters:  # its slope may be infinite
             return state.map(lambda pair: self.stopped(Stop(origin=op.origin), pair, node))
         if isinstance(op, Surrogate):
             return self.surrogate(op, node, state, inputs[0])
@@ -197,6 +200,15 @@ class Tangent:
         q1, q2, gap = self.whole(state)
         norm = self.kernel.algebra.moments.geometric(q1, q2)
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
+
+
+def unseen_nodes(network: Network) -> frozenset[Node]:
+    """The nodes of the lowered network from which no gradient of an output passes."""
+    seen = set(network.outputs)
+    for node, op, reads in reversed(network.operations):
+        if node in seen and not (isinstance(op, Stop) and not op.unknown):
+            seen.update(reads)
+    return frozenset(node for node, _, _ in network.operations if node not in seen)
 
 
 def parameter_nodes(network: Network) -> tuple[Node, ...]:

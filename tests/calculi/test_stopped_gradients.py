@@ -223,6 +223,20 @@ def test_an_unknown_gradient_is_refused_where_one_passes() -> None:
 def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:
     net = chain(L.Affine(trained=False), L.Nonlinear("sign"), L.Affine())
     assert kc.ntk(net)(C) == pytest.approx(2 / math.pi * math.asin(C), rel=1e-12)
+    before = kc.gradients(chain(L.Affine(), L.Nonlinear("sign"), L.StopGradient(), L.Affine()))
+    assert before.weights == {"n1": 0, "n4": 1}
+    through = wired(
+        ("a", L.Affine(sigma_w=1.5), "x"),
+        ("t", L.Nonlinear("sign"), "a"),
+        ("d", L.Sum((1, -1)), "t a"),
+        ("s", L.StopGradient(), "d"),
+        ("u", L.Sum(), "a s"),
+        ("o", L.Affine(), "u"),
+    )
+    truth = 2 / math.pi * math.asin(C) + 2.25 * C
+    assert kc.ntk(through)(C) == pytest.approx(truth, rel=1e-12)
+    assert kc.gradients(through).weights["a"] == pytest.approx(2.25, rel=1e-12)
+    assert before.chi == {"n2": math.inf}
     with refused(r"(?s)(?=.*'n2')(?=.*jumps)"):
         kc.ntk(chain(L.Affine(), L.Nonlinear("sign"), L.Affine()))
 
