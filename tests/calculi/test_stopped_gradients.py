@@ -189,6 +189,12 @@ def test_weights_that_are_not_trained() -> None:
     assert kc.c_map(net(False, "biases", "weights"))(C) == kc.c_map(net())(C)
 
 
+def test_no_limit_is_predicted_of_frozen_weights() -> None:
+    layers = [L.Affine(sigma_w=2**0.5, trained="biases"), L.Nonlinear("relu")]
+    shown = str(kc.ntk(chain(*layers, *layers, *layers, L.Affine())).regime())
+    assert shown.count("not trained") == 2
+
+
 def test_a_network_without_trained_weights() -> None:
     net = chain(L.Affine(trained=False), L.Nonlinear("relu"), L.Affine(trained=False))
     with refused("trained=True"):
