@@ -422,8 +422,10 @@ def _forward(
 ) -> dict[Node, float]:
     """{node with parameters or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
 
-    It serves networks whose addends have cross terms.
+    It serves networks whose addends have cross terms. Gradients at feature maps are those of
+    parameters that make all of them, trained or not.
     """
+    reading = TangentReading(_all_trained(network), None, reading.assume)
     made = {node: one for node, (one, _) in parameters(network).items()}
     nodes = [*network.inputs, *made]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
@@ -439,3 +441,12 @@ def _forward(
         for node, part in zip(nodes, parts, strict=True)
     }
     return {node: found[node] for node in network if node in found}
+
+
+def _all_trained(network: Network) -> Network:
+    """The network with no weights frozen."""
+
+    def changed(_: Node, layer: Any) -> Any:
+        return layer if getattr(layer, "trained", True) is True else replace(layer, trained=True)
+
+    return network.map_layers(changed)

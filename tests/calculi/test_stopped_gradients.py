@@ -189,6 +189,24 @@ def test_weights_that_are_not_trained() -> None:
     assert kc.c_map(net(False, "biases", "weights"))(C) == kc.c_map(net())(C)
 
 
+@pytest.mark.parametrize("trained", [True, False, "weights", "biases", "indirectly"])
+def test_gradients_pass_frozen_weights_where_addends_share_some(trained: Any) -> None:
+    """``u + relu(u)`` has cross terms, for which gradients come from one pass of tangent kernels."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.4, sigma_b=0.5, trained=trained), "x"),
+        ("r", L.Nonlinear("relu"), "a"),
+        ("u", L.Sum(), "a r"),
+        ("o", L.Affine(sigma_w=1.2), "u"),
+    )
+    found = kc.gradients(net)
+    assert found.nodes["a"] == pytest.approx(1.44 * (4 + 1) / 2, rel=1e-12)
+    share = {True: 2.21, False: 0, "weights": 1.96, "biases": 0.25}
+    if trained == "indirectly":
+        assert "a" not in found.weights
+    else:
+        assert found.weights["a"] == pytest.approx(share[trained] * 1.44 * 2.5, rel=1e-12)
+
+
 def test_no_limit_is_predicted_of_frozen_weights() -> None:
     layers = [L.Affine(sigma_w=2**0.5, trained="biases"), L.Nonlinear("relu")]
     shown = str(kc.ntk(chain(*layers, *layers, *layers, L.Affine())).regime())
