@@ -191,7 +191,7 @@ def test_weights_that_are_not_trained() -> None:
 
 @pytest.mark.parametrize("trained", [True, False, "weights", "biases", "indirectly"])
 def test_gradients_pass_frozen_weights_where_addends_share_some(trained: Any) -> None:
-    """``u + relu(u)`` has cross terms, for which gradients come from one pass of tangent kernels."""
+    """``u + relu(u)`` has cross terms, for which gradients come from the tangent calculus."""
     net = wired(
         ("a", L.Affine(sigma_w=1.4, sigma_b=0.5, trained=trained), "x"),
         ("r", L.Nonlinear("relu"), "a"),
