@@ -168,6 +168,7 @@ SYMBOLIC = (
     "q_map",
     "ntk",
     "token_map",
+    "trained",
 )
 EXACT = {"huge", "tower"}  # numbers of exact or certified arithmetic
 # {call.parameter, or .parameter of any call: kinds that never make sense elsewhere and do here}
