@@ -140,6 +140,7 @@ TRUE_OR_FALSE = {
     "tangent",
     "train",
     "trainable_norms",
+    "trained",
     "uniform",
     "zero_readout",
 }
@@ -168,7 +169,6 @@ SYMBOLIC = (
     "q_map",
     "ntk",
     "token_map",
-    "trained",
 )
 EXACT = {"huge", "tower"}  # numbers of exact or certified arithmetic
 # {call.parameter, or .parameter of any call: kinds that never make sense elsewhere and do here}
