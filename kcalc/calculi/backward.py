@@ -28,7 +28,7 @@ from ..network.primitives import owner
 from .channels import Channels
 from .kernel import Kernel
 from .second_moments import Moments, is_zero
-from .tangent import refuse_jumps
+from .tangent import has_infinite_slope, refuse_jumps
 
 Node = Hashable
 Number = Any
@@ -109,11 +109,8 @@ class Backward:
 
         It is infinite for activations that jump, where no gradient passes them.
         """
-        if isinstance(op, P.Post):
-            try:
-                refuse_jumps(op.activation, node)
-            except KcalcError:
-                return inf
+        if isinstance(op, P.Post) and has_infinite_slope(op.activation):
+            return inf
         slopes = (
             (float(share), self.slope(op, node, pair.moments))
             for share, pair in self.states[read].groups

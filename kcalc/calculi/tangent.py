@@ -70,9 +70,11 @@ class Tangent:
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
-        matters = node not in self.unseen and not all(map(_still, inputs[0].pairs))
-        if isinstance(op, Post) and matters:
-            refuse_jumps(op.activation, node)
+        if isinstance(op, Post) and has_infinite_slope(op.activation):
+            if node not in self.unseen and not all(map(_still, inputs[0].pairs)):
+                refuse_jumps(op.activation, node)
+            state = self.kernel.rule(op, node, inputs)
+            return state.map(lambda pair: self.stopped(Stop(origin=op.origin), pair, node))
         if isinstance(op, Norm) and op.over == "batch" and op.batch_c is not None:
             self.kernel.note(node, ACROSS)
         if isinstance(op, Blend) and op.random and op.permutes is None:
@@ -80,8 +82,6 @@ class Tangent:
         state = self.kernel.rule(op, node, inputs)
         if isinstance(op, Stop):
             return state.map(lambda pair: self.stopped(op, pair, node))
-        if isinstance(op, Post) and not matters:  # its slope may be infinite
-            return state.map(lambda pair: self.stopped(Stop(origin=op.origin), pair, node))
         if isinstance(op, Surrogate):
             return self.surrogate(op, node, state, inputs[0])
         if not isinstance(op, Fresh):
@@ -271,6 +271,19 @@ def refuse_indirect(op: Fresh, node: Node) -> None:
         )
 
 
+def has_infinite_slope(phi: Activation) -> bool:
+    """Whether phi jumps, as phi' misses the jump, or E phi'^2 is infinite."""
+    return any(phi.jump_sizes(0)) or bool(_steep_points(phi))
+
+
+def _steep_points(phi: Activation) -> list[float]:
+    """Where phi is so steep that E phi'(z)^2 is infinite."""
+    if not phi.rough:
+        return []
+    pairs = zip(phi.kink_points, phi.strengths(1), strict=True)
+    return [float(k) for k, p in pairs if 2 * p >= WHOLE]
+
+
 def refuse_jumps(phi: Activation, node: Node) -> None:
     """Raise KcalcError if phi jumps, as phi' misses the jump, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
@@ -279,13 +292,9 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
             f"slope of its C map at c = 1 is infinite, so that kernel calculus does not have their "
             f"tangent kernel; use a continuous activation"
         )
-    if phi.rough:
-        steep = [
-            k for k, p in zip(phi.kink_points, phi.strengths(1), strict=True) if 2 * p >= WHOLE
-        ]
-        if steep:
-            raise KcalcError(
-                f"node {node!r}: {phi.name} is so steep at x = {steep[0]:.6g} that E phi'(z)^2 is "
-                f"infinite: gradients and tangent kernels of the network are, too; use an "
-                f"activation of bounded slope"
-            )
+    if steep := _steep_points(phi):
+        raise KcalcError(
+            f"node {node!r}: {phi.name} is so steep at x = {steep[0]:.6g} that E phi'(z)^2 is "
+            f"infinite: gradients and tangent kernels of the network are, too; use an "
+            f"activation of bounded slope"
+        )
