@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Mapping
 from itertools import pairwise
 
+from ..foundation.errors import KcalcError
 from ..network.layers import Embedding
 from .model_reading import Reading
 from .regions import Regions
@@ -36,7 +37,11 @@ def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
         op = regions.ops.get(str(node))
         if op is not None and regions.axes.get(op.name) == 0:
             found.setdefault(node, TURNED)
-        outside = [name for kind, name in regions.sources(node) if kind == "program"]
+        try:
+            outside = [name for kind, name in regions.sources(node) if kind == "program"]
+        except KcalcError as error:  # of arrays whose locations stand in another order
+            found.setdefault(node, str(error))
+            continue
         together = any(reading.places.get(name) == node for name in outside)
         embeds = isinstance(regions.steps[node][0], Embedding)
         if not embeds and (together or not made.issuperset(outside)):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from inspect import signature
 from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError, UnreachableTarget
@@ -14,16 +15,18 @@ from ..foundation.files import write_whole
 from ..foundation.plain_arguments import file_path
 from ..foundation.printing import Tabled, html_table, marked, plain, text_table
 from ..foundation.process_state import cached_property
-from ..interchange.model_reading import Reading, connected_parts
+from ..interchange.model_reading import Reading
 from ..interchange.pointwise import extreme_parts
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network.combinators import chain
 from ..network.network import Network, is_normalised, sum_weights
-from .advice import OPTION
+from .advice import DEPENDENT, OPTION
 from .base import Shaping
 from .constants import Constants, ConstantsTable
+from .fresh import check_fresh
 from .norms import removals
+from .relied_on import heads, relied_on
 
 Node = Hashable
 SCHEMA = "kcalc.regional_shaping/1"
@@ -33,7 +36,6 @@ TAKEN_AS_ONE = (
 )
 MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} there"
 RESCALES = "it rescales a feature map that is left alone"
-HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
 EXTREME = "the larger or smaller of two feature maps, whose two sides are not independent"
 TWICE = (
     ". Read and shape the part that is used twice by itself, kc.shape(kc.read(model.part, x)), and "
@@ -43,6 +45,8 @@ WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
 MIXES = "weights over tokens are left as they are"
 NOTHING = "it has no activations"
+GATES = "gates"  # the target of a method that says what becomes of gates
+CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation)  # where a region ends if these fail
 NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
     L.Positions: "added positional vectors are left as they are",
@@ -223,80 +227,172 @@ def _constants(shaping: Shaping) -> Iterable[Constants]:
     return (shaping.constants[name] for name in shaping.constants)
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What is asked of every region: a method, as a function of a network and targets."""
+
+    method: str
+    function: Callable[..., Shaping]
+    targets: Mapping[str, Any]
+
+    def __call__(self, network: Network, **more: Any) -> Shaping:
+        return self.function(network, **{**self.targets, **more})
+
+    @property
+    def takes_option(self) -> bool:
+        return OPTION in signature(self.function).parameters
+
+
 def shape_reading(
     reading: Reading, function: Callable[..., Shaping], method: str, targets: Mapping[str, Any]
 ) -> Shaping | RegionalShaping:
     """The shaping of a model that was read: of its network, or region by region.
 
     ``function``: the method, of one network and targets. BatchNorm is removed and sums are
-    normalised first, where that is what the method needs.
-    Returns: a Shaping where all was read, else a RegionalShaping. Raises: KcalcError with the
-    reasons where no region can be shaped.
+    normalised first, where that is what the method needs. Gates of products keep their range unless
+    ``gates`` is given.
+    Returns: a Shaping where nothing but activations at outputs is left alone, else a
+    RegionalShaping. Raises: KcalcError with the reasons where no region can be shaped.
     """
+    if GATES in signature(function).parameters:
+        targets = {GATES: "normalise", **targets}
+    asked = _Asked(method, function, targets)
     left = _left_alone(reading)
-    edits: list[str] = []
-    heads = _heads(reading.network if not left else reading.unmerged, left)
+    last = heads(reading.network if not left else reading.unmerged, left)
     if not left:
-        network = _before(reading.network, heads) if heads else reading.network
-        found = function(_ready(network, method, edits), **targets)
-        notes = tuple(
-            Assumption(node, f"{node!r} is left as it is: {why}") for node, why in heads.items()
-        )
-        return replace(found, changes=(*edits, *found.changes), warnings=(*found.warnings, *notes))
-    left |= heads
-    regions: dict[Node, Shaping] = {}
-    refusals: list[str] = []
-    waiting = [*reading.cut([*left])]
-    for part in waiting:  # grows where some activations of a part cannot be shaped
-        own = [node for node, layer, _ in part.steps() if not isinstance(layer, L.Input)]
-        made: list[str] = []
         try:
-            if not part.nodes_of(L.Nonlinear):
-                raise KcalcError(NOTHING)
-            if not part.nodes_of(L.Affine):
-                raise KcalcError(WEIGHTLESS)
-            computed = [node for node in part.inputs if node not in reading.unmerged.inputs]
-            regions[own[0]] = _region(_ready(part, method, made), computed, function, targets)
-            edits += made
+            return _whole(reading.network, last, asked)
         except KcalcError as error:
-            unable = _unable(part, function, targets)
-            if unable:
-                left |= unable
-                waiting += connected_parts(part, {*unable})
-                continue
-            left |= dict.fromkeys(own, str(error))
-            refusals.append(f"{own[0]!r}: {error}")
+            if reading.trace is None or not _local(reading.network, error):
+                raise
+            refused = error
+    regions, left, refusals = _regions(reading, _closed(reading, left | last), asked)
     if not regions:
+        if not refusals:
+            raise refused
         raise _nothing(left, refusals)
-    entries = _entries(reading, regions)
-    left = _in_order(reading, left)
-    return RegionalShaping(method, reading.network, regions, left, entries, tuple(edits))
+    made = [edit for region in regions.values() for edit in region.edits]
+    found = {name: region.shaping for name, region in regions.items()}
+    entries = _entries(reading, found)
+    return RegionalShaping(
+        method, reading.network, found, _in_order(reading, left), entries, tuple(made)
+    )
 
 
-def _heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
-    """{node: reason} of the activations that make an output and stand nowhere else in the network.
+def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping:
+    """The shaping of a network that was read whole, without activations at its outputs."""
+    edits: list[str] = []
+    network = _before(network, last) if last else network
+    found = asked(_ready(network, asked.method, edits))
+    notes = tuple(
+        Assumption(node, f"{node!r} is left as it is: {why}") for node, why in last.items()
+    )
+    return replace(found, changes=(*edits, *found.changes), warnings=(*found.warnings, *notes))
 
-    They give outputs their range, as the sigmoid of a probability does.
+
+@dataclass(frozen=True, eq=False)
+class _Outcome:
+    """What became of a part: a shaping with the edits before it, or nodes that are left alone.
+
+    ``refusal``: why none of it was shaped.
     """
-    readers: dict[Node, list[Node]] = {node: [] for node in network}
-    for node, _, parents in network.steps():
-        for parent in parents:
-            readers[parent].append(node)
-    ends: set[Node] = set()  # nodes behind which no layer has weights or an activation
-    for node, layer, _ in reversed([*network.steps()]):
-        if (layer.passes or isinstance(layer, L.Concat | L.Opaque)) and ends.issuperset(
-            readers[node]
-        ):
-            ends.add(node)
-    phi = {n: network.layer(n).activation for n in network.nodes_of(L.Nonlinear) if n not in left}
-    heads = [node for node in phi if ends.issuperset(readers[node])]
-    inside = {activation for node, activation in phi.items() if node not in heads}
-    return {node: HEAD for node in heads if inside and phi[node] not in inside}
+
+    shaping: Shaping | None = None
+    edits: tuple[str, ...] = ()
+    left: Mapping[Node, str] = field(default_factory=dict)
+    refusal: str = ""
 
 
-def _before(network: Network, heads: Mapping[Node, str]) -> Network:
+def _regions(
+    reading: Reading, left: dict[Node, str], asked: _Asked
+) -> tuple[dict[Node, _Outcome], dict[Node, str], list[str]]:
+    """({first node: the outcome of a region that is shaped}, all that is left alone, refusals).
+
+    Where a part cannot be shaped for one of its nodes, that node is left alone, else the whole
+    part; then the rest is looked at again, since what is left alone may share weights with it or
+    need the range of its values.
+    """
+    known: dict[tuple[Node, ...], _Outcome] = {}
+    refusals: dict[str, None] = {}
+    while True:
+        parts = reading.cut([*left]) if left else (reading.unmerged,)
+        found: dict[Node, _Outcome] = {}
+        more: dict[Node, str] = {}
+        for part in parts:
+            key = tuple(part)
+            if key not in known:
+                computed = [node for node in part.inputs if node not in reading.unmerged.inputs]
+                known[key] = _outcome(part, computed, asked)
+            outcome = known[key]
+            first = next(node for node in part if node not in part.inputs)
+            if outcome.shaping is not None:
+                found[first] = outcome
+            more |= outcome.left
+            if outcome.refusal:
+                refusals[f"{first!r}: {outcome.refusal}"] = None
+        if not more:
+            return found, left, [*refusals]
+        left = _closed(reading, left | more)
+
+
+def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
+    """What becomes of a part whose inputs ``computed`` are values of the model."""
+    own = [node for node in part if node not in part.inputs]
+    made: list[str] = []
+    try:
+        if not part.nodes_of(L.Nonlinear):
+            raise KcalcError(NOTHING)
+        if not part.nodes_of(L.Affine):
+            raise KcalcError(WEIGHTLESS)
+        return _Outcome(_region(_ready(part, asked.method, made), computed, asked), tuple(made))
+    except FreshnessError as error:
+        cut = _stale(part, computed, error, asked)
+    except KcalcError as refused:
+        error, cut = refused, _unable(part, asked) or _local(part, refused)
+    return _Outcome(left=cut) if cut else _Outcome(
+        left=dict.fromkeys(own, str(error)), refusal=str(error)
+    )
+
+
+def _local(part: Network, error: KcalcError) -> dict[Node, str]:
+    """{node: reason} of the node whose hypothesis fails, where others are left to be shaped.
+
+    Empty for an error about the whole, such as one about a target.
+    """
+    node = error.node
+    if node is None or node not in part or not isinstance(part.layer(node), CUT_AT):
+        return {}
+    return {node: str(error)} if {*part.nodes_of(L.Nonlinear)} - {node} else {}
+
+
+def _stale(
+    part: Network, computed: Sequence[Node], error: FreshnessError, asked: _Asked
+) -> dict[Node, str]:
+    """{node: reason} of all nodes that read what is not fresh, or put together what is not."""
+    cut = _local(part, error)
+    if not cut:
+        return {}
+    option = DEPENDENT if asked.takes_option else ""
+    network = _behind_weights(_ready(part, asked.method, []), computed)
+    while True:
+        network = _behind_weights(network, [*cut], cutting=True)
+        try:
+            check_fresh(network.written_out())
+            break
+        except FreshnessError as further:
+            found = {n: w for n, w in _local(part, further).items() if n not in cut}
+            if not found:
+                break
+            cut |= {node: f"{further.message}{option}" for node in found}
+        except KcalcError:
+            break
+    activations = {*part.nodes_of(L.Nonlinear)}
+    return cut if activations - {*cut} else {}
+
+
+def _before(network: Network, last: Mapping[Node, str]) -> Network:
     """The network without some activations at its outputs and without what reads them."""
-    taken = {*heads}
+    taken = {*last}
     for node, _, parents in network.steps():
         if not taken.isdisjoint(parents):
             taken.add(node)
@@ -307,15 +403,13 @@ def _before(network: Network, heads: Mapping[Node, str]) -> Network:
     return before.with_notes(note for note in network.notes if note.node not in taken)
 
 
-def _unable(
-    part: Network, function: Callable[..., Shaping], targets: Mapping[str, Any]
-) -> dict[Node, str]:
+def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
     """{node: reason} of the activations that meet the targets in no network, if others do."""
     found: dict[Node, str] = {}
     nodes = part.nodes_of(L.Nonlinear)
     for activation in dict.fromkeys(part.layer(node).activation for node in nodes):
         try:
-            function(chain(L.Affine(), L.Nonlinear(activation), L.Affine()), **targets)
+            asked(chain(L.Affine(), L.Nonlinear(activation), L.Affine()))
         except UnreachableTarget as error:
             alike = (node for node in nodes if part.layer(node).activation == activation)
             found |= dict.fromkeys(alike, str(error))
@@ -324,27 +418,32 @@ def _unable(
     return found if len(found) < len(nodes) else {}
 
 
-def _region(
-    part: Network,
-    computed: Sequence[Node],
-    function: Callable[..., Shaping],
-    targets: Mapping[str, Any],
-) -> Shaping:
+def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
     """The shaping of a region; inputs ``computed`` by the model are taken as independent.
 
     Raises: KcalcError where the method refuses for any other reason.
     """
     try:
-        return function(part, **targets)
+        return asked(part)
     except FreshnessError:
         if not computed:
             raise
-    function(_behind_weights(part, computed), **targets)  # refuses for other reasons
-    return function(part, **{**targets, OPTION: True})
+    asked(_behind_weights(part, computed))  # refuses for other reasons
+    return asked(part, **{OPTION: True})
 
 
-def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
-    """The network with weights of its own behind some inputs, which make them independent."""
+def _behind_weights(part: Network, computed: Sequence[Node], cutting: bool = False) -> Network:
+    """The network with weights of its own behind some nodes, which make them independent.
+
+    ``cutting``: in the place of these nodes, which are left alone.
+    """
+    if cutting:
+        steps = [
+            (n, L.Affine(part.features[n], bias=False), parents[:1]) if n in computed
+            else (n, layer, parents)
+            for n, layer, parents in part.steps()
+        ]  # fmt: skip
+        return Network.from_steps(steps, part.outputs)
     renamed = {node: ("weights behind", node) for node in computed}
     steps: list[Any] = []
     for node, layer, parents in part.steps():
@@ -393,16 +492,23 @@ def _left_alone(reading: Reading) -> dict[Node, str]:
             left[node] = MIXES
         elif isinstance(layer, L.TokenMix) and len(layer.matrix) != len(layer.matrix[0]):
             left[node] = TAKES
-    return left if reading.trace is None else _with_bound(reading, left)
+    return _closed(reading, left)
 
 
-def _with_bound(reading: Reading, left: dict[Node, str]) -> dict[Node, str]:
-    """The nodes left alone, with those that cannot be exchanged where these stay."""
+def _closed(reading: Reading, left: dict[Node, str]) -> dict[Node, str]:
+    """The nodes left alone, with those that cannot be exchanged where these stay.
+
+    They share weights with them, or are activations whose range the rest relies on.
+    """
     from ..interchange.sharing import bound
 
-    while further := {n: why for n, why in bound(reading, left).items() if n not in left}:
-        left |= further
-    return left
+    while True:
+        further = relied_on(reading, left)
+        further |= {} if reading.trace is None else bound(reading, left)
+        further = {node: why for node, why in further.items() if node not in left}
+        if not further:
+            return left
+        left = left | further
 
 
 def _in_order(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:

@@ -1,0 +1,406 @@
+"""Activations whose range a model relies on, which shaping leaves alone.
+
+A shaped activation takes any real value. Where a model takes a logarithm, a root, a power, an
+exponential or a quotient of the values of an activation, multiplies by them as a positive scale, or
+returns them, other values would make it return nan or something else than it means. What needs a
+range is followed from the operations that need it back to the activations that give it, through all
+that keeps ranges (reshapes, slices, pooling, sums, products). Weights and norms end the search: they
+make values of any sign of all values. So do squares, absolute values and other activations, which
+have their range whatever they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ..activations import Activation, X
+from ..foundation.errors import KcalcError
+from ..interchange.fusion import LARGEST, nice
+from ..interchange.model_reading import Reading
+from ..interchange.trace import (
+    Attend,
+    Attention,
+    Contract,
+    Held,
+    Linear,
+    Moment,
+    Normalise,
+    NotRead,
+    Op,
+    Pointwise,
+    Softmax,
+)
+from ..network import layers as L
+from ..network.network import Network
+
+Node = Hashable
+FEEDS = "its values feed {}, which relies on their range"
+POWER = "it is {} of values of the model, which relies on its own range"
+COMES_OF = "it is a function of the values of {!r}, which is left alone"
+HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
+RETURNED = "its values are an output of the model, whose range it sets"
+FACTOR = "the product at {!r} as a positive factor"
+RANGE, FACTORS, SCALES = "range", "factors", "scales"  # of all; of positive; of no gates activations
+NARROW = {
+    name: f"{name}, which is defined for a part of all numbers"
+    for name in ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "digamma")
+}
+OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
+RANDOM = "random n"  # noise, numbers
+LOSSES = "cross_entropy"
+STRETCH = np.linspace(-30.0, 30.0, 241)
+FAR = (150.0, 300.0)
+STEEP = 1e6  # how much more than any power of use an exponential grows between these
+
+
+def relied_on(reading: Reading, left: Collection[Node]) -> dict[Node, str]:
+    """{activation: reason} of those whose range the model relies on.
+
+    ``left``: the nodes that are left alone.
+    """
+    return _Flow(reading, left).found()
+
+
+class _Flow:
+    """What is needed of the values of every node, from the outputs back to the inputs.
+
+    ``needs``: {node: {kind of need: what needs it}}.
+    """
+
+    def __init__(self, reading: Reading, left: Collection[Node]) -> None:
+        self.network, self.left, self.places = reading.unmerged, left, reading.places
+        ops = () if reading.trace is None else reading.trace.ops
+        self.ops: dict[str, Op] = {op.name: op for op in ops}
+        self.needs: dict[Node, dict[str, str]] = {node: {} for node in self.network}
+
+    def found(self) -> dict[Node, str]:
+        """{activation: reason}."""
+        found: dict[Node, str] = {}
+        for node, layer, parents in reversed([*self.network.steps()]):
+            for parent, kind, why in self._needed(node, layer, parents):
+                self.needs[parent].setdefault(kind, why)
+            if isinstance(layer, L.Nonlinear) and (why := self._reason(node, layer.activation)):
+                found[node] = why
+        taken = {*self.left, *found}
+        for node in self.network.nodes_of(L.Nonlinear):
+            if node not in taken and (inner := self._inside(node, taken)) is not None:
+                found[node] = COMES_OF.format(inner)
+                taken.add(node)
+        return {node: found[node] for node in self.network if node in found}
+
+    def _reason(self, node: Node, phi: Activation) -> str:
+        needs = self.needs[node]
+        why = needs.get(RANGE)
+        if why is None and positive(phi):
+            why = needs.get(FACTORS) or (None if is_gate(phi) else needs.get(SCALES))
+        if why is not None:
+            return FEEDS.format(why)
+        (parent,) = self.network.parents(node)
+        computed = not isinstance(self._origin(parent), L.Affine | L.Normalisation | L.Input)
+        return POWER.format("an exponential") if explosive(phi) and computed else ""
+
+    def _origin(self, node: Node) -> L.Layer:
+        """The layer that made the values, before operations that hand them on."""
+        while (layer := self.network.layer(node)).passes or isinstance(layer, L.Scale):
+            (node,) = self.network.parents(node)
+        return layer
+
+    def _inside(self, node: Node, taken: Collection[Node]) -> Node | None:
+        """An activation that is left alone of whose values another one is made."""
+        ends = {*self.network.parents(node)}
+        waiting, seen = [str(node)], {str(node)}
+        while waiting:
+            op = self.ops.get(waiting.pop())
+            for name in () if op is None else op.reads:
+                place = self.places.get(name)
+                if place in ends or name in seen:
+                    continue
+                if place in taken and isinstance(self.network.layer(place), L.Nonlinear):
+                    return place
+                seen.add(name)
+                waiting.append(name)
+        return None
+
+    # -- what a node needs of those that it reads --------------------------------------------------
+
+    def _needed(
+        self, node: Node, layer: L.Layer, parents: tuple[Node, ...]
+    ) -> Iterator[tuple[Node, str, str]]:
+        """(a node that it reads, the kind of need, what needs it)."""
+        if isinstance(layer, L.Opaque):
+            yield from self._of_opaque(node, parents)
+            return
+        kept = parents
+        if isinstance(layer, L.Product):
+            yield from ((p, self._of_factors(node), FACTOR.format(node)) for p in parents)
+        elif isinstance(layer, L.Nonlinear):
+            if explosive(layer.activation):
+                yield from ((p, RANGE, f"an exponential at {node!r}") for p in parents)
+            kept = parents if _hands_on(layer.activation) else ()
+        elif isinstance(layer, L.Attend):
+            kept = parents[2:3]  # means of values
+        elif isinstance(layer, L.TokenMix):
+            kept = parents if not layer.random and np.min(layer.matrix) >= 0 else ()
+        elif not (layer.passes or isinstance(layer, KEEPING)):
+            kept = ()
+        for kind, why in self.needs[node].items():
+            if kind == RANGE or not isinstance(layer, L.Product | L.Nonlinear):
+                yield from ((parent, kind, why) for parent in kept)
+
+    def _of_factors(self, node: Node) -> str:
+        """The kind of need of the factors of a product: of gates, too, where it is left alone."""
+        return FACTORS if node in self.left else SCALES
+
+    def _of_opaque(
+        self, node: Node, parents: tuple[Node, ...]
+    ) -> Iterator[tuple[Node, str, str]]:
+        """The needs of an operation that was not read."""
+        op = self.ops.get(str(node))
+        what = getattr(op, "what", "") or getattr(self.network.layer(node), "name", "")
+        needs = self.needs[node]
+        if isinstance(op, Pointwise) and (made := self._expression(op, parents)) is not None:
+            yield from self._of_expression(node, *made)
+            return
+        if isinstance(op, Softmax | Moment | Linear | Normalise) or what in OWN_RANGE:
+            return
+        read = parents
+        if isinstance(op, Attend | Attention):
+            read = tuple(p for p in parents if p == self.places.get(op.reads[2]))
+        if RANDOM in what or LOSSES in what:
+            yield from ((parent, RANGE, f"{what} at {node!r}") for parent in parents)
+        if type(op) in (NotRead, Contract, Pointwise) or op is None:
+            told = f"an operation that is not read ({what}, {node!r}) as positive numbers"
+            yield from ((parent, FACTORS, told) for parent in read)
+        yield from ((parent, kind, why) for parent in read for kind, why in needs.items())
+
+    def _of_expression(
+        self, node: Node, expr: Any, symbols: Mapping[Node, Any]
+    ) -> Iterator[tuple[Node, str, str]]:
+        """The needs of an elementwise function of several feature maps, or of an unread one."""
+        needs = self.needs[node]
+        found = {symbol: why for why, inside in sinks(expr) for symbol in inside}
+        kept = _shown(expr)
+        for parent, symbol in symbols.items():
+            if symbol in found:
+                yield parent, RANGE, f"{found[symbol]} at {node!r}"
+            if _explodes(expr, symbol):
+                yield parent, RANGE, f"an exponential at {node!r}"
+            if _multiplies(expr, symbol):
+                yield parent, FACTORS, FACTOR.format(node)
+            if symbol in kept:
+                yield from ((parent, kind, why) for kind, why in needs.items())
+
+    def _expression(
+        self, op: Op, parents: tuple[Node, ...]
+    ) -> tuple[Any, dict[Node, Any]] | None:
+        """(an elementwise function of the nodes that it reads, {node: its symbol})."""
+        symbols: dict[Node, Any] = {}
+        others = iter(range(LARGEST))
+
+        def value(name: str) -> Any:
+            place, here = self.places.get(name), self.ops[name]
+            if place in parents:
+                return symbols.setdefault(place, sp.Symbol(f"y{len(symbols)}", real=True))
+            if isinstance(here, Held):
+                return _held(here.value, next(others))
+            if isinstance(here, Pointwise):
+                return here.function(*map(value, here.reads))
+            if len(here.reads) == 1:
+                return value(here.reads[0])
+            return sp.Symbol(f"z{next(others)}", real=True)
+
+        try:
+            expr = op.function(*map(value, op.reads)) if isinstance(op, Pointwise) else None
+        except (KcalcError, TypeError, ValueError, ArithmeticError, StopIteration, RecursionError):
+            return None
+        if not isinstance(expr, sp.Basic) or not {*parents} <= {*symbols}:
+            return None
+        return expr, symbols
+
+
+KEEPING = (L.Sum, L.Product, L.Concat, L.Scale, L.RMSNorm, L.Positions, L.ClassToken)
+
+
+def _held(value: Any, number: int) -> Any:
+    """An array that depends on no input, as a number or a symbol."""
+    if value.size and (value == value.flat[0]).all() and not np.iscomplexobj(value):
+        return nice(value.flat[0].item(), value.dtype)
+    return sp.Symbol(f"v{number}", real=True)
+
+
+# -- elementwise functions -------------------------------------------------------------------------
+
+
+def sinks(expr: Any) -> Iterator[tuple[str, set[Any]]]:
+    """(what it is, the symbols whose range it needs) of the parts of an expression."""
+    for part in sp.preorder_traversal(expr):
+        if isinstance(part, sp.log):
+            yield "a logarithm", _shown(part.args[0])
+        elif isinstance(part, sp.Pow) and part.base is not sp.E:
+            base, power = part.as_base_exp()
+            if power.is_number and power.is_negative:
+                yield "a division", _shown(base)
+            elif not power.is_number or power.is_integer is not True:
+                yield "a root" if power.is_number else "a power", _shown(base)
+        elif told := NARROW.get(getattr(type(part), "__name__", "")):
+            yield told, _shown(part.args[0])
+
+
+def _shown(expr: Any) -> set[Any]:
+    """The symbols of whose range that of an expression is made."""
+    if isinstance(expr, sp.Symbol):
+        return {expr}
+    squared = isinstance(expr, sp.Pow) and expr.exp.is_number and expr.exp.is_even
+    if squared or expr.is_number or expr.is_Boolean or isinstance(expr, RANGED):
+        return set()
+    return set().union(*map(_shown, expr.args))
+
+
+RANGED = (sp.Abs, sp.exp, sp.tanh, sp.erf, sp.erfc, sp.sin, sp.cos, sp.atan, sp.sign, sp.cosh)
+
+
+def _explodes(expr: Any, symbol: Any) -> bool:
+    """Whether an expression grows as an exponential in one of its symbols."""
+    if not expr.has(sp.exp, sp.sinh, sp.cosh):
+        return False
+    others = dict.fromkeys(expr.free_symbols - {symbol}, sp.Float(1))
+    try:
+        return any(
+            abs(_number(expr, others | {symbol: sp.Float(sign * FAR[1])}))
+            > STEEP * max(1.0, abs(_number(expr, others | {symbol: sp.Float(sign * FAR[0])})))
+            for sign in (1, -1)
+        )
+    except (TypeError, ValueError, ArithmeticError):
+        return False
+
+
+def _number(expr: Any, values: Mapping[Any, Any]) -> Any:
+    return sp.Float(expr.xreplace(values).evalf())
+
+
+def _multiplies(expr: Any, symbol: Any) -> bool:
+    """Whether one symbol of an expression is a factor of others."""
+    return any(
+        isinstance(part, sp.Mul)
+        and part.has(symbol)
+        and any(str(other).startswith("y") for other in part.free_symbols - {symbol})
+        for part in sp.preorder_traversal(expr)
+    )
+
+
+# -- activations -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _values(phi: Activation) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(phi(STRETCH), dtype=float)
+
+
+@lru_cache(maxsize=1024)
+def explosive(phi: Activation) -> bool:
+    """Whether an activation grows as an exponential."""
+    with np.errstate(all="ignore"):
+        near, far = (np.abs(np.asarray(phi(np.array([x, -x])), dtype=float)) for x in FAR)
+    return bool((~(far <= STEEP * np.maximum(near, 1.0)) & ~np.isnan(far)).any())
+
+
+def positive(phi: Activation) -> bool:
+    """Whether an activation has no values below 0, and is not 0 in the middle, as relu is."""
+    values = _values(phi)
+    return bool((values >= 0).all() and (values[np.abs(STRETCH) <= 1] > 0).all())
+
+
+def is_gate(phi: Activation) -> bool:
+    """Whether the values of an activation lie between 0 and a bound, as those of a sigmoid."""
+    values = _values(phi)
+    return positive(phi) and bounded(phi) and bool(values.min() < 0.05 * values.max())
+
+
+@lru_cache(maxsize=1024)
+def bounded(phi: Activation) -> bool:
+    """Whether an activation is bounded."""
+    with np.errstate(all="ignore"):
+        ends = np.abs(np.asarray(phi(np.array([-FAR[1], FAR[1]])), dtype=float))
+    return bool((ends <= 1.01 * np.abs(_values(phi)).max()).all())
+
+
+def ranged(phi: Activation) -> bool:
+    """Whether an activation gives outputs a range: it is positive, or has bounds on both sides.
+
+    relu and its kin, with a half line where they are 0, do not count: they are hidden layers.
+    """
+    return positive(phi) or (bounded(phi) and bool(_values(phi)[STRETCH < 0].any()))
+
+
+def _hands_on(phi: Activation) -> bool:
+    """Whether an activation hands the values that it reads on, cut off at most."""
+    values = _values(phi)
+    even = np.array_equal(values, values[::-1])
+    return not even and all(
+        piece.is_polynomial(X) and sp.Poly(piece, X).degree() <= 1 for piece in phi.pieces
+    )
+
+
+# -- outputs ---------------------------------------------------------------------------------------
+
+
+def heads(network: Network, left: Mapping[Node, str]) -> dict[Node, str]:
+    """{node: reason} of the activations that give outputs of the model their range.
+
+    Those that stand nowhere else and have a range, or are unlike all others (the sigmoid of a
+    probability behind relu, the square in a loss); and positive ones that the model also returns.
+    """
+    readers: dict[Node, list[Node]] = {node: [] for node in network}
+    for node, _, parents in network.steps():
+        for parent in parents:
+            readers[parent].append(node)
+    phi = {n: network.layer(n).activation for n in network.nodes_of(L.Nonlinear) if n not in left}
+    narrow, wide = (_before_outputs(network, readers, put_together=p) for p in (False, True))
+    last = {node for node in phi if wide.issuperset(readers[node])}
+    inside = {activation for node, activation in phi.items() if node not in last}
+    alone = {node for node in last if narrow.issuperset(readers[node])}
+    returned = _returned(network) - last
+    found = {n: HEAD for n in last if phi[n] not in inside or (n in alone and ranged(phi[n]))}
+    found |= {n: RETURNED for n in phi if n in returned and positive(phi[n])}
+    return found if inside and not {*phi} <= {*found} else {}
+
+
+def _before_outputs(
+    network: Network, readers: Mapping[Node, Iterable[Node]], put_together: bool
+) -> set[Node]:
+    """The nodes behind which no layer has weights or an activation.
+
+    ``put_together``: also through all sums and products, as of a loss; else through sums of values
+    that have a range.
+    """
+    ends: set[Node] = set()
+    for node, layer, parents in reversed([*network.steps()]):
+        hands_on = layer.passes or isinstance(layer, L.Concat | L.Opaque | L.Scale)
+        if isinstance(layer, L.Sum | L.Product):
+            hands_on = put_together or all(_has_range(network, parent) for parent in parents)
+        if hands_on and ends.issuperset(readers[node]):
+            ends.add(node)
+    return ends
+
+
+def _has_range(network: Network, node: Node) -> bool:
+    """Whether the values of a node are those of activations that have a range."""
+    layer = network.layer(node)
+    if layer.passes or isinstance(layer, L.Scale | L.Sum | L.Concat):
+        return all(_has_range(network, parent) for parent in network.parents(node))
+    return isinstance(layer, L.Nonlinear) and ranged(layer.activation)
+
+
+def _returned(network: Network) -> set[Node]:
+    """The nodes whose values are outputs as they are, in another shape at most."""
+    found = set(network.outputs)
+    for node, layer, parents in reversed([*network.steps()]):
+        if node in found and (layer.passes or isinstance(layer, L.Concat)):
+            found.update(parents)
+    return found
