@@ -26,7 +26,7 @@ from .base import Shaping
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
 from .norms import removals
-from .relied_on import heads, relied_on
+from .relied_on import RETURNED, heads, relied_on
 
 Node = Hashable
 SCHEMA = "kcalc.regional_shaping/1"
@@ -259,7 +259,7 @@ def shape_reading(
     asked = _Asked(method, function, targets)
     left = _left_alone(reading)
     last = heads(reading.network if not left else reading.unmerged, left)
-    if not left:
+    if not left and RETURNED not in last.values():
         try:
             return _whole(reading.network, last, asked)
         except KcalcError as error:
@@ -443,7 +443,8 @@ def _behind_weights(part: Network, computed: Sequence[Node], cutting: bool = Fal
             else (n, layer, parents)
             for n, layer, parents in part.steps()
         ]  # fmt: skip
-        return Network.from_steps(steps, part.outputs)
+        others = [parent for n in computed for parent in part.parents(n)[1:]]
+        return Network.from_steps(steps, [*dict.fromkeys((*part.outputs, *others))])
     renamed = {node: ("weights behind", node) for node in computed}
     steps: list[Any] = []
     for node, layer, parents in part.steps():

@@ -46,10 +46,7 @@ HEAD = "it makes an output of the model, whose range it sets, and stands nowhere
 RETURNED = "its values are an output of the model, whose range it sets"
 FACTOR = "the product at {!r} as a positive factor"
 RANGE, FACTORS, SCALES = "range", "factors", "scales"  # of all; of positive; of no gates activations
-NARROW = {
-    name: f"{name}, which is defined for a part of all numbers"
-    for name in ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "digamma")
-}
+NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
 RANDOM = "random n"  # noise, numbers
 LOSSES = "cross_entropy"
@@ -102,7 +99,7 @@ class _Flow:
             return FEEDS.format(why)
         (parent,) = self.network.parents(node)
         computed = not isinstance(self._origin(parent), L.Affine | L.Normalisation | L.Input)
-        return POWER.format("an exponential") if explosive(phi) and computed else ""
+        return POWER.format(found) if computed and (found := power(phi)) else ""
 
     def _origin(self, node: Node) -> L.Layer:
         """The layer that made the values, before operations that hand them on."""
@@ -139,8 +136,8 @@ class _Flow:
         if isinstance(layer, L.Product):
             yield from ((p, self._of_factors(node), FACTOR.format(node)) for p in parents)
         elif isinstance(layer, L.Nonlinear):
-            if explosive(layer.activation):
-                yield from ((p, RANGE, f"an exponential at {node!r}") for p in parents)
+            if found := power(layer.activation):
+                yield from ((p, RANGE, f"{found} at {node!r}") for p in parents)
             kept = parents if _hands_on(layer.activation) else ()
         elif isinstance(layer, L.Attend):
             kept = parents[2:3]  # means of values
@@ -172,7 +169,8 @@ class _Flow:
         if isinstance(op, Attend | Attention):
             read = tuple(p for p in parents if p == self.places.get(op.reads[2]))
         if RANDOM in what or LOSSES in what:
-            yield from ((parent, RANGE, f"{what} at {node!r}") for parent in parents)
+            told = "the draws of random numbers" if RANDOM in what else what
+            yield from ((parent, RANGE, f"{told} at {node!r}") for parent in parents)
         if type(op) in (NotRead, Contract, Pointwise) or op is None:
             told = f"an operation that is not read ({what}, {node!r}) as positive numbers"
             yield from ((parent, FACTORS, told) for parent in read)
@@ -247,8 +245,8 @@ def sinks(expr: Any) -> Iterator[tuple[str, set[Any]]]:
                 yield "a division", _shown(base)
             elif not power.is_number or power.is_integer is not True:
                 yield "a root" if power.is_number else "a power", _shown(base)
-        elif told := NARROW.get(getattr(type(part), "__name__", "")):
-            yield told, _shown(part.args[0])
+        elif (name := type(part).__name__) in NARROW:
+            yield f"the function {name}", _shown(part.args[-1])
 
 
 def _shown(expr: Any) -> set[Any]:
@@ -308,6 +306,14 @@ def explosive(phi: Activation) -> bool:
     with np.errstate(all="ignore"):
         near, far = (np.abs(np.asarray(phi(np.array([x, -x])), dtype=float)) for x in FAR)
     return bool((~(far <= STEEP * np.maximum(near, 1.0)) & ~np.isnan(far)).any())
+
+
+@lru_cache(maxsize=1024)
+def power(phi: Activation) -> str:
+    """What an activation does that relies on the range of its input; "" for nearly all."""
+    if explosive(phi):
+        return "an exponential"
+    return next((why for why, inside in sinks(phi.expr) if X in inside), "")
 
 
 def positive(phi: Activation) -> bool:
