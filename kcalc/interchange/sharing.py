@@ -6,7 +6,7 @@ from collections.abc import Container, Hashable, Iterable, Mapping
 from itertools import pairwise
 
 from ..foundation.errors import KcalcError
-from ..network.layers import Embedding
+from ..network.layers import Embedding, Nonlinear, Normalisation, Product, Sum
 from .model_reading import Reading
 from .regions import Regions
 from .trace import Held, Linear, Lookup, Op
@@ -17,6 +17,11 @@ Node = Hashable
 TIED = (
     "it shares the parameter {!r} with another operation, so that its weights cannot be drawn anew"
 )
+SLICED = (
+    "its weights are a part of {!r}, of which another part stays as it is, so that they cannot be "
+    "drawn anew"
+)
+PLAIN = (Nonlinear, Sum, Product, Normalisation)  # they read a part as it stands
 INSIDE = (
     "it reads an array that the model makes together with others, inside of an operation that is "
     "left alone"
@@ -26,8 +31,7 @@ TURNED = "its channels are on the first axis, where examples are"
 
 def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
     """{node: reason} of further nodes that have to be left alone where those of ``left`` are."""
-    shared = shared_parameters(reading, left)
-    found = {node: TIED.format(parameter) for node, parameter in shared.items()}
+    found = shared_parameters(reading, left)
     assert reading.trace is not None
     made = getattr(reading.trace.model, "made", None)
     if made is None:
@@ -50,29 +54,28 @@ def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
 
 
 def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:
-    """{node: parameter} of layers that cannot have new weights without changing another operation.
+    """{node: reason} of layers that cannot have new weights without changing another operation.
 
-    The parameter is read by two operations, or parts of it belong to layers that are left alone, or
-    whose outputs are read there. ``left``: the nodes left alone.
+    A parameter is read by two operations; or it is read in parts, of which some belong to layers
+    that are left alone, or are read inside of operations that are. Where all its parts can have new
+    weights, the parameter has them as a whole. ``left``: the nodes left alone.
     """
     assert reading.trace is not None
     network = reading.unmerged
-    readers: dict[Node, list[Node]] = {node: [] for node in network}
-    for node, _, parents in network.steps():
-        for parent in parents:
-            readers[parent].append(node)
-    fixed = {node for node in network if node in left or any(r in left for r in readers[node])}
+    inside: set[Node] = set()  # what operations that were not read do not show one by one
+    for node, layer, parents in network.steps():
+        if node in left and not isinstance(layer, PLAIN):
+            inside.update(parents)
     out: dict[Node, str] = {}
     for parameter, ops in _by_parameter(reading.trace.ops).items():
         here = [op.name for op in ops if op.name in network and op.name not in left]
         parts = [getattr(op, "rows", None) for op in ops]
-        if (len(ops) > 1 and _overlap(parts)) or (
-            any(rows is not None for rows in parts)
-            and (
-                any(op.name not in network or op.name in fixed for op in ops) or not _all_rows(ops)
-            )
+        if len(ops) > 1 and _overlap(parts):
+            out |= dict.fromkeys(here, TIED.format(parameter))
+        elif any(rows is not None for rows in parts) and (
+            len(here) < len(ops) or not inside.isdisjoint(here) or not _all_rows(ops)
         ):
-            out |= dict.fromkeys(here, parameter)
+            out |= dict.fromkeys(here, SLICED.format(parameter))
     return out
 
 
@@ -102,6 +105,6 @@ def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
 
 
 def _all_rows(ops: list[Op]) -> bool:
-    """Whether the parts of a parameter make up all of it, from the first row on."""
+    """Whether the parts of a parameter make up all of it."""
     rows = sorted(row for op in ops for row in getattr(op, "rows", None) or ())
-    return rows == list(range(len(rows)))
+    return rows == list(range(max(getattr(op, "of_rows", None) or 0 for op in ops)))

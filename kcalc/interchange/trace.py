@@ -91,7 +91,7 @@ class Linear(Op):
     locations, as many less one, by the weights in the order of a convolution. ``turned``: the model
     keeps them as a transposed convolution does.
     ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
-    parameter's layer which these are, where they are not all.
+    parameter's layer which these are, where they are not all; ``of_rows``: how many it has then.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -109,6 +109,7 @@ class Linear(Op):
     groups: int = 1
     standardised: bool = False
     rows: tuple[int, ...] | None = None
+    of_rows: int | None = None
     spread: tuple[int, ...] = ()
     turned: bool = False
 

@@ -26,7 +26,7 @@ from .base import Shaping
 from .constants import Constants, ConstantsTable
 from .fresh import check_fresh
 from .norms import removals
-from .relied_on import RETURNED, heads, relied_on
+from .relied_on import RANDOM, RETURNED, heads, relied_on
 
 Node = Hashable
 SCHEMA = "kcalc.regional_shaping/1"
@@ -43,6 +43,7 @@ TWICE = (
 )
 WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
+NOISE = "it puts random numbers of the model in, as draws from a distribution do"
 MIXES = "weights over tokens are left as they are"
 NOTHING = "it has no activations"
 GATES = "gates"  # the target of a method that says what becomes of gates
@@ -236,11 +237,11 @@ class _Asked:
     targets: Mapping[str, Any]
 
     def __call__(self, network: Network, **more: Any) -> Shaping:
-        return self.function(network, **{**self.targets, **more})
+        own = {GATES: "normalise"} if self.takes(GATES) else {}
+        return self.function(network, **{**own, **self.targets, **more})
 
-    @property
-    def takes_option(self) -> bool:
-        return OPTION in signature(self.function).parameters
+    def takes(self, target: str) -> bool:
+        return target in signature(self.function).parameters
 
 
 def shape_reading(
@@ -254,10 +255,8 @@ def shape_reading(
     Returns: a Shaping where nothing but activations at outputs is left alone, else a
     RegionalShaping. Raises: KcalcError with the reasons where no region can be shaped.
     """
-    if GATES in signature(function).parameters:
-        targets = {GATES: "normalise", **targets}
     asked = _Asked(method, function, targets)
-    left = _left_alone(reading)
+    left = _left_alone(reading, asked)
     last = heads(reading.network if not left else reading.unmerged, left)
     if not left and RETURNED not in last.values():
         try:
@@ -266,7 +265,8 @@ def shape_reading(
             if reading.trace is None or not _local(reading.network, error):
                 raise
             refused = error
-    regions, left, refusals = _regions(reading, _closed(reading, left | last), asked)
+    left = _closed(reading, left | last, asked)
+    regions, left, refusals = _regions(reading, left, asked)
     if not regions:
         if not refusals:
             raise refused
@@ -332,7 +332,7 @@ def _regions(
                 refusals[f"{first!r}: {outcome.refusal}"] = None
         if not more:
             return found, left, [*refusals]
-        left = _closed(reading, left | more)
+        left = _closed(reading, left | more, asked)
 
 
 def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
@@ -349,8 +349,10 @@ def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome
         cut = _stale(part, computed, error, asked)
     except KcalcError as refused:
         error, cut = refused, _unable(part, asked) or _local(part, refused)
-    return _Outcome(left=cut) if cut else _Outcome(
-        left=dict.fromkeys(own, str(error)), refusal=str(error)
+    return (
+        _Outcome(left=cut)
+        if cut
+        else _Outcome(left=dict.fromkeys(own, str(error)), refusal=str(error))
     )
 
 
@@ -372,7 +374,7 @@ def _stale(
     cut = _local(part, error)
     if not cut:
         return {}
-    option = DEPENDENT if asked.takes_option else ""
+    option = DEPENDENT if asked.takes(OPTION) else ""
     network = _behind_weights(_ready(part, asked.method, []), computed)
     while True:
         network = _behind_weights(network, [*cut], cutting=True)
@@ -476,27 +478,32 @@ def _ready(network: Network, method: str, edits: list[str]) -> Network:
     return network
 
 
-def _left_alone(reading: Reading) -> dict[Node, str]:
+def _left_alone(reading: Reading, asked: _Asked) -> dict[Node, str]:
     """{node: reason} of the nodes that a region cannot hold."""
     network = reading.unmerged
     left: dict[Node, str] = {}
+    noisy: set[Node] = set()
     for node, layer, parents in network.steps():
         if isinstance(layer, L.Opaque):
             left[node] = f"{layer.name}: {layer.reason}"
+            noisy |= {node} if layer.name.startswith(RANDOM) else set()
         elif isinstance(layer, L.Scale | L.BatchNorm) and parents[0] in left:
             left[node] = RESCALES
         elif (reason := NOT_WRITTEN.get(type(layer))) is not None:
             left[node] = reason
+        elif isinstance(layer, L.Product | L.Sum) and not noisy.isdisjoint(parents):
+            left[node] = NOISE
+            noisy.add(node)
         elif parts := extreme_parts(network, node):
             left |= dict.fromkeys((*parts, node), EXTREME)
         elif isinstance(layer, L.TokenMix) and layer.random:
             left[node] = MIXES
         elif isinstance(layer, L.TokenMix) and len(layer.matrix) != len(layer.matrix[0]):
             left[node] = TAKES
-    return _closed(reading, left)
+    return _closed(reading, left, asked)
 
 
-def _closed(reading: Reading, left: dict[Node, str]) -> dict[Node, str]:
+def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:
     """The nodes left alone, with those that cannot be exchanged where these stay.
 
     They share weights with them, or are activations whose range the rest relies on.
@@ -504,7 +511,7 @@ def _closed(reading: Reading, left: dict[Node, str]) -> dict[Node, str]:
     from ..interchange.sharing import bound
 
     while True:
-        further = relied_on(reading, left)
+        further = relied_on(reading, left, complements=GATES not in asked.targets)
         further |= {} if reading.trace is None else bound(reading, left)
         further = {node: why for node, why in further.items() if node not in left}
         if not further:

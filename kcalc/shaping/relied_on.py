@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,13 @@ POWER = "it is {} of values of the model, which relies on its own range"
 COMES_OF = "it is a function of the values of {!r}, which is left alone"
 HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
 RETURNED = "its values are an output of the model, whose range it sets"
+COMPLEMENT = "its values and those of {!r} add up to one number, as weights of a mean do"
 FACTOR = "the product at {!r} as a positive factor"
-RANGE, FACTORS, SCALES = "range", "factors", "scales"  # of all; of positive; of no gates activations
+RANGE, FACTORS, SCALES = (
+    "range",
+    "factors",
+    "scales",
+)  # of all; of positive; of no gates activations
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
 RANDOM = "random n"  # noise, numbers
@@ -55,12 +61,30 @@ FAR = (150.0, 300.0)
 STEEP = 1e6  # how much more than any power of use an exponential grows between these
 
 
-def relied_on(reading: Reading, left: Collection[Node]) -> dict[Node, str]:
+def relied_on(
+    reading: Reading, left: Collection[Node], complements: bool = True
+) -> dict[Node, str]:
     """{activation: reason} of those whose range the model relies on.
 
-    ``left``: the nodes that are left alone.
+    ``left``: the nodes that are left alone. ``complements``: whether gates g and 1 - g, as of
+    highways and GRUs, are among them.
     """
-    return _Flow(reading, left).found()
+    found = _complements(reading.unmerged) if complements else {}
+    return found | _Flow(reading, {*left, *found}).found()
+
+
+def _complements(network: Network) -> dict[Node, str]:
+    """Gates of one feature map whose values add up to the same number everywhere."""
+    found: dict[Node, str] = {}
+    gates: dict[Node, list[Node]] = {}
+    for node in network.nodes_of(L.Nonlinear):
+        if is_gate(network.layer(node).activation):
+            gates.setdefault(network.parents(node)[0], []).append(node)
+    for one, two in (pair for group in gates.values() for pair in combinations(group, 2)):
+        total = sum(_values(network.layer(node).activation) for node in (one, two))
+        if np.ptp(total) <= 1e-9 * np.abs(total).max():
+            found |= {one: COMPLEMENT.format(two), two: COMPLEMENT.format(one)}
+    return found
 
 
 class _Flow:
@@ -153,9 +177,7 @@ class _Flow:
         """The kind of need of the factors of a product: of gates, too, where it is left alone."""
         return FACTORS if node in self.left else SCALES
 
-    def _of_opaque(
-        self, node: Node, parents: tuple[Node, ...]
-    ) -> Iterator[tuple[Node, str, str]]:
+    def _of_opaque(self, node: Node, parents: tuple[Node, ...]) -> Iterator[tuple[Node, str, str]]:
         """The needs of an operation that was not read."""
         op = self.ops.get(str(node))
         what = getattr(op, "what", "") or getattr(self.network.layer(node), "name", "")
@@ -193,9 +215,7 @@ class _Flow:
             if symbol in kept:
                 yield from ((parent, kind, why) for kind, why in needs.items())
 
-    def _expression(
-        self, op: Op, parents: tuple[Node, ...]
-    ) -> tuple[Any, dict[Node, Any]] | None:
+    def _expression(self, op: Op, parents: tuple[Node, ...]) -> tuple[Any, dict[Node, Any]] | None:
         """(an elementwise function of the nodes that it reads, {node: its symbol})."""
         symbols: dict[Node, Any] = {}
         others = iter(range(LARGEST))
