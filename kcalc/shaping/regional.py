@@ -385,7 +385,7 @@ def _stale(
             found = {n: w for n, w in _local(part, further).items() if n not in cut}
             if not found:
                 break
-            cut |= {node: f"{further.message}{option}" for node in found}
+            cut |= dict.fromkeys(found, f"{further.message}{option}")
         except KcalcError:
             break
     activations = {*part.nodes_of(L.Nonlinear)}

@@ -3,10 +3,10 @@
 A shaped activation takes any real value. Where a model takes a logarithm, a root, a power, an
 exponential or a quotient of the values of an activation, multiplies by them as a positive scale, or
 returns them, other values would make it return nan or something else than it means. What needs a
-range is followed from the operations that need it back to the activations that give it, through all
-that keeps ranges (reshapes, slices, pooling, sums, products). Weights and norms end the search: they
-make values of any sign of all values. So do squares, absolute values and other activations, which
-have their range whatever they read.
+range is followed from the operations that need it back to the activations that give it, through
+all that keeps ranges (reshapes, slices, pooling, sums, products). Weights and norms end the search:
+they make values of any sign of all values. So do squares, absolute values and other activations,
+which have their range whatever they read.
 """
 
 from __future__ import annotations
@@ -46,12 +46,10 @@ COMES_OF = "it is a function of the values of {!r}, which is left alone"
 HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
 RETURNED = "its values are an output of the model, whose range it sets"
 COMPLEMENT = "its values and those of {!r} add up to one number, as weights of a mean do"
+MEAN = "it is a part of a weighted mean, whose weights ({!r}) are left alone"
 FACTOR = "the product at {!r} as a positive factor"
-RANGE, FACTORS, SCALES = (
-    "range",
-    "factors",
-    "scales",
-)  # of all; of positive; of no gates activations
+RANGE = "range"  # of any activation
+FACTORS, SCALES = "factors", "scales"  # of positive activations; of those that are no gates
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
 RANDOM = "random n"  # noise, numbers
@@ -70,11 +68,14 @@ def relied_on(
     highways and GRUs, are among them.
     """
     found = _complements(reading.unmerged) if complements else {}
-    return found | _Flow(reading, {*left, *found}).found()
+    return _Flow(reading, {*left, *found}).found() | found
 
 
 def _complements(network: Network) -> dict[Node, str]:
-    """Gates of one feature map whose values add up to the same number everywhere."""
+    """Gates of one feature map whose values add up to the same number everywhere.
+
+    With them the products and sums by which they make means of feature maps.
+    """
     found: dict[Node, str] = {}
     gates: dict[Node, list[Node]] = {}
     for node in network.nodes_of(L.Nonlinear):
@@ -84,6 +85,13 @@ def _complements(network: Network) -> dict[Node, str]:
         total = sum(_values(network.layer(node).activation) for node in (one, two))
         if np.ptp(total) <= 1e-9 * np.abs(total).max():
             found |= {one: COMPLEMENT.format(two), two: COMPLEMENT.format(one)}
+    means = {gate: gate for gate in found}  # {part of a mean: its gate}
+    for node, layer, parents in network.steps():
+        read = [means[parent] for parent in parents if parent in means]
+        if read and (isinstance(layer, L.Product) or (isinstance(layer, L.Sum) and read[1:])):
+            found[node] = MEAN.format(read[0])
+            if isinstance(layer, L.Product):
+                means[node] = read[0]
     return found
 
 
