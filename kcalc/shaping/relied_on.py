@@ -46,7 +46,7 @@ COMES_OF = "it is a function of the values of {!r}, which is left alone"
 HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
 RETURNED = "its values are an output of the model, whose range it sets"
 COMPLEMENT = "its values and those of {!r} add up to one number, as weights of a mean do"
-MEAN = "it is a part of a weighted mean, whose weights ({!r}) are left alone"
+APPLIED = "it applies the values of {!r}, which keep their range, as a scale or as weights"
 FACTOR = "the product at {!r} as a positive factor"
 RANGE = "range"  # of any activation
 FACTORS, SCALES = "factors", "scales"  # of positive activations; of those that are no gates
@@ -67,15 +67,17 @@ def relied_on(
     ``left``: the nodes that are left alone. ``complements``: whether gates g and 1 - g, as of
     highways and GRUs, are among them.
     """
-    found = _complements(reading.unmerged) if complements else {}
-    return _Flow(reading, {*left, *found}).found() | found
+    network = reading.unmerged
+    means = _complements(network) if complements else {}
+    flow = _Flow(reading, {*left, *means})
+    found = flow.found() | means
+    kept = {node for node in network.nodes_of(L.Nonlinear) if node in found or node in left}
+    scales = {node for node in kept - flow.gates if positive(network.layer(node).activation)}
+    return found | _applied(network, {*means, *scales})
 
 
 def _complements(network: Network) -> dict[Node, str]:
-    """Gates of one feature map whose values add up to the same number everywhere.
-
-    With them the products and sums by which they make means of feature maps.
-    """
+    """Gates of one feature map whose values add up to the same number everywhere."""
     found: dict[Node, str] = {}
     gates: dict[Node, list[Node]] = {}
     for node in network.nodes_of(L.Nonlinear):
@@ -85,20 +87,34 @@ def _complements(network: Network) -> dict[Node, str]:
         total = sum(_values(network.layer(node).activation) for node in (one, two))
         if np.ptp(total) <= 1e-9 * np.abs(total).max():
             found |= {one: COMPLEMENT.format(two), two: COMPLEMENT.format(one)}
-    means = {gate: gate for gate in found}  # {part of a mean: its gate}
+    return found
+
+
+def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
+    """The products with factors that keep their values, and the sums that read such products.
+
+    They scale and shift values (of a flow, a draw) or take means; other weights of a sum would
+    change what the model knows of the result, such as its density.
+    """
+    found: dict[Node, str] = {}
+    factor = {node: node for node in factors}  # {node: the factor in its values}
     for node, layer, parents in network.steps():
-        read = [means[parent] for parent in parents if parent in means]
-        if read and (isinstance(layer, L.Product) or (isinstance(layer, L.Sum) and read[1:])):
-            found[node] = MEAN.format(read[0])
-            if isinstance(layer, L.Product):
-                means[node] = read[0]
+        read = [parent for parent in parents if parent in factor]
+        if not read or node in factors:
+            continue
+        product = isinstance(layer, L.Product)
+        if product or (isinstance(layer, L.Sum) and any(p in found for p in read)):
+            found[node] = APPLIED.format(factor[read[0]])
+        if product or layer.passes or isinstance(layer, L.Scale):
+            factor[node] = factor[read[0]]
+    return found
     return found
 
 
 class _Flow:
     """What is needed of the values of every node, from the outputs back to the inputs.
 
-    ``needs``: {node: {kind of need: what needs it}}.
+    ``needs``: {node: {kind of need: what needs it}}; ``gates``: those found for products alone.
     """
 
     def __init__(self, reading: Reading, left: Collection[Node]) -> None:
@@ -106,6 +122,7 @@ class _Flow:
         ops = () if reading.trace is None else reading.trace.ops
         self.ops: dict[str, Op] = {op.name: op for op in ops}
         self.needs: dict[Node, dict[str, str]] = {node: {} for node in self.network}
+        self.gates: set[Node] = set()
 
     def found(self) -> dict[Node, str]:
         """{activation: reason}."""
@@ -125,8 +142,11 @@ class _Flow:
     def _reason(self, node: Node, phi: Activation) -> str:
         needs = self.needs[node]
         why = needs.get(RANGE)
-        if why is None and positive(phi):
-            why = needs.get(FACTORS) or (None if is_gate(phi) else needs.get(SCALES))
+        if why is None and is_gate(phi):
+            why = needs.get(FACTORS)
+            self.gates |= {node} if why else set()
+        elif why is None and positive(phi):
+            why = needs.get(FACTORS) or needs.get(SCALES)
         if why is not None:
             return FEEDS.format(why)
         (parent,) = self.network.parents(node)
