@@ -272,13 +272,15 @@ def shape(
     - ``others``: targets of a method of your own in ``METHODS``.
 
     A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
-    normalised then, where the method needs that. Where operations were not read, every connected
-    part around them is shaped by its own slopes, as if its inputs had q = 1, and all else is left
-    alone.
+    normalised then, where the method needs that, and gates keep their activations unless ``gates``
+    is given. Where operations were not read, the model relies on the range of an activation (which
+    feeds a logarithm, a root, an exponential, a division, a scale, an output), or a hypothesis of
+    the method fails at a node, every connected part around is shaped by its own slopes, as if its
+    inputs had q = 1, and all else is left alone.
 
     Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
-    alone (not read, attention, weights shared with such). Raises: KcalcError for an unknown method
-    or target, and the refusals of the method.
+    alone. Raises: KcalcError for an unknown method or target, and the refusals of the method, for a
+    reading where nothing is left to be shaped.
     """
     given = {
         name: value
