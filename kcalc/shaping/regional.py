@@ -264,19 +264,14 @@ def shape_reading(
         except KcalcError as error:
             if reading.trace is None or not _local(reading.network, error):
                 raise
-            refused = error
     left = _closed(reading, left | last, asked)
     regions, left, refusals = _regions(reading, left, asked)
     if not regions:
-        if not refusals:
-            raise refused
-        raise _nothing(left, refusals)
-    made = [edit for region in regions.values() for edit in region.edits]
-    found = {name: region.shaping for name, region in regions.items()}
+        raise _nothing(reading.unmerged, left, refusals)
+    found = {name: shaping for name, (shaping, _) in regions.items()}
+    made = tuple(edit for _, edits in regions.values() for edit in edits)
     entries = _entries(reading, found)
-    return RegionalShaping(
-        method, reading.network, found, _in_order(reading, left), entries, tuple(made)
-    )
+    return RegionalShaping(method, reading.network, found, _in_order(reading, left), entries, made)
 
 
 def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping:
@@ -305,8 +300,8 @@ class _Outcome:
 
 def _regions(
     reading: Reading, left: dict[Node, str], asked: _Asked
-) -> tuple[dict[Node, _Outcome], dict[Node, str], list[str]]:
-    """({first node: the outcome of a region that is shaped}, all that is left alone, refusals).
+) -> tuple[dict[Node, tuple[Shaping, tuple[str, ...]]], dict[Node, str], list[str]]:
+    """({first node: a region's shaping and edits before it}, all that is left alone, refusals).
 
     Where a part cannot be shaped for one of its nodes, that node is left alone, else the whole
     part; then the rest is looked at again, since what is left alone may share weights with it or
@@ -316,7 +311,7 @@ def _regions(
     refusals: dict[str, None] = {}
     while True:
         parts = reading.cut([*left]) if left else (reading.unmerged,)
-        found: dict[Node, _Outcome] = {}
+        found: dict[Node, tuple[Shaping, tuple[str, ...]]] = {}
         more: dict[Node, str] = {}
         for part in parts:
             key = tuple(part)
@@ -326,7 +321,7 @@ def _regions(
             outcome = known[key]
             first = next(node for node in part if node not in part.inputs)
             if outcome.shaping is not None:
-                found[first] = outcome
+                found[first] = outcome.shaping, outcome.edits
             more |= outcome.left
             if outcome.refusal:
                 refusals[f"{first!r}: {outcome.refusal}"] = None
@@ -539,7 +534,7 @@ def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, fl
     return {node: found.get(node) for node in dict.fromkeys(inside)}
 
 
-def _nothing(left: Mapping[Node, str], refusals: list[str]) -> KcalcError:
+def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) -> KcalcError:
     """The error where no region was shaped."""
     told = [text for text in refusals if not text.endswith(NOTHING)][:LISTED]
     if told:
@@ -547,9 +542,11 @@ def _nothing(left: Mapping[Node, str], refusals: list[str]) -> KcalcError:
         return KcalcError(
             f"no region of the model can be shaped; {'; '.join(told)}{TWICE if shared else ''}"
         )
-    first = ", ".join(f"{node!r} ({reason})" for node, reason in [*left.items()][:LISTED])
+    activations = network.nodes_of(L.Nonlinear)
+    first = [*(n for n in activations if n in left), *(n for n in left if n not in activations)]
+    listed = ", ".join(f"{node!r} ({left[node]})" for node in first[:LISTED])
     return KcalcError(
-        f"no region of the model has activations, so there is nothing to shape; not read: {first}; "
-        f"write these operations by others, or shape the network that the model is meant to be, "
-        f"kc.shape(kc.chain(...))"
+        f"no region of the model has activations, so there is nothing to shape; left alone: "
+        f"{listed}; write these operations by others, or shape the network that the model is meant "
+        f"to be, kc.shape(kc.chain(...))"
     )
