@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from inspect import signature
@@ -319,7 +319,7 @@ def _regions(
                 computed = [node for node in part.inputs if node not in reading.unmerged.inputs]
                 known[key] = _outcome(part, computed, asked)
             outcome = known[key]
-            first = next(node for node in part if node not in part.inputs)
+            first = _own(part)[0]
             if outcome.shaping is not None:
                 found[first] = outcome.shaping, outcome.edits
             more |= outcome.left
@@ -332,7 +332,6 @@ def _regions(
 
 def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
     """What becomes of a part whose inputs ``computed`` are values of the model."""
-    own = [node for node in part if node not in part.inputs]
     made: list[str] = []
     try:
         if not part.nodes_of(L.Nonlinear):
@@ -347,8 +346,13 @@ def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome
     return (
         _Outcome(left=cut)
         if cut
-        else _Outcome(left=dict.fromkeys(own, str(error)), refusal=str(error))
+        else _Outcome(left=dict.fromkeys(_own(part), str(error)), refusal=str(error))
     )
+
+
+def _own(part: Network) -> list[Node]:
+    """The nodes of a part besides its inputs."""
+    return [node for node, layer, _ in part.steps() if not isinstance(layer, L.Input)]
 
 
 def _local(part: Network, error: KcalcError) -> dict[Node, str]:
@@ -372,7 +376,7 @@ def _stale(
     option = DEPENDENT if asked.takes(OPTION) else ""
     network = _behind_weights(_ready(part, asked.method, []), computed)
     while True:
-        network = _behind_weights(network, [*cut], cutting=True)
+        network = _as_weights(network, cut)
         try:
             check_fresh(network.written_out())
             break
@@ -429,19 +433,8 @@ def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
     return asked(part, **{OPTION: True})
 
 
-def _behind_weights(part: Network, computed: Sequence[Node], cutting: bool = False) -> Network:
-    """The network with weights of its own behind some nodes, which make them independent.
-
-    ``cutting``: in the place of these nodes, which are left alone.
-    """
-    if cutting:
-        steps = [
-            (n, L.Affine(part.features[n], bias=False), parents[:1]) if n in computed
-            else (n, layer, parents)
-            for n, layer, parents in part.steps()
-        ]  # fmt: skip
-        others = [parent for n in computed for parent in part.parents(n)[1:]]
-        return Network.from_steps(steps, [*dict.fromkeys((*part.outputs, *others))])
+def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
+    """The network with weights of its own behind some inputs, which make them independent."""
     renamed = {node: ("weights behind", node) for node in computed}
     steps: list[Any] = []
     for node, layer, parents in part.steps():
@@ -449,6 +442,21 @@ def _behind_weights(part: Network, computed: Sequence[Node], cutting: bool = Fal
         if node in renamed:
             steps.append((renamed[node], L.Affine(part.features[node], bias=False), (node,)))
     return Network.from_steps(steps, [renamed.get(node, node) for node in part.outputs])
+
+
+def _as_weights(part: Network, cut: Container[Node]) -> Network:
+    """The network with weights in the place of nodes that are left alone.
+
+    What is behind them takes their values as independent of all else.
+    """
+    steps: list[Any] = []
+    unread: list[Node] = []
+    for node, layer, parents in part.steps():
+        if node in cut:
+            layer, unread = L.Affine(part.features[node], bias=False), [*unread, *parents[1:]]
+            parents = parents[:1]
+        steps.append((node, layer, parents))
+    return Network.from_steps(steps, [*dict.fromkeys((*part.outputs, *unread))])
 
 
 OWN_FORM = ("geometric", "nf", "residual_weights")  # methods that edit norms and sums themselves
