@@ -21,10 +21,11 @@ from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_para
 from .geometric import GeometricShaping, geometric
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
+from .model_regions import shape_reading
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
 from .profiles import DepthProfile, depth_profile
-from .regional import RegionalShaping, shape_reading
+from .regional import RegionalShaping
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
 from .scales import RULES, WEIGHTS, Consequences, normalisation

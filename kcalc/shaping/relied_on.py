@@ -12,14 +12,13 @@ which have their range whatever they read.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import sympy as sp
 
-from ..activations import Activation, X
+from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..interchange.fusion import LARGEST, nice
 from ..interchange.model_reading import Reading
@@ -38,6 +37,18 @@ from ..interchange.trace import (
 )
 from ..network import layers as L
 from ..network.network import Network
+from .value_ranges import (
+    explodes,
+    hands_on,
+    is_gate,
+    multiplies,
+    positive,
+    power,
+    ranged,
+    shown,
+    sinks,
+    values_of,
+)
 
 Node = Hashable
 FEEDS = "its values feed {}, which relies on their range"
@@ -50,13 +61,9 @@ APPLIED = "it applies the values of {!r}, which keep their range, as a scale or 
 FACTOR = "the product at {!r} as a positive factor"
 RANGE = "range"  # of any activation
 FACTORS, SCALES = "factors", "scales"  # of positive activations; of those that are no gates
-NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 OWN_RANGE = ("softmax", "log_softmax", "softmin", "logsumexp", "argmax", "argmin", "a norm")
 RANDOM = "random n"  # noise, numbers
 LOSSES = "cross_entropy"
-STRETCH = np.linspace(-30.0, 30.0, 241)
-FAR = (150.0, 300.0)
-STEEP = 1e6  # how much more than any power of use an exponential grows between these
 
 
 def relied_on(
@@ -84,7 +91,7 @@ def _complements(network: Network) -> dict[Node, str]:
         if is_gate(network.layer(node).activation):
             gates.setdefault(network.parents(node)[0], []).append(node)
     for one, two in (pair for group in gates.values() for pair in combinations(group, 2)):
-        total = sum(_values(network.layer(node).activation) for node in (one, two))
+        total = sum(values_of(network.layer(node).activation) for node in (one, two))
         if np.ptp(total) <= 1e-9 * np.abs(total).max():
             found |= {one: COMPLEMENT.format(two), two: COMPLEMENT.format(one)}
     return found
@@ -190,7 +197,7 @@ class _Flow:
         elif isinstance(layer, L.Nonlinear):
             if found := power(layer.activation):
                 yield from ((p, RANGE, f"{found} at {node!r}") for p in parents)
-            kept = parents if _hands_on(layer.activation) else ()
+            kept = parents if hands_on(layer.activation) else ()
         elif isinstance(layer, L.Attend):
             kept = parents[2:3]  # means of values
         elif isinstance(layer, L.TokenMix):
@@ -232,13 +239,13 @@ class _Flow:
         """The needs of an elementwise function of several feature maps, or of an unread one."""
         needs = self.needs[node]
         found = {symbol: why for why, inside in sinks(expr) for symbol in inside}
-        kept = _shown(expr)
+        kept = shown(expr)
         for parent, symbol in symbols.items():
             if symbol in found:
                 yield parent, RANGE, f"{found[symbol]} at {node!r}"
-            if _explodes(expr, symbol):
+            if explodes(expr, symbol):
                 yield parent, RANGE, f"an exponential at {node!r}"
-            if _multiplies(expr, symbol):
+            if multiplies(expr, symbol):
                 yield parent, FACTORS, FACTOR.format(node)
             if symbol in kept:
                 yield from ((parent, kind, why) for kind, why in needs.items())
@@ -277,128 +284,6 @@ def _held(value: Any, number: int) -> Any:
     if value.size and (value == value.flat[0]).all() and not np.iscomplexobj(value):
         return nice(value.flat[0].item(), value.dtype)
     return sp.Symbol(f"v{number}", real=True)
-
-
-# -- elementwise functions -------------------------------------------------------------------------
-
-
-def sinks(expr: Any) -> Iterator[tuple[str, set[Any]]]:
-    """(what it is, the symbols whose range it needs) of the parts of an expression."""
-    for part in sp.preorder_traversal(expr):
-        if isinstance(part, sp.log):
-            yield "a logarithm", _shown(part.args[0])
-        elif isinstance(part, sp.Pow) and part.base is not sp.E:
-            base, power = part.as_base_exp()
-            if power.is_number and power.is_negative:
-                yield "a division", _shown(base)
-            elif not power.is_number or power.is_integer is not True:
-                yield "a root" if power.is_number else "a power", _shown(base)
-        elif (name := type(part).__name__) in NARROW:
-            yield f"the function {name}", _shown(part.args[-1])
-
-
-def _shown(expr: Any) -> set[Any]:
-    """The symbols of whose range that of an expression is made."""
-    if isinstance(expr, sp.Symbol):
-        return {expr}
-    squared = isinstance(expr, sp.Pow) and expr.exp.is_number and expr.exp.is_even
-    if squared or expr.is_number or expr.is_Boolean or isinstance(expr, RANGED):
-        return set()
-    return set().union(*map(_shown, expr.args))
-
-
-RANGED = (sp.Abs, sp.exp, sp.tanh, sp.erf, sp.erfc, sp.sin, sp.cos, sp.atan, sp.sign, sp.cosh)
-
-
-def _explodes(expr: Any, symbol: Any) -> bool:
-    """Whether an expression grows as an exponential in one of its symbols."""
-    if not expr.has(sp.exp, sp.sinh, sp.cosh):
-        return False
-    others = dict.fromkeys(expr.free_symbols - {symbol}, sp.Float(1))
-    try:
-        return any(
-            abs(_number(expr, others | {symbol: sp.Float(sign * FAR[1])}))
-            > STEEP * max(1.0, abs(_number(expr, others | {symbol: sp.Float(sign * FAR[0])})))
-            for sign in (1, -1)
-        )
-    except (TypeError, ValueError, ArithmeticError):
-        return False
-
-
-def _number(expr: Any, values: Mapping[Any, Any]) -> Any:
-    return sp.Float(expr.xreplace(values).evalf())
-
-
-def _multiplies(expr: Any, symbol: Any) -> bool:
-    """Whether one symbol of an expression is a factor of others."""
-    return any(
-        isinstance(part, sp.Mul)
-        and part.has(symbol)
-        and any(str(other).startswith("y") for other in part.free_symbols - {symbol})
-        for part in sp.preorder_traversal(expr)
-    )
-
-
-# -- activations -----------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1024)
-def _values(phi: Activation) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.asarray(phi(STRETCH), dtype=float)
-
-
-@lru_cache(maxsize=1024)
-def explosive(phi: Activation) -> bool:
-    """Whether an activation grows as an exponential."""
-    with np.errstate(all="ignore"):
-        near, far = (np.abs(np.asarray(phi(np.array([x, -x])), dtype=float)) for x in FAR)
-    return bool((~(far <= STEEP * np.maximum(near, 1.0)) & ~np.isnan(far)).any())
-
-
-@lru_cache(maxsize=1024)
-def power(phi: Activation) -> str:
-    """What an activation does that relies on the range of its input; "" for nearly all."""
-    if explosive(phi):
-        return "an exponential"
-    return next((why for why, inside in sinks(phi.expr) if X in inside), "")
-
-
-def positive(phi: Activation) -> bool:
-    """Whether an activation has no values below 0, and is not 0 in the middle, as relu is."""
-    values = _values(phi)
-    return bool((values >= 0).all() and (values[np.abs(STRETCH) <= 1] > 0).all())
-
-
-def is_gate(phi: Activation) -> bool:
-    """Whether the values of an activation lie between 0 and a bound, as those of a sigmoid."""
-    values = _values(phi)
-    return positive(phi) and bounded(phi) and bool(values.min() < 0.05 * values.max())
-
-
-@lru_cache(maxsize=1024)
-def bounded(phi: Activation) -> bool:
-    """Whether an activation is bounded."""
-    with np.errstate(all="ignore"):
-        ends = np.abs(np.asarray(phi(np.array([-FAR[1], FAR[1]])), dtype=float))
-    return bool((ends <= 1.01 * np.abs(_values(phi)).max()).all())
-
-
-def ranged(phi: Activation) -> bool:
-    """Whether an activation gives outputs a range: it is positive, or has bounds on both sides.
-
-    relu and its kin, with a half line where they are 0, do not count: they are hidden layers.
-    """
-    return positive(phi) or (bounded(phi) and bool(_values(phi)[STRETCH < 0].any()))
-
-
-def _hands_on(phi: Activation) -> bool:
-    """Whether an activation hands the values that it reads on, cut off at most."""
-    values = _values(phi)
-    even = np.array_equal(values, values[::-1])
-    return not even and all(
-        piece.is_polynomial(X) and sp.Poly(piece, X).degree() <= 1 for piece in phi.pieces
-    )
 
 
 # -- outputs ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.shaping.relied_on import bounded, explosive, is_gate, positive, power  # noqa: E402
+from kcalc.shaping.value_ranges import bounded, explosive, is_gate, positive, power  # noqa: E402
 
 
 class Of(nn.Module):
