@@ -35,7 +35,8 @@ NOISE = "it puts random numbers of the model in, as draws from a distribution do
 MIXES = "weights over tokens are left as they are"
 NOTHING = "it has no activations"
 GATES = "gates"  # the target of a method that says what becomes of gates
-CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation)  # where a region ends if these fail
+# where a region ends if a hypothesis fails
+CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation, L.TokenMix, L.Affine)
 NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
     L.Positions: "added positional vectors are left as they are",

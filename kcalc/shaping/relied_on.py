@@ -12,6 +12,7 @@ which have their range whatever they read.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -57,6 +58,7 @@ COMES_OF = "it is a function of the values of {!r}, which is left alone"
 HEAD = "it makes an output of the model, whose range it sets, and stands nowhere else"
 RETURNED = "its values are an output of the model, whose range it sets"
 COMPLEMENT = "its values and those of {!r} add up to one number, as weights of a mean do"
+ROTATION = "its squares and those of {!r} add up to one number, as those of a cosine and sine do"
 APPLIED = "it applies the values of {!r}, which keep their range, as a scale or as weights"
 FACTOR = "the product at {!r} as a positive factor"
 RANGE = "range"  # of any activation
@@ -84,17 +86,30 @@ def relied_on(
 
 
 def _complements(network: Network) -> dict[Node, str]:
-    """Gates of one feature map whose values add up to the same number everywhere."""
+    """Factors of products, functions of one feature map, that add up to one number everywhere.
+
+    Gates g and 1 - g, or the squares of factors, as of a rotation.
+    """
     found: dict[Node, str] = {}
-    gates: dict[Node, list[Node]] = {}
-    for node in network.nodes_of(L.Nonlinear):
-        if is_gate(network.layer(node).activation):
-            gates.setdefault(network.parents(node)[0], []).append(node)
-    for one, two in (pair for group in gates.values() for pair in combinations(group, 2)):
-        total = sum(values_of(network.layer(node).activation) for node in (one, two))
-        if np.ptp(total) <= 1e-9 * np.abs(total).max():
-            found |= {one: COMPLEMENT.format(two), two: COMPLEMENT.format(one)}
+    factors: dict[Node, dict[Node, None]] = {}  # of products, by what they are functions of
+    for node in network.nodes_of(L.Product):
+        for parent in map(partial(_origin, network), network.parents(node)):
+            if isinstance(network.layer(parent), L.Nonlinear):
+                factors.setdefault(network.parents(parent)[0], {})[parent] = None
+    for one, two in (pair for group in factors.values() for pair in combinations(group, 2)):
+        values = [values_of(network.layer(node).activation) for node in (one, two)]
+        for text, power_of in ((COMPLEMENT, 1), (ROTATION, 2)):
+            total = sum(v**power_of for v in values)
+            if np.ptp(total) <= 1e-9 * np.abs(total).max():
+                found |= {one: text.format(two), two: text.format(one)}
     return found
+
+
+def _origin(network: Network, node: Node) -> Node:
+    """The node that made the values, before operations that hand them on."""
+    while (layer := network.layer(node)).passes or isinstance(layer, L.Scale):
+        (node,) = network.parents(node)
+    return node
 
 
 def _applied(network: Network, factors: Collection[Node]) -> dict[Node, str]:
@@ -157,14 +172,9 @@ class _Flow:
         if why is not None:
             return FEEDS.format(why)
         (parent,) = self.network.parents(node)
-        computed = not isinstance(self._origin(parent), L.Affine | L.Normalisation | L.Input)
+        made = self.network.layer(_origin(self.network, parent))
+        computed = not isinstance(made, L.Affine | L.Normalisation | L.Input)
         return POWER.format(found) if computed and (found := power(phi)) else ""
-
-    def _origin(self, node: Node) -> L.Layer:
-        """The layer that made the values, before operations that hand them on."""
-        while (layer := self.network.layer(node)).passes or isinstance(layer, L.Scale):
-            (node,) = self.network.parents(node)
-        return layer
 
     def _inside(self, node: Node, taken: Collection[Node]) -> Node | None:
         """An activation that is left alone of whose values another one is made."""

@@ -14,6 +14,7 @@ from ..activations import Activation, X
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 STRETCH = np.linspace(-30.0, 30.0, 241)
 FAR = (150.0, 300.0)
+NEARLY_CLOSED = 1e-6  # the least value of a gate, in parts of its largest
 STEEP = 1e6  # how much more than any power of use an exponential grows between these
 
 
@@ -24,28 +25,57 @@ def sinks(expr: Any) -> Iterator[tuple[str, set[Any]]]:
     """(what it is, the symbols whose range it needs) of the parts of an expression."""
     for part in sp.preorder_traversal(expr):
         if isinstance(part, sp.log):
-            yield "a logarithm", shown(part.args[0])
+            yield "a logarithm", _needed(part.args[0])
         elif isinstance(part, sp.Pow) and part.base is not sp.E:
             base, power = part.as_base_exp()
             if power.is_number and power.is_negative:
-                yield "a division", shown(base)
+                yield "a division", _needed(base)
             elif not power.is_number or power.is_integer is not True:
-                yield "a root" if power.is_number else "a power", shown(base)
+                yield "a root" if power.is_number else "a power", _needed(base)
         elif (name := type(part).__name__) in NARROW:
-            yield f"the function {name}", shown(part.args[-1])
+            yield f"the function {name}", _reached(part.args[-1], BOUNDED)
+
+
+def _needed(expr: Any) -> set[Any]:
+    """The symbols whose range keeps an expression positive; none of one that always is.
+
+    An expression that cuts values off is a guard at the ends of their range, and no range itself.
+    """
+    cut = expr.has(sp.Piecewise, sp.Max, sp.Min)
+    always = not cut and (expr.is_positive or _positive_everywhere(expr))
+    return set() if always else _reached(expr, BOUNDED)
+
+
+def _positive_everywhere(expr: Any) -> bool:
+    """Whether an expression in one symbol is positive at all points that are tried."""
+    if len(expr.free_symbols) != 1:
+        return False
+    (symbol,) = expr.free_symbols
+    try:
+        return all(_number(expr, {symbol: sp.Float(x)}) > 0 for x in STRETCH[::12])
+    except (TypeError, ValueError, ArithmeticError):
+        return False
 
 
 def shown(expr: Any) -> set[Any]:
-    """The symbols of whose range that of an expression is made."""
+    """The symbols of whose range that of an expression is made.
+
+    Squares and exponentials are positive whatever they are of.
+    """
+    return _reached(expr, (*BOUNDED, sp.Abs, sp.exp, sp.cosh), squares=False)
+
+
+def _reached(expr: Any, closed: tuple[type, ...], squares: bool = True) -> set[Any]:
+    """The symbols outside of some functions, and of squares unless these count."""
     if isinstance(expr, sp.Symbol):
         return {expr}
     squared = isinstance(expr, sp.Pow) and expr.exp.is_number and expr.exp.is_even
-    if squared or expr.is_number or expr.is_Boolean or isinstance(expr, RANGED):
+    if expr.is_number or expr.is_Boolean or isinstance(expr, closed) or (squared and not squares):
         return set()
-    return set().union(*map(shown, expr.args))
+    return set().union(*(_reached(part, closed, squares) for part in expr.args))
 
 
-RANGED = (sp.Abs, sp.exp, sp.tanh, sp.erf, sp.erfc, sp.sin, sp.cos, sp.atan, sp.sign, sp.cosh)
+BOUNDED = (sp.tanh, sp.erf, sp.erfc, sp.sin, sp.cos, sp.atan, sp.sign)
 
 
 def explodes(expr: Any, symbol: Any) -> bool:
@@ -111,7 +141,7 @@ def positive(phi: Activation) -> bool:
 def is_gate(phi: Activation) -> bool:
     """Whether the values of an activation lie between 0 and a bound, as those of a sigmoid."""
     values = values_of(phi)
-    return positive(phi) and bounded(phi) and bool(values.min() < 0.05 * values.max())
+    return positive(phi) and bounded(phi) and bool(values.min() < NEARLY_CLOSED * values.max())
 
 
 @lru_cache(maxsize=1024)

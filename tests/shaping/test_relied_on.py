@@ -17,7 +17,14 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.shaping.value_ranges import bounded, explosive, is_gate, positive, power  # noqa: E402
+from kcalc.shaping.value_ranges import (  # noqa: E402
+    bounded,
+    explosive,
+    is_gate,
+    positive,
+    power,
+    sinks,
+)
 
 
 class Of(nn.Module):
@@ -208,6 +215,37 @@ def softmax_by_hand() -> Case:
     return Of(run, a=mlp(8, 16), o=mlp(16, 3)), (rows(),), {"exp"}
 
 
+def recurrence() -> Case:
+    """A decay a beside sqrt(1 - a^2); its exponent is a gate times a number by channel."""
+
+    def run(m: Any, x: Any) -> Any:
+        a = torch.exp(-8 * F.softplus(m.rate) * torch.sigmoid(m.r(x)))
+        return m.o(a * m.h(x) + torch.sqrt(1 - a**2) * m.v(x))
+
+    model = Of(run, r=nn.Linear(8, 16), h=mlp(8, 16), v=nn.Linear(8, 16), o=mlp(16, 3))
+    model.rate = nn.Parameter(torch.randn(16))
+    return model, (rows(),), {"sigmoid", "exp"}
+
+
+def rotation() -> Case:
+    def run(m: Any, x: Any) -> Any:
+        angle = m.t(x)
+        return m.o(torch.cos(angle) * m.a(x) - torch.sin(angle) * m.b(x))
+
+    parts = {name: mlp(8, 16) for name in "tab"}
+    return Of(run, **parts, o=mlp(16, 3)), (rows(),), {"cos", "sin"}
+
+
+def opacity() -> Case:
+    def run(m: Any, x: Any, distance: Any) -> Any:
+        h = F.relu(m.n(x))
+        return (1 - torch.exp(-F.relu(m.s(h)) * distance)) * torch.sigmoid(m.c(h))
+
+    parts = {"s": nn.Linear(24, 1), "c": nn.Linear(24, 3)}
+    inputs = rows(), torch.rand(6, 1)
+    return Of(run, n=mlp(8, 24), **parts), inputs, {"neg", "sub", "sigmoid"}
+
+
 def mask_of_one_channel() -> Case:
     """A product that is not read, of a gate that all channels share."""
 
@@ -237,6 +275,9 @@ RELYING = [
     highway,
     returned_mask,
     softmax_by_hand,
+    recurrence,
+    rotation,
+    opacity,
     mask_of_one_channel,
 ]
 
@@ -438,6 +479,22 @@ def test_products_end_the_regions_of_methods_without_a_rule_for_them(
     assert {"a.1", "b.3", "o.1"} <= set(s.constants.by_node)
 
 
+def test_a_layer_in_groups_behind_a_concatenation_is_left_alone() -> None:
+    def run(m: Any, x: Any) -> Any:
+        h = F.relu(m.a(x))
+        h = F.relu(m.g(torch.cat([h, F.relu(m.b(h))], 1)))
+        return m.o(F.relu(m.c(h)).mean((2, 3)))
+
+    maps = {"a": nn.Conv2d(3, 8, 3), "b": nn.Conv2d(8, 8, 3, padding=1)}
+    groups = nn.Conv2d(16, 16, 3, groups=8)
+    model = Of(run, **maps, g=groups, c=nn.Conv2d(16, 16, 1), o=nn.Linear(16, 3))
+    s = kc.shape(kc.read(model, images()))
+    assert isinstance(s, kc.RegionalShaping) and set(s.left_alone) == {"g"}
+    copy = s.apply_to(model)
+    assert torch.equal(copy.get_parameter("g.weight"), groups.weight)
+    assert torch.isfinite(copy(images())).all()
+
+
 def test_where_nothing_is_left_the_error_names_nodes_and_reasons() -> None:
     def run(m: Any, x: Any) -> Any:
         return m.b(torch.sqrt(F.softplus(m.a(x)).mean(1, keepdim=True)) * x)
@@ -488,6 +545,29 @@ def test_the_same_in_an_onnx_file() -> None:
 
 
 # -- the ranges of activations ---------------------------------------------------------------------
+
+
+y, z = sp.symbols("y z", real=True)
+NEEDS: dict[str, tuple[Any, set[Any]]] = {
+    "softplus": (sp.log(1 + sp.exp(y)), set()),
+    "sigmoid": (1 / (1 + sp.exp(-y)), set()),
+    "log of softplus": (sp.log(sp.log(1 + sp.exp(y))), set()),
+    "softsign": (y / (1 + sp.Abs(y)), set()),
+    "a norm": (z / sp.sqrt(y**2 + z**2 + 1), set()),
+    "quotient": (z / y, {y}),
+    "square": (1 / y**2, {y}),
+    "decay": (sp.sqrt(1 - sp.exp(3 * y)), {y}),
+    "sine from cosine": (sp.sqrt(1 - y**2), {y}),
+    "guarded": (sp.log(sp.Max(y, sp.Rational(1, 9))), {y}),
+    "power": (z * y ** sp.Rational(3, 2), {y}),
+    "inverse sine": (sp.asin(y) + z, {y}),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_what_an_expression_needs_the_range_of(name: str) -> None:
+    expr, symbols = NEEDS[name]
+    assert set().union(*(inside for _, inside in sinks(expr))) == symbols
 
 
 def test_kinds_of_activations() -> None:
