@@ -105,6 +105,7 @@ def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
 
 
 def _all_rows(ops: list[Op]) -> bool:
-    """Whether the parts of a parameter make up all of it."""
+    """Whether the parts of a parameter make up all of it that is read, from the first row on."""
     rows = sorted(row for op in ops for row in getattr(op, "rows", None) or ())
-    return rows == list(range(max(getattr(op, "of_rows", None) or 0 for op in ops)))
+    aside = any(getattr(op, "aside", False) for op in ops)
+    return not aside and rows == list(range(len(rows)))

@@ -149,6 +149,7 @@ def _regions(
 def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
     """What becomes of a part whose inputs ``computed`` are values of the model."""
     made: list[str] = []
+    refused: KcalcError
     try:
         if not part.nodes_of(L.Nonlinear):
             raise KcalcError(NOTHING)
@@ -156,14 +157,12 @@ def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome
             raise KcalcError(WEIGHTLESS)
         return _Outcome(_region(_ready(part, asked.method, made), computed, asked), tuple(made))
     except FreshnessError as error:
-        cut = _stale(part, computed, error, asked)
-    except KcalcError as refused:
-        error, cut = refused, _unable(part, asked) or _local(part, refused)
-    return (
-        _Outcome(left=cut)
-        if cut
-        else _Outcome(left=dict.fromkeys(_own(part), str(error)), refusal=str(error))
-    )
+        refused, cut = error, _stale(part, computed, error, asked)
+    except KcalcError as error:
+        refused, cut = error, _unable(part, asked) or _local(part, error)
+    if cut:
+        return _Outcome(left=cut)
+    return _Outcome(left=dict.fromkeys(_own(part), str(refused)), refusal=str(refused))
 
 
 def _own(part: Network) -> list[Node]:

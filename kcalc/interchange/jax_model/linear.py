@@ -204,12 +204,7 @@ def sliced_linear(reader: Reader, name: str, start: int, stop: int) -> str | Non
     made = reader.names(name)
     rows = op.rows or tuple(range(op.weight.shape[0]))
     part = replace(
-        op,
-        name=made,
-        shape=shape,
-        weight=np.asarray(op.weight[start:stop]),
-        rows=rows[start:stop],
-        of_rows=op.of_rows or len(rows),
+        op, name=made, shape=shape, weight=np.asarray(op.weight[start:stop]), rows=rows[start:stop]
     )
     reader.ops[made] = part
     view = None if recipe.weight is None else recipe.weight.then(lambda array: array[start:stop])

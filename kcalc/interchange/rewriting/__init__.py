@@ -12,20 +12,33 @@ from dataclasses import replace
 
 from ...foundation.errors import KcalcError
 from ..internal_errors import internal_error
-from ..trace import Attend, Contract, Entry, Lookup, Moment, Part, Pooling, Trace, Transpose
+from ..trace import (  # fmt: skip
+    Attend,
+    Contract,
+    Entry,
+    Linear,
+    Lookup,
+    Moment,
+    Part,
+    Pooling,
+    Trace,
+    Transpose,
+    needed,
+)
 from .editing import Edit
 from .heads import with_heads
 from .ids import with_columns, with_ids
 from .mixing import with_mixing
 from .norms import with_norms
 from .orders import with_orders
-from .output_parts import with_parts
+from .output_parts import MOVES, with_parts
 from .scalars import with_scalars
 
 
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
     """(the trace after all rewriting rules, {new operation: the older one it was made for})."""
     born: dict[str, str] = {}
+    trace = _with_readers_aside(trace)
     attends = any(isinstance(op, Attend | Contract) for op in trace.ops)
     rules = [
         ((Part,), with_parts),
@@ -54,6 +67,25 @@ def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
             born |= {new: born.get(old, old) for new, old in edit.born.items()}
             trace = made
     return trace, born
+
+
+def _with_readers_aside(trace: Trace) -> Trace:
+    """The trace whose layers say whether operations read them that are about to be left out."""
+    ops = {op.name: op for op in trace.ops}
+    live = needed(ops, trace.outputs)
+    waiting = [read for op in trace.ops if op.name not in live for read in op.reads]
+    found: set[str] = set()
+    while waiting:
+        op = ops[waiting.pop()]
+        if isinstance(op, Linear):
+            found.add(op.name)
+        elif isinstance(op, MOVES):
+            waiting += op.reads
+    marked = (
+        replace(op, aside=True) if isinstance(op, Linear) and op.name in found else op
+        for op in trace.ops
+    )
+    return replace(trace, ops=tuple(marked)) if found else trace
 
 
 def _pruned(trace: Trace, edit: Edit) -> Trace:

@@ -414,7 +414,6 @@ class _Heads(Placing):
                     "weight": np.asarray(op.weight)[rows],
                     "bias": None if op.bias is None else np.asarray(op.bias)[rows],
                     "rows": own,
-                    "of_rows": op.of_rows or len(op.weight),
                 }
             )
             wish = op.name if whole else f"{op.name}[{span(source.rows)}]"

@@ -240,7 +240,6 @@ class _Parts(Edit):
             weight=np.asarray(op.weight)[chosen],
             bias=None if op.bias is None else np.asarray(op.bias)[chosen],
             rows=tuple(own),
-            of_rows=op.of_rows or len(op.weight),
         )
         if op.groups == 1:
             return part
