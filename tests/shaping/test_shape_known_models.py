@@ -129,22 +129,21 @@ def test_a_product_beyond_the_target_leaves_the_parts_to_be_drawn_anew() -> None
 class Latent(nn.Module):
     """One projection, a part of which goes into an operation that is not read, as in DeepSeek."""
 
-    def __init__(self, dead: bool) -> None:
+    def __init__(self, used: bool = True) -> None:
         super().__init__()
-        self.dead = dead
+        self.used = used
         self.both, self.up = nn.Linear(8, 24), nn.Linear(16, 16)
         self.head = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
 
     def forward(self, x: Any) -> Any:
         one, two = self.both(x).split([16, 8], -1)
-        h = torch.relu(self.up(torch.relu(one)))
-        return self.head(h) if self.dead else self.head(h) + two.sort(-1)[0][:, :3]
+        out = self.head(torch.relu(self.up(torch.relu(one))))
+        return out + two.sort(-1)[0][:, :3] if self.used else out
 
 
-@pytest.mark.parametrize("dead", [False, True])
-def test_a_layer_one_of_whose_parts_stays_is_left_alone_and_the_reason_says_so(dead: bool) -> None:
+def test_a_layer_one_of_whose_parts_stays_is_left_alone_and_the_reason_says_so() -> None:
     torch.manual_seed(0)
-    model, x = Latent(dead), torch.randn(4, 8)
+    model, x = Latent(), torch.randn(4, 8)
     s = kc.shape(kc.read(model, x))
     assert isinstance(s, kc.RegionalShaping)
     why = s.left_alone["both[0:16]"]
@@ -153,3 +152,8 @@ def test_a_layer_one_of_whose_parts_stays_is_left_alone_and_the_reason_says_so(d
     assert torch.equal(copy.get_parameter("both.weight"), model.both.weight)
     assert not torch.equal(copy.get_parameter("up.weight"), model.up.weight)
     assert torch.isfinite(copy(x)).all()
+
+
+def test_a_part_that_is_never_used_keeps_no_other_from_being_drawn_anew() -> None:
+    s = kc.shape(kc.read(Latent(used=False), torch.randn(4, 8)))
+    assert isinstance(s, kc.Shaping) and "both[0:16]" in s.network

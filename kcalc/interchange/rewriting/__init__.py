@@ -73,7 +73,11 @@ def _with_readers_aside(trace: Trace) -> Trace:
     """The trace whose layers say whether operations read them that are about to be left out."""
     ops = {op.name: op for op in trace.ops}
     live = needed(ops, trace.outputs)
-    waiting = [read for op in trace.ops if op.name not in live for read in op.reads]
+    used: set[str] = set()  # what is left out but is more than a part that is never used
+    for op in reversed(trace.ops):
+        if op.name not in live and (op.name in used or not isinstance(op, MOVES)):
+            used |= {op.name, *op.reads}
+    waiting = [*(used - live), *(r for name in used - live for r in ops[name].reads)]
     found: set[str] = set()
     while waiting:
         op = ops[waiting.pop()]
