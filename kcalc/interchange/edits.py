@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,7 @@ class Edits(Tabled):
         for edit in self.items:
             found.setdefault(edit.node, []).append(edit)
         if not isinstance(node, str) and isinstance(node, Hashable):
-            node = glimpse(node)  # nodes of networks may be tuples or numbers
+            node = glimpse(node, 10_000)  # nodes of networks may be tuples or numbers
         if not is_key(node, found):
             raise unknown("node that is edited", node, found)
         return tuple(found[node])
