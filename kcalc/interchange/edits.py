@@ -357,7 +357,7 @@ def _action(data: Any, where: str, reader: TreeReader) -> Action:
         return Taken(slot, copied)
     phi = activation_from_dict(data["activation"], where, reader)
     numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return Exchanged(slot, phi, *numbers, copied)
+    return Exchanged(slot, phi, *numbers, copied=copied)
 
 
 def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
