@@ -230,12 +230,13 @@ class Act:
         if self.copied and self.written is not None:
             args, kwargs = self._changed(args, kwargs, self.written, func, _clone)
         for slot, a, b in self.inputs:
-
-            def moved(x: Any, a: Any = a, b: Any = b) -> Any:
-                x = x if a is None else x * _constant(owner, a)
-                return x if b is None else x + _constant(owner, b)
-
-            args, kwargs = self._changed(args, kwargs, slot, func, moved)
+            place = slot[0]
+            if len(slot) == 1 and isinstance(place, int) and place < len(args):  # the usual case
+                moved = _affine(owner, args[place], a, b)
+                args = (*args[:place], moved, *args[place + 1 :])
+                continue
+            change = functools.partial(_affine, owner, a=a, b=b)
+            args, kwargs = self._changed(args, kwargs, slot, func, change)
         if self.taken is None:
             found = func(*(args[::-1] if turned else args), **kwargs)
         else:
@@ -343,6 +344,11 @@ def _constant(owner: Any, name: str) -> torch.Tensor:
     if found is None:
         raise KcalcError(NO_NUMBERS.format(type(owner).__name__))
     return found
+
+
+def _affine(owner: Any, x: Any, a: str | None, b: str | None) -> Any:
+    x = x if a is None else x * _constant(owner, a)
+    return x if b is None else x + _constant(owner, b)
 
 
 def _turned(left: Any, right: Any = None) -> bool:
