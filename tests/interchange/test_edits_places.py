@@ -510,6 +510,9 @@ def test_a_module_without_source_is_edited_by_the_order_of_its_calls(x):
     with pytest.raises(kc.KcalcError, match="source"):
         made(x[0])
     assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
+    program = torch.export.export(made, (x,), strict=False)
+    assert gap(program.module()(x), made(x)) < 1e-6
+    assert kc.read(made, x).notes is not None
 
 
 def test_a_reduction_of_other_code_is_left_alone(x):

@@ -633,7 +633,7 @@ OTHER_CALLS = (
 
 def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
     """The result of a module whose calls are edited by their order."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         raise KcalcError(NOT_COMPILED.format(type(self).__name__))
     with _ByOrder(self, acts) as mode:
         found = before(*args, **kwargs)
