@@ -71,10 +71,9 @@ class LoggedCall:
 
     ``levels``: innermost module first; of a module's call the module itself is the first.
     ``reads``: {place of an argument: what made it}; ``writes``: the argument that it writes into.
-    ``single``: whether it returns one array; ``shapes``: those of its results,
-    None where the data decide them. ``begin``, ``end``:
-    the calls made inside. ``through``: what of PyTorch's Python lies between the user's code and
-    the call.
+    ``single``: whether it returns one array; ``shapes``: those of its results, None where the data
+    decide them. ``begin``, ``end``: the calls made inside. ``through``: what of PyTorch's Python
+    lies between the user's code and the call.
     """
 
     function: Any
