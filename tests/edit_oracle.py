@@ -26,19 +26,27 @@ NORMS = {"layer_norm", "batch_norm", "rms_norm", "group_norm"}
 
 
 class Order(TorchFunctionMode):
-    """Edits by the number of the call."""
+    """Edits by the number of the call.
 
-    def __init__(self, actions: dict[int, Any]) -> None:
+    ``names``: of the calls that are counted, all but those that return no array.
+    """
+
+    def __init__(self, actions: dict[int, Any], names: list[str]) -> None:
         super().__init__()
-        self.actions, self.count = actions, -1
+        self.actions, self.names, self.count = actions, names, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if type(func).__name__ in ("getset_descriptor", "method-wrapper"):
+        if self.names[self.count :][:1] != [func.__name__]:
             return func(*args, **kwargs)
         self.count += 1
-        action = self.actions.get(self.count)
+        action = self.actions.get(self.count - 1)
         return func(*args, **kwargs) if action is None else performed(action, func, args, kwargs)
+
+    def __exit__(self, *given: Any) -> None:
+        super().__exit__(*given)
+        assert given[0] is not None or self.count == len(self.names)
+        self.count = 0
 
 
 def performed(action: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -66,7 +74,9 @@ def performed(action: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def writes(func: Any, kwargs: Any) -> bool:
     """Whether a call writes into its first argument."""
     name = func.__name__
-    return kwargs.get("inplace") is True or name in ("__iadd__", "iadd") or name[-1] == "_" != name[-2]
+    return (
+        kwargs.get("inplace") is True or name in ("__iadd__", "iadd") or name[-1] == "_" != name[-2]
+    )
 
 
 def calls_of(model: torch.nn.Module, *args: Any, **kwargs: Any) -> CallGraph:
@@ -125,7 +135,7 @@ def edited(
     kept = {i: action for i, action in actions.items() if str(i) not in edits.left_alone}
     made = copy.deepcopy(model)
     perform(made, edits, "keep", None)
-    return made, Order(kept), edits
+    return made, Order(kept, [call.function.__name__ for call in graph.calls]), edits
 
 
 def first(value: Any) -> torch.Tensor:

@@ -242,3 +242,27 @@ def test_an_error_half_way_changes_nothing(good, tmp_path, monkeypatch):
 
     monkeypatch.setattr(performing, "edit", failing)
     assert "no memory" in refused(good, tmp_path)
+
+
+class Named(nn.Module):
+    """What is called depends on what it is built with, not on its source."""
+
+    def __init__(self, f: Any, act: Any) -> None:
+        super().__init__()
+        self.f, self.act, self.table = f, act, {"a": f}
+        self.a, self.b, self.last = nn.Linear(N, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.table["a"](self.b(self.act(self.f(self.a(x))))))
+
+
+def test_other_functions_at_the_same_places(tmp_path):
+    from edit_oracle import edited
+
+    built = Named(F.relu, nn.GELU())
+    _, _, edits = edited(built, X)
+    document = edits.to_dict()
+    assert len(edits) == 3
+    assert "tanh" in refused(document, tmp_path, Named(torch.tanh, nn.GELU()))
+    assert "SiLU" in refused(document, tmp_path, Named(F.relu, nn.SiLU()))
+    kc.apply_edits(Named(F.relu, nn.GELU()), edits, weights="keep")

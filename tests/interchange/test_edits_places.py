@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
-from edit_oracle import agrees, calls_of, chosen, edited, edits_of, gap  # noqa: E402
+from edit_oracle import agrees, edited, gap  # noqa: E402
 from torch.nn.functional import relu as renamed  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -87,7 +87,7 @@ class Plain(Net):
 
 
 class OneLine(Net):
-    def forward(self, x): x = F.relu(self.a(x)); x = F.relu(self.b(x)); return x + F.relu(x)  # noqa: E702, E704  # fmt: skip
+    def forward(self, x): x = F.relu(self.a(x)); x = F.relu(self.b(x)); return x + F.relu(x)  # noqa: E702  # fmt: skip
 
 
 class Walrus(Net):
@@ -482,3 +482,124 @@ def test_another_function_at_an_edited_call_is_refused(x):
     made.f = inner_helper
     with pytest.raises(kc.KcalcError, match="helper"):
         made(x)
+
+
+UNSOURCED = """
+def own_helper(x):
+    return F.silu(x)
+
+
+class Unsourced(Net):
+    def prepare(self):
+        self.inner = Plain()
+
+    def forward(self, x):
+        x = F.relu(self.a(x)) + x
+        for _ in range(2 if x.dim() == 2 and x.mT is not None else 1):
+            x = torch.tanh(self.b(x))
+        return own_helper(self.inner(x)).relu_()
+"""
+
+
+def test_a_module_without_source_is_edited_by_the_order_of_its_calls(x):
+    kc = pytest.importorskip("kcalc")
+    space = dict(globals())
+    exec(UNSOURCED, space)
+    made = agrees(space["Unsourced"](), x)
+    assert "by their order" in repr(made)
+    with pytest.raises(kc.KcalcError, match="source"):
+        made(x[0])
+    assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
+
+
+def test_a_reduction_of_other_code_is_left_alone(x):
+    class Reduced(Net):
+        def forward(self, x):
+            x = functools.reduce(operator.add, (x, self.a(x), self.b(x)))
+            return F.relu(x)
+
+    _, _, edits = edited(Reduced(), x, left=None)
+    assert len(edits.left_alone) == 2 and "reduce" in next(iter(edits.left_alone.values()))
+    agrees(Reduced(), x, left=None)
+
+
+def test_operators_by_their_functions(x):
+    class Functions(Net):
+        def forward(self, x):
+            x = operator.add(x, self.a(x))
+            return torch.Tensor.relu(x) + torch.Tensor.add(x, self.b(x))
+
+    agrees(Functions(), x)
+
+
+def test_a_changed_file_is_no_source(tmp_path, x, monkeypatch):
+    """A file that changed after its import does not say what runs."""
+    import importlib
+    import linecache
+
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def forward(self, x):\n        return torch.relu(x) + {}\n"
+    )
+    file = tmp_path / "changing_net.py"
+    file.write_text(text.format(1))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind = importlib.import_module("changing_net").Net
+    file.write_text(text.format(2))
+    linecache.checkcache()
+    made = agrees(kind(), x)
+    assert "by their order" in repr(made)
+
+
+def gradients(model, x):
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize("kind", [Chain, Factors, InPlaceModule, Nested, SharedInSequence, Super])
+def test_gradients_are_those_by_the_order_of_calls(kind, exchanged, x):
+    from kcalc.activations.rectifiers import leaky_relu
+
+    made, order, _ = edited(kind(), x, exchange=leaky_relu(0.3) if exchanged else None)
+    got, same = gradients(made, x), kind()
+    with order:
+        y = same(x)
+    y.square().sum().backward()
+    wanted = {name: p.grad for name, p in same.named_parameters() if p.grad is not None}
+    assert got and all(gap(got[name], value) < 1e-5 for name, value in wanted.items())
+
+
+def test_checkpoints_of_functions_have_the_same_gradients(x, monkeypatch):
+    made = agrees(Checkpointed(), x)
+    got = gradients(made, x)
+    monkeypatch.setitem(globals(), "checkpoint", lambda f, *args, **kwargs: f(*args))
+    wanted = gradients(made, x)
+    assert got and all(torch.equal(got[name], value) for name, value in wanted.items())
+
+
+class Asking(Net):
+    def forward(self, x):
+        y = F.relu(self.a(x)) if torch.compiler.is_compiling() else torch.relu(self.a(x))
+        return self.act(self.b(y))
+
+
+def test_functions_that_ask_whether_they_are_compiled_are_left_alone(x):
+    _, _, edits = edited(Asking(), x, left=None)
+    assert list(edits.left_alone) == ["1"] and "compiled" in edits.left_alone["1"]
+    agrees(Asking(), x, left=None)
+
+
+def test_digests_tell_code_apart_and_nothing_else():
+    import ast
+
+    from kcalc.interchange.torch_model.splicing import digest
+
+    def of(text):
+        return digest(ast.parse(text).body[0])
+
+    base = of("def f(x): return g(x, None)")
+    assert base == of("def f(x):\n    # words\n    return g(\n        x, None)\n")
+    others = ("return g(x)", "return g(x, 0)", "return g(x, '')", "return g(None, x)", "g(x, None)")
+    assert len({base, *(of(f"def f(x): {other}") for other in others)}) == 6

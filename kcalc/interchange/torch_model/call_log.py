@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
@@ -112,9 +112,11 @@ class CallLog(TorchFunctionMode):
         for module in self.model.modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
+            # what goes into ``forward`` and comes out of it, between the user's own hooks
             handles += [
                 module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
-                module.register_forward_hook(self._end, with_kwargs=True),
+                module.register_forward_pre_hook(self._given, with_kwargs=True),
+                module.register_forward_hook(self._end, prepend=True, with_kwargs=True),
             ]
         try:
             with traceback.preserve_node_meta(), self:
@@ -132,7 +134,7 @@ class CallLog(TorchFunctionMode):
         levels, through = self._levels(0, args, kwargs)
         call = LoggedCall(func, levels, self._reads(args, kwargs), through=through)
         call.writes = _written(func, args, kwargs)
-        with traceback.annotate({KEY: number}):
+        with _annotated(number):
             found = func(*args, **kwargs)
         call.single = isinstance(found, torch.Tensor)
         call.shapes = tuple(_shape(leaf) for _, leaf in _tensors(found))
@@ -170,6 +172,10 @@ class CallLog(TorchFunctionMode):
         call = LoggedCall(None, levels, self._reads(args, kwargs), through=through)
         call.begin = len(self.calls)
         self._open.append(call)
+
+    def _given(self, module: Any, args: Any, kwargs: Any) -> None:
+        if id(module) in self.paths and self._open:
+            self._open[-1].reads = self._reads(args, kwargs)
 
     def _end(self, module: Any, args: Any, kwargs: Any, found: Any) -> None:
         if id(module) not in self.paths or not self._open:
@@ -318,6 +324,12 @@ def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
         return ("out",)
     first = (0,) if args else (next(iter(kwargs), 0),)
     return first if inplace or augmented or flag is True else None
+
+
+def _annotated(number: int) -> Any:
+    """Mark the operators of a call; before PyTorch 2.9 they cannot be, and no call has a place."""
+    annotate = getattr(traceback, "annotate", None)
+    return nullcontext() if annotate is None else annotate({KEY: number})
 
 
 def _through(frame: Any, args: Any, kwargs: Any) -> Through:

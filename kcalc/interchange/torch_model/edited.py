@@ -13,10 +13,12 @@ import abc
 import ast
 import copy
 import functools
+import hashlib
 import inspect
 import json
+import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ...activations import Activation
 from ...activations.rectifiers import leaky_relu
@@ -107,6 +111,17 @@ class FunctionPlan:
 
 
 @dataclass(frozen=True)
+class OrderPlan:
+    """Edited calls of a ``forward`` without source, by their numbers in its run.
+
+    ``digest``: of the names of all calls.
+    """
+
+    digest: str
+    changes: tuple[tuple[int, Change], ...]
+
+
+@dataclass(frozen=True)
 class ModulePlan:
     """What is edited in a module: its result as a whole, or calls in its ``forward``.
 
@@ -116,6 +131,7 @@ class ModulePlan:
     whole: Change | None = None
     function: FunctionPlan | None = None
     dropped: tuple[str, ...] = ()
+    order: OrderPlan | None = None
 
 
 # -- what runs -------------------------------------------------------------------------------------
@@ -138,6 +154,8 @@ class Run:
         change = changes[0] if len(changes) == 1 else self._next(site, changes)
         if change is None:
             return func(*args, **kwargs)
+        if isinstance(change, Act):
+            return change(self.owner, func, args, kwargs)
         return change(self, site, func, args, kwargs)
 
     def _next(self, site: int, changes: tuple[Any, ...]) -> Any:
@@ -176,8 +194,8 @@ NO_NUMBERS = (
     "this {} was built anew from the class of an edited module, without its numbers; copy the "
     "edited model with copy.deepcopy, or edit the new one with kc.apply_edits"
 )
-for _name, _function_of in FUNCTIONS.items():
-    setattr(Run, _name, staticmethod(_function_of))
+for _key, _function_of in FUNCTIONS.items():
+    setattr(Run, _key, staticmethod(_function_of))
 
 
 class Act:
@@ -201,24 +219,24 @@ class Act:
         self.copied = own and not moved and not removed and not (plain and change.taken is None)
         self.apart = change.copied
 
-    def __call__(self, run: Run, site: int, func: Any, args: Any, kwargs: Any) -> Any:
+    def __call__(self, owner: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """The result in place of ``func(*args, **kwargs)``."""
-        owner = run.owner
         turned = self.operator and _turned(*args)
         if turned:
             args = args[::-1]
         written = None
         if self.written is not None:
             written = self._argument(args, kwargs, self.written, func)
-        if self.copied:
+        if self.copied and self.written is not None:
             args, kwargs = self._changed(args, kwargs, self.written, func, _clone)
         for slot, a, b in self.inputs:
-
-            def moved(x: Any, a: Any = a, b: Any = b) -> Any:
-                x = x if a is None else x * _constant(owner, a)
-                return x if b is None else x + _constant(owner, b)
-
-            args, kwargs = self._changed(args, kwargs, slot, func, moved)
+            place = slot[0]
+            if len(slot) == 1 and isinstance(place, int) and place < len(args):  # the usual case
+                moved = _affine(owner, args[place], a, b)
+                args = (*args[:place], moved, *args[place + 1 :])
+                continue
+            change = functools.partial(_affine, owner, a=a, b=b)
+            args, kwargs = self._changed(args, kwargs, slot, func, change)
         if self.taken is None:
             found = func(*(args[::-1] if turned else args), **kwargs)
         else:
@@ -326,6 +344,11 @@ def _constant(owner: Any, name: str) -> torch.Tensor:
     if found is None:
         raise KcalcError(NO_NUMBERS.format(type(owner).__name__))
     return found
+
+
+def _affine(owner: Any, x: Any, a: str | None, b: str | None) -> Any:
+    x = x if a is None else x * _constant(owner, a)
+    return x if b is None else x + _constant(owner, b)
 
 
 def _turned(left: Any, right: Any = None) -> bool:
@@ -516,7 +539,7 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
         counted = plan.function.counted
         forward = rewritten(functions[0], plan.function.methods, ENTRY, counted)
     else:
-        forward = _around(cls, made, plan.whole)
+        forward = _around(cls, made, plan.whole, plan.order)
     made.forward = forward  # after the class, whose metaclass may wrap what it is made with
     return made
 
@@ -533,8 +556,8 @@ def _new_class(cls: Any, space: dict[str, Any]) -> type:
     return made
 
 
-def _around(cls: Any, made: Any, change: Change | None) -> Any:
-    """A ``forward`` that changes what goes in and out of the one of a class."""
+def _around(cls: Any, made: Any, change: Change | None, order: OrderPlan | None) -> Any:
+    """A ``forward`` that changes what goes in and out of the one of a class, or calls by order."""
     signature: Any = None
     names: tuple[str, ...] = ()
     try:
@@ -542,22 +565,86 @@ def _around(cls: Any, made: Any, change: Change | None) -> Any:
         names = tuple(signature.parameters)[1:]
     except (TypeError, ValueError):  # of functions written in C
         pass
-    for slot in () if change is None or signature is None else change.slots:
-        if not _takes(signature, slot):
+    for slot in () if change is None else change.slots:
+        if signature is not None and not _takes(signature, slot):
             raise KcalcError(f"{cls.__name__}.forward has no argument at {[*slot]}")
     act = None if change is None else Act(change, names)
+    ordered = order and {number: (Act(c), c.calls) for number, c in order.changes}
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = super(made, self).forward  # pyright: ignore
+        if order is not None:
+            return _in_order(self, order.digest, ordered, before, args, kwargs)
         if act is None:
             return before(*args, **kwargs)
-        return act(Run(self, None, None), 0, before, args, kwargs)
+        return act(self, before, args, kwargs)
 
     functools.update_wrapper(forward, cls.forward)
     del forward.__wrapped__  # whose source is not what runs
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     return forward
+
+
+class _ByOrder(TorchFunctionMode):
+    """Edits the calls that a module makes itself, by their numbers.
+
+    ``names``: of the calls so far.
+    """
+
+    def __init__(self, owner: Any, acts: Any) -> None:
+        super().__init__()
+        self.owner, self.acts = owner, acts
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if not self._own():
+            return func(*args, **kwargs)
+        act, called = self.acts.get(len(self.names), (None, ""))
+        if act is not None and name == called:
+            self.names.append(name)
+            return act(self.owner, func, args, kwargs)
+        found = func(*args, **kwargs)
+        if name == "__setitem__" or any(isinstance(v, torch.Tensor) for v in tree_leaves(found)):
+            self.names.append(name)  # others, such as x.dim(), are not counted
+        return found
+
+    def _own(self) -> bool:
+        """Whether the module itself makes the present call, not one inside of it."""
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "_call_impl" and code.co_filename.endswith("nn/modules/module.py"):
+                return frame.f_locals["self"] is self.owner
+            frame = frame.f_back
+        return True
+
+
+NOT_COMPILED = (
+    "{} has no source, so that its calls are edited by their order, which compilers cannot follow; "
+    "give it a source file, or compile the modules around it"
+)
+OTHER_CALLS = (
+    "{} has no source, so that its calls are edited by their order, and this run makes others; run "
+    "it as it was read, or read and shape it again"
+)
+
+
+def _in_order(self: Any, digest: str, acts: Any, before: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a module whose calls are edited by their order."""
+    if torch.compiler.is_compiling():
+        raise KcalcError(NOT_COMPILED.format(type(self).__name__))
+    with _ByOrder(self, acts) as mode:
+        found = before(*args, **kwargs)
+    if names_digest(mode.names) != digest:
+        raise KcalcError(OTHER_CALLS.format(type(self).__name__))
+    return found
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """A hash of the names of some calls, in their order."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 
 def _takes(signature: inspect.Signature, slot: Slot) -> bool:
@@ -670,6 +757,8 @@ def _described(plan: ModulePlan, numbers: tuple[float, ...]) -> str:
         count = sum(1 for _ in _changes(plan.function))
         return f"edited: {count} call{'s' if count != 1 else ''}"
     change = plan.whole
+    if plan.order is not None:
+        return f"edited: {len(plan.order.changes)} calls by their order"
     if change is None:
         return ""
     if change.taken is not None and not change.function:
@@ -739,7 +828,7 @@ def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = 
     if _is_parametrised(cls):  # the class that is made for one module stays outside
         space = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
         made = type(cls.__name__, (made,), space)
-    module.__class__ = made
+    object.__setattr__(module, "__class__", made)  # whatever the class does with attributes
     for name in plan.dropped:
         home, _, leaf = name.rpartition(".")
         owner = module.get_submodule(home)

@@ -18,6 +18,7 @@ from .edited import (
     Change,
     FunctionPlan,
     ModulePlan,
+    OrderPlan,
     document_of,
     edit,
     edited_class,
@@ -98,7 +99,7 @@ def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned])
 def _restore(before: list[Any], tables: list[Any]) -> None:
     for module, cls, attributes in before:
         if type(module) is not cls:
-            module.__class__ = cls
+            object.__setattr__(module, "__class__", cls)
         module.__dict__.clear()
         module.__dict__.update(attributes)
     for table, content in tables:
@@ -200,11 +201,24 @@ def plan_of(
             _dropped(module, modules) if change.taken is not None and not change.function else ()
         )
         plan = ModulePlan(change, None, dropped)
+    elif any(steps[0][0] == "" for steps in changes):
+        plan = ModulePlan(order=_order_plan(changes, path))
     else:
         flat = {steps: _by_visit(found, path) for steps, found in changes.items()}
         plan = ModulePlan(None, _function_plan(flat, path))
     subclass_for(module, plan)  # raises where the source has changed
     return plan, tuple(numbers.found)
+
+
+def _order_plan(changes: Mapping[Any, Mapping[int, Any]], path: str) -> OrderPlan:
+    """The plan of calls that are edited by their order."""
+    digests = {steps[0][2] for steps in changes}
+    ordered = all(len(steps) == 1 and steps[0][:2] == ("", "") for steps in changes)
+    once = all(set(found) == {0} for found in changes.values())
+    if not (ordered and once and len(digests) == 1):
+        raise KcalcError(f"the calls of {path!r} are edited by their order, and in other ways")
+    found = [(steps[0][3], known[0][1]) for steps, known in changes.items()]
+    return OrderPlan(digests.pop(), tuple(sorted(found, key=lambda pair: pair[0])))
 
 
 def class_name(cls: Any) -> str:
@@ -390,7 +404,7 @@ def _check_layout(weight: WeightEdit) -> None:
     wide = prod(weight.shape) if layout is None else prod(layout.wide)
     good = True
     if layout is not None:
-        high = layout.height if layout.rows else layout.wide[:1] and layout.wide[0]
+        high = layout.height if layout.rows else (*layout.wide, 0)[0]
         inner = prod(layout.wide[1:])
         good = (
             len(layout.wide) >= 2

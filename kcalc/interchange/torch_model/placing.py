@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +18,11 @@ from ..editing_plan import Calls, Flow, Made, Unplaced, Whole
 from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, Level, LoggedCall
 from .captured import Program
-from .edited import edited_class
+from .edited import edited_class, names_digest
 from .performing import EDITED, class_name, plan_of
 from .splicing import (
     NO_SOURCE,
+    codes_in,
     definition,
     digest,
     has_argument,
@@ -88,6 +90,16 @@ BUILT_IN = "{} calls it, many times for all that it knows"
 SEVERAL = "its module {!r} runs several times, and the edits differ"
 TIMES = "its code runs several times in one module, and not alike in every run"
 MANY = "{} makes it out of several calls"
+ASKS = "{} asks whether it is compiled, and may then make other calls than otherwise"
+# a model is read while it is exported
+ASKING = {
+    "is_compiling",
+    "is_exporting",
+    "is_dynamo_compiling",
+    "is_torchdynamo_compiling",
+    "is_torchdynamo_exporting",
+}
+OPERATING = ("torch", "operator", "_operator")  # modules whose functions make one call
 Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
@@ -293,7 +305,10 @@ class Placing:
             if len(call.levels) < 2 or not call.levels[1].frames:
                 raise Unplaced(SEVERAL.format(level.path))
             level, written = call.levels[1], self._written_by(item[1])
-        steps, site = self._steps(level, call)
+        try:
+            steps, site = self._steps(level, call)
+        except _NoSource:
+            return self._by_order(item, level, action, actions)
         runs = self._visits(level.path, steps)
         shown = {run: [actions.get(other) for other in items] for run, items in runs.items()}
         mine = shown[level.run]
@@ -305,6 +320,25 @@ class Placing:
             raise Unplaced(TIMES)
         visit = runs[level.run].index(item)
         return CallEdit((level.path, steps), action, visit, len(mine), written, site.calls)
+
+    def _by_order(
+        self, item: Item, level: Level, action: Action, actions: Mapping[Item, Action]
+    ) -> CallEdit:
+        """The edit of a call by its number among those that its module makes itself."""
+        runs: dict[int, list[int]] = {}
+        for i, call in enumerate(self.graph.calls):
+            if call.levels and call.levels[0].path == level.path:
+                runs.setdefault(call.levels[0].run, []).append(i)
+        names = {names_digest(_name(self.graph.calls[i]) for i in run) for run in runs.values()}
+        if item[0] == "module" or len(names) > 1:
+            raise Unplaced(TIMES)
+        number = runs[level.run].index(item[1])
+        if any(actions.get(("call", run[number])) != action for run in runs.values()):
+            raise Unplaced(TIMES)
+        call = self.graph.calls[item[1]]
+        step = "", "", names.pop(), number, 0
+        place = level.path, (step,)
+        return CallEdit(place, action, written=call.writes or (), calls=_name(call))
 
     def _written_by(self, number: int) -> Slot:
         """The argument of a module that the call which makes its result writes into."""
@@ -333,6 +367,10 @@ class Placing:
         if isinstance(self.steps[key], Unplaced):
             raise self.steps[key]
         return self.steps[key]
+
+
+class _NoSource(Unplaced):
+    """The ``forward`` of a module has no source."""
 
 
 def _key(level: Level) -> Any:
@@ -414,6 +452,7 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
     if "forward" in vars(module):
         raise Unplaced(REPLACED.format(kind.__name__))
     function: Any = kind.forward
+    forward = function
     codes = [code for code, _ in frames]
     at = _index(codes, innermost(function))
     if at is None:
@@ -425,9 +464,12 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
             last += 1
         found = definition(inner.__code__)
         if found is None:
-            raise Unplaced(NO_SOURCE.format(inner.__qualname__))
+            kind = _NoSource if function is forward else Unplaced
+            raise kind(NO_SOURCE.format(inner.__qualname__))
+        if ASKING & {name for code in codes_in(inner.__code__) for name in code.co_names}:
+            raise Unplaced(ASKS.format(inner.__qualname__))
         site = site_at(found[0], *frames[last])
-        node = None if site is None else sites(found[0])[site]
+        node: Any = None if site is None else sites(found[0])[site]
         if site is None or not is_redirectable(node):
             raise Unplaced(NO_SITE.format(inner.__qualname__))
         following = _following(inner, module, codes[last + 1 :])
@@ -512,6 +554,10 @@ def _check_callee(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module
     found = looked_up(node.func, inner, module)
     if found is None or call.function is None:
         return
-    name = getattr(found, "__name__", "")
-    if vars(builtins).get(name) is found:
-        raise Unplaced(BUILT_IN.format(f"Python's {name}"))
+    found = found.func if isinstance(found, functools.partial) else found
+    if isinstance(found, types.FunctionType | types.MethodType | nn.Module):
+        return
+    home = str(getattr(found, "__module__", None) or "torch")
+    name = getattr(found, "__name__", type(found).__name__)
+    if vars(builtins).get(name) is found or home.partition(".")[0] not in OPERATING:
+        raise Unplaced(BUILT_IN.format(f"{home}.{name}"))

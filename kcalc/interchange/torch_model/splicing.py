@@ -133,7 +133,7 @@ def _compiled_codes(
     return frozenset(
         code
         for part in parts
-        for code in _codes(compile(part, file, "exec", flags, dont_inherit=True))
+        for code in codes_in(compile(part, file, "exec", flags, dont_inherit=True))
     )
 
 
@@ -172,8 +172,20 @@ def name_of(called: Any) -> str:
 
 
 def digest(node: Definition) -> str:
-    """A hash of what a definition says, whatever its layout and comments."""
-    return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:32]
+    """A hash of what a definition says, whatever its layout and comments, and the version."""
+    return hashlib.sha256(_told(node).encode()).hexdigest()[:32]
+
+
+def _told(value: Any) -> str:
+    """A syntax tree in words: as ``ast.dump``, which has other words in every version of Python."""
+    if isinstance(value, ast.AST):
+        parts = [
+            f"{name}={_told(part)}"
+            for name, part in ast.iter_fields(value)
+            if part is not None and part != []
+        ]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return f"[{', '.join(map(_told, value))}]" if isinstance(value, list) else repr(value)
 
 
 def site_at(node: Definition, code: types.CodeType, instruction: int) -> int | None:
@@ -209,7 +221,7 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 
     Decorated ones as they are.
     """
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in codes_in(function.__code__) for name in code.co_names}
     homes: list[Any] = [type(owner), owner] if not isinstance(owner, type) else [owner, owner]
     found: dict[int, Any] = {}
 
@@ -285,10 +297,10 @@ def looked_up(node: Any, inner: Any, owner: Any) -> Any:
             return None
         return _attribute_of(home, node.attr, inner)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        home = looked_up(node.value, inner, owner)
+        home: Any = looked_up(node.value, inner, owner)
         if isinstance(home, dict | list | tuple):
             try:
-                return home[node.slice.value]
+                return home[node.slice.value]  # pyright: ignore
             except (KeyError, IndexError, TypeError):
                 return None
     return None
@@ -321,16 +333,17 @@ def _attribute_of(home: Any, name: str, inner: Any) -> Any:
         return None
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Some code, and that of the functions inside of it."""
     yield code
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            yield from _codes(part)
+            yield from codes_in(part)
 
 
 def inside(code: types.CodeType, outer: types.CodeType) -> bool:
     """Whether a comprehension, lambda or function stands in the definition of another."""
-    return any(code is part for part in _codes(outer) if part is not outer)
+    return any(code is part for part in codes_in(outer) if part is not outer)
 
 
 # -- rewriting -------------------------------------------------------------------------------------
@@ -484,7 +497,7 @@ def _bare(node: Definition) -> Definition:
         return node
     node.decorator_list, node.returns = [], None
     if hasattr(node, "type_params"):
-        node.type_params = []
+        node.type_params = []  # type: ignore[attr-defined]
     for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
         argument.annotation = None
     for more in (node.args.vararg, node.args.kwarg):
