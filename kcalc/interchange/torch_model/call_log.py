@@ -71,9 +71,9 @@ class LoggedCall:
 
     ``levels``: innermost module first; of a module's call the module itself is the first.
     ``reads``: {place of an argument: what made it}; ``writes``: the argument that it writes into.
-    ``single``: whether it returns one array; ``shapes``: those of its results. ``begin``, ``end``:
-    the calls made inside. ``through``: what of PyTorch's Python lies between the user's code and
-    the call.
+    ``single``: whether it returns one array; ``shapes``: those of its results, None where the data
+    decide them. ``begin``, ``end``: the calls made inside. ``through``: what of PyTorch's Python
+    lies between the user's code and the call.
     """
 
     function: Any
@@ -83,7 +83,7 @@ class LoggedCall:
     begin: int = 0
     end: int = 0
     single: bool = True
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[tuple[int, ...] | None, ...] = ()
     results: dict[int, Made] = field(default_factory=dict)
     through: Through | None = None
 
@@ -137,7 +137,7 @@ class CallLog(TorchFunctionMode):
         with _annotated(number):
             found = func(*args, **kwargs)
         call.single = isinstance(found, torch.Tensor)
-        call.shapes = tuple(tuple(map(int, leaf.shape)) for _, leaf in _tensors(found))
+        call.shapes = tuple(_shape(leaf) for _, leaf in _tensors(found))
         if not call.shapes and getattr(func, "__name__", "") != "__setitem__":  # x.dim(), x.shape
             return found
         self.calls.append(call)
@@ -289,6 +289,12 @@ def call_graph(log: CallLog, graph: Any) -> CallGraph | None:
         call.begin, call.end = call.begin - begin, call.end - begin
     numbers = {node: number - begin for node, number in numbers.items()}
     return CallGraph(tuple(calls), tuple(modules), numbers)
+
+
+def _shape(tensor: Any) -> tuple[int, ...] | None:
+    """The shape of an array; None where a size is not known, and must not be asked for."""
+    sizes = tuple(tensor.shape)
+    return sizes if all(isinstance(size, int) for size in sizes) else None
 
 
 def _tensors(value: Any) -> Iterator[tuple[Slot, Any]]:

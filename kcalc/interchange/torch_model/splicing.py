@@ -14,6 +14,7 @@ import copy
 import functools
 import hashlib
 import inspect
+import itertools
 import linecache
 import operator
 import types
@@ -28,6 +29,7 @@ Definition = ast.FunctionDef | ast.Lambda
 FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 WIDE = 10**8  # more than a line has letters
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
+TABLE = 1000  # functions that a table may hold
 RUN = "_kcalc_run"  # the name of the argument or variable that redirected calls go to
 OPERATORS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
@@ -226,9 +228,13 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
     found: dict[int, Any] = {}
 
     def take(value: Any) -> None:
-        value = plain_function(value)
-        if value is not None:
-            found.setdefault(id(value), value)
+        if isinstance(value, dict | list | tuple):  # a table, such as one of activations
+            held = value.values() if isinstance(value, dict) else value
+            for part in itertools.islice(held, TABLE):
+                if (known := plain_function(part)) is not None:
+                    found.setdefault(id(known), known)
+        elif (known := plain_function(value)) is not None:
+            found.setdefault(id(known), known)
 
     for cell in function.__closure__ or ():
         try:
