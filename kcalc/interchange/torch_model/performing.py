@@ -22,13 +22,8 @@ EDITED = (
 
 def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
     """Make every edit in a model. Raises: KcalcError before anything changes."""
-    by_path: dict[str, list[CallEdit]] = {}
-    for item in edits:
-        for call in item.calls:
-            path, _ = _place(call)
-            by_path.setdefault(path, []).append(call)
     modules = dict(model.named_modules(remove_duplicate=False))
-    plans = {path: _plan(modules, path, calls) for path, calls in by_path.items()}
+    plans = plans_of(model, edits)
     every = [weight for item in edits for weight in item.weights]
     weights = [w for w in every if law != "keep" or w.added or w.kind == "scaled"]
     tensors = {
@@ -46,6 +41,19 @@ def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
     for layer in modules.values():
         if isinstance(layer, nn.TransformerEncoderLayer) and _holds_edits(layer):
             layer.activation_relu_or_gelu = 0  # its fast path runs none of the modules
+
+
+def plans_of(
+    model: nn.Module, edits: Edits
+) -> dict[str, tuple[ModulePlan, tuple[float, ...]]]:
+    """{module: (what is edited in it, its numbers)}. Raises: KcalcError for another model."""
+    by_path: dict[str, list[CallEdit]] = {}
+    for item in edits:
+        for call in item.calls:
+            path, _ = _place(call)
+            by_path.setdefault(path, []).append(call)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    return {path: _plan(modules, path, calls) for path, calls in by_path.items()}
 
 
 def _holds_edits(module: nn.Module) -> bool:
