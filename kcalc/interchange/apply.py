@@ -156,6 +156,23 @@ def apply_edits(
     return edited(model, edits, law, generator, inplace)
 
 
+def patched(model: Any, edits: Edits, root: Any) -> str:
+    """The text of :meth:`Edits.patch`."""
+    if edits.framework != "torch":
+        raise KcalcError(f"patches are for PyTorch models, not for those of {edits.framework}")
+    from .torch_model.patching import patch
+
+    return patch(model, edits, root)
+
+
+def patch_of(shaping: Any, path: Any, root: Any) -> str:
+    """The patch of the model that was read and shaped."""
+    edits = shaping.edits
+    from .torch_model.apply import model_of
+
+    return edits.patch(model_of(shaping.reading), path, root=root)
+
+
 def _no_twin(reading: Reading, shaping: Any) -> KcalcError:
     regions = getattr(shaping, "regions", None)
     export = "shaping.export(...)" if regions is None else "shaping.regions[name].export(...)"

@@ -228,6 +228,52 @@ class Edits(Tabled):
         write_whole(file_path(path), text)
 
 
+    def patch(
+        self,
+        model: Any,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> str:
+        """The edits as a patch of the source of a model, which then needs no kcalc.
+
+        ``patch -p1 < shaped.patch`` exchanges the text of the edited calls in the user's files,
+        ``F.relu(x)`` for ``shaped(self, 1, F.relu, x)``, and makes a new file with ``shaped`` and
+        ``init``. ``init(model)`` gives a model that was just built its constants and its initial
+        weights; ``init(model, draw=False)`` the constants only. Models without ``init`` are as
+        before. Code of libraries stays as it is: the new file has copies of the functions that are
+        edited there.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            The model that was shaped, or one built alike.
+        path : path-like, optional
+            Where the patch is written too.
+        root : path-like, optional
+            The folder in which the patch is to be applied. By default the present one where it
+            holds the model's files, else that from which they are imported.
+
+        Returns
+        -------
+        str
+            The patch.
+
+        Raises
+        ------
+        KcalcError
+            If the model or its source is not the one that was shaped, and for code that no patch
+            can change, such as that of notebooks.
+
+        """
+        from .apply import patched
+
+        text = patched(model, self, root)
+        if path is not None:
+            write_whole(file_path(path), text)
+        return text
+
+
 def load_edits(path: str | os.PathLike[str]) -> Edits:
     """Edits from a file that :meth:`Edits.save` wrote.
 

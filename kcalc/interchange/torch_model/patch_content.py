@@ -182,13 +182,13 @@ def _weight(edit: WeightEdit) -> str:
 # -- the file --------------------------------------------------------------------------------------
 
 
-def new_file(title: str, data: Data, copies: str) -> str:
-    """The text of the new file. ``copies``: functions of libraries."""
+def new_file(title: str, data: Data, imports: list[str], copies: list[str]) -> str:
+    """The text of the new file. ``copies``: functions of libraries, and what they import."""
     functions = [_activation(document, name) for document, name in data.activations.items()]
     parts = [*data.parts()]
-    made = [*functions, *([copies] if copies else []), *(text for text, _ in parts if text)]
+    made = [*functions, *copies, *(text for text, _ in parts if text)]
     main = INIT + "".join(step for _, step in parts) + "    return model\n"
-    return _assembled(title, made, main)
+    return _assembled(title, made, main, imports)
 
 
 def _activation(document: str, name: str) -> str:
@@ -202,7 +202,7 @@ def _activation(document: str, name: str) -> str:
     return f'def {name}(x: Any) -> Any:\n    """{phi.name}."""\n{text}'
 
 
-def _assembled(title: str, made: list[str], main: str) -> str:
+def _assembled(title: str, made: list[str], main: str, imports: list[str]) -> str:
     """The file: imports, the definitions that are used, data and ``init``."""
     chunks = {name: text for home in HOMES for name, text in _chunks(home)}
     wanted: set[str] = set()
@@ -219,6 +219,7 @@ def _assembled(title: str, made: list[str], main: str) -> str:
     used = _words(code)
     known = [line for name, line in IMPORTS.items() if name in used and name not in THIRD]
     third = [line for name, line in IMPORTS.items() if name in used and name in THIRD]
+    third += [line for line in imports if line not in (*known, *third)]
     return (
         f'"""{title}\n"""\n\nfrom __future__ import annotations\n\n'
         + "\n".join([*known, "", *third])

@@ -15,6 +15,7 @@ import inspect
 import linecache
 import os
 import re
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from typing import Any
 
 from torch import nn
 
-from ...foundation.errors import KcalcError
+from ...foundation.errors import KcalcError, glimpse
 from ..edits import Edits
 from .edited import Change, FunctionPlan, ModulePlan, checked_forward, resolved
 from .examples import is_library
@@ -44,13 +45,17 @@ from .splicing_text import (
 )
 
 
-def patch(model: nn.Module, edits: Edits, root: str | os.PathLike[str] | None = None) -> str:
+def patch(model: Any, edits: Edits, root: Any = None) -> str:
     """The text of a patch that makes the code of a model that of the shaped one.
 
     ``root``: the folder in which it is to be applied; the present one where the model's files lie
     in it, else that from which they are imported.
     Raises: KcalcError where the model is another one, and for code that no patch can change.
     """
+    if not isinstance(model, nn.Module):
+        raise KcalcError(f"model must be the torch.nn.Module, got {type(model).__name__}")
+    if root is not None and not (isinstance(root, str | os.PathLike) and Path(root).is_dir()):
+        raise KcalcError(f"root must be a folder, got {glimpse(root)}")
     return _Patch(model, edits, root).text()
 
 
@@ -116,8 +121,10 @@ class _Patch:
         self.roots = roots
         own = [f for f in self.functions.values() if f.home is None]
         self.sources = {f.file: _source(f) for f in own}
-        self.root = _root_folder([*self.sources], own, root)
-        self._place(own)
+        places = [(Path(f.file).resolve(), _package(f.function.__globals__)) for f in own]
+        places = places or _class_places(type(model))
+        self.root = _root_folder(places, root)
+        self._place(*(places[0] if places else (self.root / "_", "")))
         self.copies = {f: self._copy_name(f) for f in self.functions.values() if f.home is not None}
 
     # -- which functions ---------------------------------------------------------------------------
@@ -150,11 +157,10 @@ class _Patch:
 
     # -- where the new file is ---------------------------------------------------------------------
 
-    def _place(self, own: list[_Function]) -> None:
+    def _place(self, beside: Path, package: str) -> None:
         """Choose the new file, and the names by which the user's files have its functions."""
         title = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self.model).__name__).lower()
-        folder = Path(own[0].file).parent if own else self.root
-        package = str(own[0].function.__globals__.get("__package__") or "") if own else ""
+        folder = beside.parent
         base, count = f"shaped_{title}", 1
         while (folder / f"{base}.py").exists():
             base, count = f"shaped_{title}_{count + 1}", count + 1
@@ -180,7 +186,7 @@ class _Patch:
     def text(self) -> str:
         """The patch."""
         found = [self._changed(name) for name in sorted(self.sources)]
-        new = new_file(self._title(), self._data(), self._library())
+        new = new_file(self._title(), self._data(), *self._library())
         folder = f"the folder of {self._relative(min(self.sources, default=str(self.file)))}"
         head = (
             f"{type(self.model).__name__} as a shaped network, which needs no kcalc.\n"
@@ -218,7 +224,7 @@ class _Patch:
     ) -> Iterator[str]:
         asked = self._asked(file)
         wanted = ["shaped" if asked == "shaped" else f"shaped as {asked}", *names]
-        package = str(functions[0].function.__globals__.get("__package__") or "")
+        package = _package(functions[0].function.__globals__)
         _, tree = self.sources[file]
         relative = any(isinstance(node, ast.ImportFrom) and node.level for node in tree.body)
         if relative and package == self.package:
@@ -256,8 +262,8 @@ class _Patch:
 
     # -- copies of functions of libraries ----------------------------------------------------------
 
-    def _library(self) -> str:
-        """The source of the functions of libraries that are edited, and what they import."""
+    def _library(self) -> tuple[list[str], list[str]]:
+        """(the imports, the text) of the functions of libraries that are edited."""
         imports: dict[str, None] = {}
         parts: list[str] = []
         by_home: dict[Any, list[_Function]] = {}
@@ -272,7 +278,7 @@ class _Patch:
             name = self._part(home)
             head = f'class {name}(Part):\n    """Before {home.__qualname__}: its code, shaped."""\n'
             parts.append(head + "".join("\n" + _indented(text) for text in texts))
-        return "\n\n\n".join(["\n".join(sorted(imports)), *parts]) if parts else ""
+        return sorted(imports), parts
 
     def _part(self, kind: type) -> str:
         same = [
@@ -454,21 +460,28 @@ def _source(function: _Function) -> tuple[Source, ast.Module]:
     return Source(text, file), ast.parse(text)
 
 
-def _root_folder(files: list[str], functions: list[_Function], given: Any) -> Path:
-    """The folder in which a patch is applied."""
-    root = Path.cwd() if given is None else Path(given)
-    root = root.resolve()
-    paths = [Path(file).resolve() for file in files]
-    if all(path.is_relative_to(root) for path in paths):
+def _package(names: Mapping[str, Any]) -> str:
+    return str(names.get("__package__") or "")
+
+
+def _class_places(kind: type) -> list[tuple[Path, str]]:
+    """The file and the package of a class; none for a library's."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or is_library(file):
+        return []
+    return [(Path(file).resolve(), _package(vars(module)))]
+
+
+def _root_folder(places: list[tuple[Path, str]], given: Any) -> Path:
+    """The folder in which a patch is applied. ``places``: files, each with its package."""
+    root = (Path.cwd() if given is None else Path(given)).resolve()
+    if all(path.is_relative_to(root) for path, _ in places):
         return root
     if given is not None:
-        outside = next(path for path in paths if not path.is_relative_to(root))
+        outside = next(path for path, _ in places if not path.is_relative_to(root))
         raise KcalcError(f"root={str(given)!r} is no folder above {outside}")
-    folders = []
-    for function in functions:
-        package = str(function.function.__globals__.get("__package__") or "")
-        path = Path(function.file).resolve().parent
-        folders.append(str(path.parents[package.count(".")] if package else path))
+    folders = [path.parents[package.count(".") + bool(package)] for path, package in places]
     return Path(os.path.commonpath(folders))
 
 
