@@ -227,7 +227,6 @@ class Edits(Tabled):
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
         write_whole(file_path(path), text)
 
-
     def patch(
         self,
         model: Any,

@@ -76,6 +76,7 @@ def model_of(reading: Any) -> torch.nn.Module:
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
     """A model, or a copy of it, with edits. Raises: KcalcError where they are of another one."""
     from .copies import duplicate
+    from .pretrained import keep
 
     if not isinstance(model, torch.nn.Module):
         raise KcalcError(
@@ -88,6 +89,7 @@ def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) ->
         )
     made = model if inplace else duplicate(model)
     perform(made, edits, law, generator)
+    keep(made, edits)
     return made
 
 

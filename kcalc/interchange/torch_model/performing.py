@@ -43,9 +43,7 @@ def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
             layer.activation_relu_or_gelu = 0  # its fast path runs none of the modules
 
 
-def plans_of(
-    model: nn.Module, edits: Edits
-) -> dict[str, tuple[ModulePlan, tuple[float, ...]]]:
+def plans_of(model: nn.Module, edits: Edits) -> dict[str, tuple[ModulePlan, tuple[float, ...]]]:
     """{module: (what is edited in it, its numbers)}. Raises: KcalcError for another model."""
     by_path: dict[str, list[CallEdit]] = {}
     for item in edits:
