@@ -39,7 +39,8 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
     from .torch_model.apply import torch_edits
 
     target = target_of(reading, shaping)
-    return torch_edits(target, shaping.constants.by_node, str(reading.network.name))
+    constants = getattr(getattr(shaping, "constants", None), "by_node", {})
+    return torch_edits(target, constants, str(reading.network.name))
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:

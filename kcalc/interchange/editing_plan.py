@@ -7,27 +7,28 @@ weights, a norm hands its input on. Where an edit has no place, its node is left
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..activations import Activation
+from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..network import layers as L
-from ..network.network import Network, sum_weights
+from ..network.network import Network, require_numbers, sum_weights
 from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 from .model_reading import Reading
-from .trace import Drop, Op, Part, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
+from .trace import Drop, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
 
 Node = Hashable
 Made = tuple[int, int]  # (call, which of its results); (-1, i) is the i-th input
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
 LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
-PICKS = "it takes some of the tokens"
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model makes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
 SHARED = "the model also uses a value from inside of it elsewhere"
 NO_PATH = "its input does not come out of the calls that would be left out"
+TOGETHER = "the model makes it together with others, which are not edited in the same way"
 ZERO = "the model multiplies a term of it by 0"
 TWICE = "one call of the model belongs to two nodes that are edited"
 
@@ -43,6 +44,8 @@ class Target:
         self, reading: Reading, networks: Sequence[Network], left_alone: Mapping[Node, str]
     ) -> None:
         assert reading.trace is not None
+        for network in networks:
+            require_numbers(network)
         self.reading, self.model = reading, reading.unmerged
         self.ops: dict[str, Op] = {op.name: op for op in reading.trace.ops}
         steps = {
@@ -51,20 +54,41 @@ class Target:
             for node, layer, parents in network.steps()
             if not isinstance(layer, L.Input)
         }
-        picks = {node: PICKS for node, step in steps.items() if self._picks(node, step[0])}
-        self.left_alone = {**left_alone, **picks}
-        self.steps = {node: step for node, step in steps.items() if node not in self.left_alone}
+        self.left_alone = left_alone
+        self.steps = {node: step for node, step in steps.items() if node not in left_alone}
         self.inputs = {node for network in networks for node in network.inputs}
         self.gone = {
             node
             for node in self.model
-            if node not in self.steps and node not in self.left_alone and self._goes(node)
+            if node not in self.steps and node not in left_alone and self._goes(node)
         }
+        self._check()
 
-    def _picks(self, node: Node, layer: L.Layer) -> bool:
-        """Whether a node takes some of the tokens as the model does, such as its last one."""
-        mixes = isinstance(layer, L.TokenMix) and isinstance(self.ops.get(str(node)), Part)
-        return mixes and layer == self.model.layer(node)
+    def _check(self) -> None:
+        """Refuse networks that are not the model's but for what edits change.
+
+        Raises: KcalcError naming the node.
+        """
+        for node, (layer, parents) in self.steps.items():
+            if node not in self.model:
+                raise KcalcError(
+                    f"node {node!r} of the shaped network is no operation of the model; keep the "
+                    f"nodes of the network that was read"
+                )
+            before = self.model.layer(node)
+            if _as_edited(before) != _as_edited(layer):
+                raise KcalcError(
+                    f"node {node!r} is {before} in the model and {layer} in the shaped network; "
+                    f"edits change activations, weights of sums, scales of initial weights, and "
+                    f"what is left out: keep the rest as it was read"
+                )
+            known = tuple(map(self.past, self.model.parents(node)))
+            if sorted(map(str, known)) != sorted(map(str, parents)):
+                read, reads = (", ".join(map(repr, nodes)) for nodes in (known, parents))
+                raise KcalcError(
+                    f"node {node!r} reads {reads} in the shaped network and {read} in the model; "
+                    f"keep the edges that were read"
+                )
 
     def _goes(self, node: Node) -> bool:
         place = self.past(node)
@@ -113,6 +137,18 @@ class Target:
         return None
 
 
+def _as_edited(layer: L.Layer) -> Any:
+    """What edits leave as it is: the kind of a layer and its fields but for those they change."""
+    if isinstance(layer, L.Nonlinear | L.Sum | L.Scale):
+        return type(layer)
+    if isinstance(layer, L.Affine):
+        layer = replace(layer, sigma_w=1, sigma_b=0, bias=True, standardised=False)
+        return replace(layer, features=None)
+    if isinstance(layer, L.Embedding):
+        return replace(layer, sigma=1)
+    return layer
+
+
 class Unplaced(Exception):
     """An edit that the model's code has no place for; its text is the reason."""
 
@@ -135,7 +171,8 @@ class Flow:
     ``reads``: of each call, {slot: what made the argument}; ``values``: {operation of the trace:
     what made its value}; ``carries``: whether a call hands numbers on in another layout or type;
     ``single``: whether a call returns one array;
-    ``whole``: the smallest module that makes a value of another, None where there is none.
+    ``whole``: the smallest module that makes a value of another, None where there is none;
+    ``shape``: of a value, None where it is not known; ``returned``: the model's outputs.
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -143,6 +180,8 @@ class Flow:
     carries: Callable[[int], bool]
     single: Callable[[int], bool]
     whole: Callable[[Made, Made], Whole | None] = field(default=lambda start, end: None)
+    shape: Callable[[Made], Any] = field(default=lambda made: None)
+    returned: frozenset[Made] = frozenset()
 
     @cached_property
     def readers(self) -> dict[Made, set[int]]:
@@ -195,6 +234,8 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
         for made, readers in flow.readers.items():
             if made[0] == call and not readers <= inside:
                 raise Unplaced(SHARED)
+        if any(made[0] == call for made in flow.returned):
+            raise Unplaced(SHARED)
     return Group(end, frozenset(inside), entries)
 
 
@@ -220,12 +261,53 @@ class Planner:
         self.left: dict[Node, str] = {}
 
     def edits(self) -> Iterator[tuple[Edit, Calls]]:
-        """Every edit of activations, sums and what is removed, with its actions by call."""
+        """Every edit of activations, sums and what is removed, with its actions by call.
+
+        Of nodes that are parts of one operation, the first has the actions of all.
+        """
+        found = [*self._by_node()]
+        for members in self._parts(found):
+            kinds = {(edit.kind, tuple(sorted(calls.items(), key=str))) for edit, calls in members}
+            wanted = self.whole_of[self.target.ops[members[0][0].node].whole]
+            if len(kinds) > 1 or {edit.node for edit, _ in members} != wanted:
+                self.left |= {self.by_name[edit.node]: TOGETHER for edit, _ in members}
+                continue
+            for _, calls in members[1:]:
+                calls.clear()
+        yield from ((e, calls) for e, calls in found if self.by_name[e.node] not in self.left)
+
+    def _parts(self, found: Sequence[tuple[Edit, Calls]]) -> list[list[tuple[Edit, Calls]]]:
+        """The edits of operations that are read in parts, by operation."""
+        by_whole: dict[str, list[tuple[Edit, Calls]]] = {}
+        for edit, calls in found:
+            op = self.target.ops.get(edit.node)
+            if op is not None and op.whole:
+                by_whole.setdefault(op.whole, []).append((edit, calls))
+        return [*by_whole.values()]
+
+    @cached_property
+    def whole_of(self) -> dict[str, set[str]]:
+        """{operation that is read in parts: the nodes that are its parts}."""
+        found: dict[str, set[str]] = {}
+        for name in self.by_name:
+            op = self.target.ops.get(name)
+            if op is not None and op.whole:
+                found.setdefault(op.whole, set()).add(name)
+        return found
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """{the text of a node: the node}."""
+        return {str(node): node for node in self.target.model}
+
+    def _by_node(self) -> Iterator[tuple[Edit, Calls]]:
         for node in self.target.model:
             step = self.target.steps.get(node)
             try:
                 if step is not None and isinstance(step[0], L.Nonlinear):
                     found = self._activation(node, step[0].activation, self.constants.get(node))
+                elif step is not None and isinstance(step[0], L.Scale):
+                    found = self._factor(node, step[0])
                 elif step is not None and isinstance(step[0], L.Sum):
                     found = self._sum(node, step[0], step[1])
                 elif node in self.target.gone:
@@ -307,6 +389,17 @@ class Planner:
         words = ", ".join(f"{w:.6g}" for w in new)
         return self._edit(node, "sum", f"weights {words}"), made
 
+    def _factor(self, node: Node, layer: L.Scale) -> tuple[Edit, Calls] | None:
+        before = self.target.model.layer(node)
+        assert isinstance(before, L.Scale)
+        if layer == before:
+            return None
+        if not float(before.factor):
+            raise Unplaced(ZERO)
+        ratio = float(layer.factor) / float(before.factor)
+        made = self._scaled(self._start(node, 0), self._end(str(node)), 1.0, 0.0, ratio, 0.0)
+        return self._edit(node, "factor", f"factor {float(layer.factor):.6g}"), made
+
     # -- what goes ---------------------------------------------------------------------------------
 
     def _removed(self, node: Node) -> tuple[Edit, Calls]:
@@ -333,9 +426,14 @@ class Planner:
                 if call not in ways or len(way) < len(ways[call]):
                     ways[call] = way
         way = ways.get(end[0])
-        if not way:
+        if not way or any(self._resized(call, slot) for call, slot in way):
             raise Unplaced(reason)
         return {call: Taken(slot) for call, slot in way}
+
+    def _resized(self, call: int, slot: Slot) -> bool:
+        """Whether a call's result has another shape than its argument."""
+        before, after = self.flow.shape(self.flow.reads[call][slot]), self.flow.shape((call, 0))
+        return before != after and None not in (before, after)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -345,7 +443,8 @@ class Planner:
         return self._value(source)
 
     def _value(self, name: str) -> Made:
-        made = self.flow.values.get(name)
+        op = self.target.ops.get(name)
+        made = self.flow.values.get(op.whole if op is not None and op.whole else name)
         if made is None:
             raise Unplaced(NO_VALUE)
         return made
