@@ -288,7 +288,7 @@ def _written(func: Any, args: Any, kwargs: Any, reads: dict[Slot, Made]) -> Slot
 
 def _is_user_code(file: str) -> bool:
     own = file.startswith(HOME)  # an edited model's calls pass through here
-    return file in OPEN or not (file.startswith(f"{TORCH}/") or own)
+    return file in OPEN or not (file.startswith(TORCH) or own)
 
 
 @functools.lru_cache(maxsize=1000)
