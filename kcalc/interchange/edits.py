@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from ..activations import Activation
@@ -18,10 +17,9 @@ from ..foundation.files import write_whole
 from ..foundation.plain_arguments import file_path
 from ..foundation.printing import Tabled, html_table, text_table
 from .expressions import TreeReader
-from .json_format import activation_from_dict, activation_to_dict, parse_json
+from .json_format import activation_from_dict, activation_to_dict, read_json
 
 SCHEMA = "kcalc.edits/1"
-LARGEST = 64 * 2**20  # bytes of a document
 Slot = tuple[Any, ...]  # the place of an argument, and inside of a list or tuple
 Place = tuple[
     Any, ...
@@ -278,17 +276,7 @@ def load_edits(path: str | os.PathLike[str]) -> Edits:
 
     Raises: KcalcError for files that are missing, too large, or no such document.
     """
-    place = Path(file_path(path))
-    try:
-        size = place.stat().st_size
-        if size > LARGEST:
-            raise KcalcError(f"{place} has {size} bytes, and edits have at most {LARGEST}")
-        text = place.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KcalcError(f"{place} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise KcalcError(f"{place} is no text in UTF-8") from None
-    return edits_from_dict(parse_json(text, str(place)))
+    return edits_from_dict(read_json(path, "a document of edits"))
 
 
 # -- reading documents -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch import nn
 
 from ...foundation.errors import KcalcError, glimpse
 from ..edits import CallEdit, Edit, Edits, load_edits
-from .edited import set_constants
+from .edited import NUMBERS, set_constants
 from .performing import perform
 
 FILE = "edits.json"
@@ -87,7 +87,7 @@ def _timestamps(module: Any, folder: Any) -> Any:
 # -- loading ---------------------------------------------------------------------------------------
 
 
-def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> nn.Module:
+def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
     """An edited model with the weights of a folder or a file. Raises: KcalcError."""
     if isinstance(model, type) and not isinstance(model, nn.Module):
         kind = _class(model, path, options)
@@ -121,7 +121,7 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
         return load_edits(edits)
     place: Any = Path(path) / FILE
     if not Path(path).is_dir():  # a name on the hub
-        from transformers.utils import cached_file  # pyright: ignore[reportMissingImports]
+        from transformers.utils.hub import cached_file  # pyright: ignore[reportMissingImports]
 
         names = ("cache_dir", "token", "revision", "subfolder", "local_files_only")
         place = cached_file(path, FILE, **{n: options[n] for n in names if n in options})
@@ -139,7 +139,7 @@ def structure(edits: Edits) -> Edits:
     return replace(edits, items=tuple(items))
 
 
-def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> nn.Module:
+def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> Any:
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:
         cls.__init__(self, *args, **kwargs)
         self.__class__ = cls
@@ -156,8 +156,8 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> n
     found = type(cls)(cls.__name__, (cls,), names).from_pretrained(path, **options)
     model = found[0] if isinstance(found, tuple) else found
     for module in model.modules():  # what was built without numbers gets its constants
-        if "_kcalc_numbers" in vars(module):
-            set_constants(module, vars(module)["_kcalc_numbers"])
+        if NUMBERS in vars(module):
+            set_constants(module, vars(module)[NUMBERS])
     keep(model, edits)
     return found
 
