@@ -55,6 +55,27 @@ def saved() -> str:
     return path
 
 
+@cache
+def edits() -> kc.Edits:
+    return kc.shape(kc.read(torch_shaped(), (2, 8)), zeta=1.2).edits
+
+
+@cache
+def saved_edits() -> str:
+    path = path_to("edits.json")
+    edits().save(path)
+    return path
+
+
+@cache
+def saved_weights() -> str:
+    import torch
+
+    path = path_to("weights.pt")
+    torch.save(torch_shaped().state_dict(), path)
+    return path
+
+
 def batch_norms() -> kc.Network:
     return kc.chain(L.Input(8), L.Affine(8), L.BatchNorm(), L.Nonlinear("relu"), L.Affine(8))
 
@@ -68,6 +89,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "Network.from_steps": lambda: good(list(vanilla().steps())),
     "activation": lambda: good("tanh"),
     "activation_bounds": lambda: good(kc.activation("tanh")),
+    "apply_edits": lambda: good(torch_shaped(), edits()),
     "audit": lambda: good(torch_model, (2, 8)),
     "averaging_shortcuts": lambda: good(resized()),
     "c_map": lambda: good(vanilla()),
@@ -89,6 +111,8 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "kernel_regression": lambda: good(ntk(), x(), y(), ridge=0.1),
     "large_batch": lambda: good(batch_norms()),
     "learnable_kernel": lambda: good(A.vanilla(2)),
+    "load_edited": lambda: good(torch_shaped(), saved_weights(), saved_edits()),
+    "load_edits": lambda: good(saved_edits()),
     "load_json": lambda: good(saved()),
     "lsuv": lambda: good(*model()),
     "maximal": lambda: good(residual(), lambda psi: psi),
@@ -355,6 +379,12 @@ METHODS: dict[str, Callable[[], Good]] = {
     "ResidualSpectrum.density": lambda: good(0.5),
     # shaping
     "Shaping.apply_to": lambda: good(torch_shaped(), (2, 8)),
+    "Shaping.patch": lambda: good(path_to("shaped.patch")),
+    "RegionalShaping.patch": lambda: good(path_to("shaped.patch")),
+    "Edits.__getitem__": lambda: good("1"),
+    "Edits.only": lambda: good("activation"),
+    "Edits.patch": lambda: good(torch_shaped(), path_to("shaped.patch")),
+    "Edits.save": lambda: good(path_to("edits.json")),
     "Reading.cut": lambda: good(["1"]),
     "RegionalShaping.export": lambda: good("json"),
     "RegionalShaping.apply_to": lambda: good(torch_sorted(), (2, 8)),
@@ -423,6 +453,7 @@ HOOKS = {
     "Enclosure.checked",
     "Enclosure.of",
     "Finding.of",
+    "edits_on",
 }
 
 
@@ -437,7 +468,7 @@ MORE: dict[
     "smoothness.level": lambda: kc.smoothness(
         A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5
     ),
-    "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
+    "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)), zeta=1.2),
     "shape.edge": lambda: kc.shape(
         A.transformer_stack(1, 8, 2),
         method="edge",
@@ -500,6 +531,7 @@ EXAMPLES = (
     "transfer.parameters",
     "transfer_check",
     "shape.read",
+    "shape.edits",
     "shape.regions",
     "shape.constants",
     "shape.geometric",

@@ -29,6 +29,7 @@ MADE = {
     "Constants",
     "DepthLaws",
     "DepthProfile",
+    "Edits",
     "Fluctuations",
     "TiedReadout",
     "Gradients",
@@ -101,6 +102,7 @@ DEAR = (
     "training.fit",
 )
 TRUE_OR_FALSE = {
+    "inplace",
     "assume_independent",
     "backward",
     "batch_norm",

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..activations import Activation
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import write_whole
-from ..foundation.plain_arguments import file_path
+from ..foundation.plain_arguments import choice, file_path
 from ..foundation.printing import Tabled, html_table, text_table
 from .expressions import TreeReader
 from .json_format import activation_from_dict, activation_to_dict, read_json
@@ -167,17 +167,19 @@ class Edits(Tabled):
         return len(self.items)
 
     def __getitem__(self, node: Any) -> tuple[Edit, ...]:
-        found = tuple(edit for edit in self.items if edit.node == str(node))
+        name = str(node) if isinstance(node, str | int) else None
+        found = tuple(edit for edit in self.items if edit.node == name)
         if not found:
-            raise KcalcError(f"nothing is edited at node {node!r}; print the edits for their list")
+            raise KcalcError(
+                f"nothing is edited at node {glimpse(node)}; print the edits for their list"
+            )
         return found
 
     def only(self, *kinds: str) -> Edits:
         """The edits of some kinds, such as ``edits.only("activation", "sum")``."""
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
         for kind in kinds:
-            if kind not in known:
-                raise KcalcError(f"{kind!r} is no kind of edit; the kinds are {', '.join(known)}")
+            choice(kind, "kind of edit", known)
         return replace(self, items=tuple(edit for edit in self.items if edit.kind in kinds))
 
     # -- as text -----------------------------------------------------------------------------------

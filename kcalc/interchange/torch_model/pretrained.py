@@ -18,6 +18,7 @@ from torch import nn
 from ...foundation.errors import KcalcError, glimpse
 from ..edits import CallEdit, Edit, Edits, load_edits
 from .edited import NUMBERS, set_constants
+from .examples import first_line
 from .performing import perform
 
 FILE = "edits.json"
@@ -168,7 +169,7 @@ def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) 
     fresh = not isinstance(model, nn.Module)
     if fresh and not callable(model):
         raise KcalcError(f"model must be a torch.nn.Module or what builds it, got {glimpse(model)}")
-    built = model(**options) if fresh else model
+    built = _built(model, options) if fresh else model
     if not fresh and options:
         raise KcalcError(f"unknown option {next(iter(options))!r} of kc.load_edited")
     made = edited(built, structure(edits), "keep", None, fresh)
@@ -180,6 +181,13 @@ def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) 
         raise KcalcError(f"{path} has not the weights of the edited model: {text}") from None
     keep(made, edits)
     return made
+
+
+def _built(model: Any, options: dict[str, Any]) -> Any:
+    try:
+        return model(**options)
+    except Exception as error:
+        raise KcalcError(f"{glimpse(model)} builds no model: {first_line(error)}") from error
 
 
 def _state(path: Any) -> Mapping[str, torch.Tensor]:
