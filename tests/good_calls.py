@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,6 +22,7 @@ from result_examples import (
     relu,
     residual,
     shaped,
+    torch_edits,
     torch_model,
     torch_shaped,
     torch_sorted,
@@ -56,14 +58,9 @@ def saved() -> str:
 
 
 @cache
-def edits() -> kc.Edits:
-    return kc.shape(kc.read(torch_shaped(), (2, 8)), zeta=1.2).edits
-
-
-@cache
 def saved_edits() -> str:
     path = path_to("edits.json")
-    edits().save(path)
+    torch_edits().save(path)
     return path
 
 
@@ -89,7 +86,7 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "Network.from_steps": lambda: good(list(vanilla().steps())),
     "activation": lambda: good("tanh"),
     "activation_bounds": lambda: good(kc.activation("tanh")),
-    "apply_edits": lambda: good(torch_shaped(), edits()),
+    "apply_edits": lambda: good(copy.deepcopy(torch_shaped()), torch_edits()),
     "audit": lambda: good(torch_model, (2, 8)),
     "averaging_shortcuts": lambda: good(resized()),
     "c_map": lambda: good(vanilla()),
@@ -531,9 +528,9 @@ EXAMPLES = (
     "transfer.parameters",
     "transfer_check",
     "shape.read",
-    "shape.edits",
     "shape.regions",
     "shape.constants",
+    "shape.edits",
     "shape.geometric",
     "smoothness.level",
     "subnetworks",

@@ -115,6 +115,7 @@ TRUE_OR_FALSE = {
     "collapse",
     "downsample",
     "equivalent",
+    "inplace",
     "expand",
     "flat",
     "free_slope",

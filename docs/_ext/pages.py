@@ -146,8 +146,8 @@ def _execute(block: Block, names: dict[str, Any]) -> str:
             if block.language == "python":
                 # Padding keeps the line numbers of tracebacks those of the page.
                 text, name = "\n" * block.line + block.text, f"<page, line {block.line}>"
-                # functions of pages have a source, as those of notebooks have
-                linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+                # Functions have a source, as those of a notebook do.
+                linecache.cache[name] = (len(text), None, text.splitlines(True), name)
                 exec(compile(text, name, "exec"), names)
             else:
                 _commands(block)

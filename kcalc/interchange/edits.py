@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..activations import Activation
-from ..foundation.errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.files import write_whole
-from ..foundation.plain_arguments import choice, file_path
+from ..foundation.plain_arguments import choice, file_path, is_key
 from ..foundation.printing import Tabled, html_table, text_table
 from .expressions import TreeReader
 from .json_format import activation_from_dict, activation_to_dict, read_json
@@ -78,7 +78,8 @@ Action = Scaled | Taken | Exchanged
 class CallEdit:
     """What happens at one call: the ``visit``-th of ``visits`` at its place; of 1, at every one.
 
-    ``written``: the argument that the call writes into, as ``relu_(x)`` does.
+    ``written``: the argument that the call writes into, as ``relu_(x)`` does; ``calls``: the name
+    of what is called there, where the code tells it.
     """
 
     place: Place
@@ -86,6 +87,7 @@ class CallEdit:
     visit: int = 0
     visits: int = 1
     written: Slot = ()
+    calls: str = ""
 
 
 # -- what happens to weights -----------------------------------------------------------------------
@@ -167,13 +169,14 @@ class Edits(Tabled):
         return len(self.items)
 
     def __getitem__(self, node: Any) -> tuple[Edit, ...]:
-        name = str(node) if isinstance(node, str | int) else None
-        found = tuple(edit for edit in self.items if edit.node == name)
-        if not found:
-            raise KcalcError(
-                f"nothing is edited at node {glimpse(node)}; print the edits for their list"
-            )
-        return found
+        found: dict[str, list[Edit]] = {}
+        for edit in self.items:
+            found.setdefault(edit.node, []).append(edit)
+        if not isinstance(node, str) and isinstance(node, Hashable):
+            node = glimpse(node)  # nodes of networks may be tuples or numbers
+        if not is_key(node, found):
+            raise unknown("node that is edited", node, found)
+        return tuple(found[node])
 
     def only(self, *kinds: str) -> Edits:
         """The edits of some kinds, such as ``edits.only("activation", "sum")``."""
@@ -289,6 +292,7 @@ def _edit_to_dict(edit: Edit) -> dict[str, Any]:
     made["where"] = edit.where
     made["calls"] = [
         {"place": call.place, "visit": call.visit, "visits": call.visits, "written": call.written}
+        | {"calls": call.calls}
         | _action_to_dict(call.action)
         for call in edit.calls
     ]
@@ -361,20 +365,27 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
         raise KcalcError(f"{where}: visit {visit} of {visits}")
     given = data.get("written", ())
     written = _slot(given, where) if given else ()
+    calls = _text({"calls": ""} | data, "calls", where)
+    return CallEdit(place, _action(data, where, reader), visit, visits, written, calls)
+
+
+def _action(data: Any, where: str, reader: TreeReader) -> Action:
     if "take" not in data:
-        inputs = tuple(
-            (_slot(entry[0], where), _real(entry[1], where), _real(entry[2], where))
-            for entry in _list(data, "inputs", where)
-            if isinstance(entry, list) and len(entry) == 3
-        )
+        inputs = tuple(_input(entry, where) for entry in _list(data, "inputs", where))
         scale, shift = (_real(data.get(name), where) for name in ("scale", "shift"))
-        return CallEdit(place, Scaled(inputs, scale, shift), visit, visits, written)
+        return Scaled(inputs, scale, shift)
     slot = _slot(data["take"], where)
     if "activation" not in data:
-        return CallEdit(place, Taken(slot), visit, visits, written)
+        return Taken(slot)
     phi = activation_from_dict(data["activation"], where, reader)
     numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return CallEdit(place, Exchanged(slot, phi, *numbers), visit, visits, written)
+    return Exchanged(slot, phi, *numbers)
+
+
+def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise KcalcError(f"{where}: an input is a place and two numbers")
+    return _slot(entry[0], where), _real(entry[1], where), _real(entry[2], where)
 
 
 def _weight(data: Any, where: str) -> WeightEdit:

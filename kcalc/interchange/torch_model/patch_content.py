@@ -17,7 +17,7 @@ from ..json_format import activation_from_dict
 from ..writers.python_text import body
 from ..writers.torch_writer import DIALECT
 from . import patch_file, weights
-from .edited import Change
+from .edited import Act, Change
 
 Changes: TypeAlias = tuple[tuple[int, str], ...]  # (number of a call, the change as Python)
 HOMES = (patch_file, weights, geometry)
@@ -77,7 +77,11 @@ def literal(
     slots = {slot for slot, *_ in inputs} | ({change.taken} if change.taken else set())
     if isinstance(node, ast.BinOp | ast.AugAssign) and slots == {(0,)}:
         text = f"ArrayFirst({text})"
-    return text if change.written is None else f"Written({change.written!r}, {text})"
+    if change.written is None:
+        return text
+    # what the call writes into keeps its values until the result is written
+    copied = ", copied=True" if Act(change).copied else ""
+    return f"Written({change.written!r}, {text}{copied})"
 
 
 def _called(name: str, words: list[str], named: dict[str, float]) -> str:

@@ -41,10 +41,11 @@ class Scaled:
 
     def __call__(self, function: Any, args: Any, kwargs: Any) -> Any:
         for place, a, b in self.inputs:
+            change = functools.partial(_affine, a=a, b=b)
             if isinstance(place[0], str):
-                kwargs = _put(kwargs, place, a, b)
+                kwargs = _put(kwargs, place, change)
             else:
-                args = _put(args, place, a, b)
+                args = _put(args, place, change)
         return _affine(_affine(function(*args, **kwargs), 1.0, self.shift), self.scale, 0.0)
 
 
@@ -67,13 +68,21 @@ class Taken:
 
 @dataclass
 class Written:
-    """A change whose result is written into the argument that the call writes into."""
+    """A change whose result is written into the argument that the call writes into.
+
+    ``copied``: the call itself gets a copy of it.
+    """
 
     place: Any
     change: Any
+    copied: bool = False
 
     def __call__(self, function: Any, args: Any, kwargs: Any) -> Any:
         into = _found(args, kwargs, self.place)
+        if self.copied and isinstance(self.place[0], str):
+            kwargs = _put(kwargs, self.place, torch.clone)
+        elif self.copied:
+            args = _put(args, self.place, torch.clone)
         found = self.change(function, args, kwargs)
         return found if found is into else into.copy_(found)
 
@@ -107,12 +116,18 @@ class Visits:
 
 @dataclass
 class Into:
-    """The changes inside of a function that is called."""
+    """The changes inside of a function that is called, or is an argument of a call."""
 
     shaped_calls: Any
+    argument: Any = None
 
     def __call__(self, function: Any, args: Any, kwargs: Any) -> Any:
-        return function(*args, **kwargs, here=self)
+        if self.argument is None:
+            return function(*args, **kwargs, here=self)
+        inner = functools.partial(_found(args, kwargs, (self.argument,)), here=self)
+        if isinstance(self.argument, str):
+            return function(*args, **{**kwargs, self.argument: inner})
+        return function(*args[: self.argument], inner, *args[self.argument + 1 :], **kwargs)
 
 
 def _found(args: Any, kwargs: Any, place: Any) -> Any:
@@ -120,9 +135,9 @@ def _found(args: Any, kwargs: Any, place: Any) -> Any:
     return functools.reduce(lambda value, part: value[part], place, values)
 
 
-def _put(values: Any, place: Any, a: float, b: float) -> Any:
+def _put(values: Any, place: Any, change: Any) -> Any:
     first, *rest = place
-    new = _put(values[first], rest, a, b) if rest else _affine(values[first], a, b)
+    new = _put(values[first], rest, change) if rest else change(values[first])
     if isinstance(values, dict):
         return {**values, first: new}
     made = [*values[:first], new, *values[first + 1 :]]

@@ -30,7 +30,7 @@ from .edited import Change, FunctionPlan, ModulePlan, checked_forward, resolved
 from .examples import is_library
 from .patch_content import Changes, Data, dictionary, literal, new_file
 from .performing import plans_of
-from .splicing import definition, innermost, sites
+from .splicing import definition, innermost, looked_up, plain_function, sites
 from .splicing_text import (
     HERE,
     Cut,
@@ -64,6 +64,7 @@ class _Function:
     """A function with edited calls.
 
     ``sites``: {site: whether a method of an array}; ``into``: {site: functions entered there};
+    ``given``: {site: the argument that such a function is, None where it is what is called};
     ``first``: the name of its first argument; ``roots``, ``helper``: whether modules run it as
     their ``forward``, and whether edited calls enter it; ``home``: None in files of the user's, the
     class that it is copied for, or a module of a library.
@@ -74,6 +75,7 @@ class _Function:
     home: Any = None
     sites: dict[int, bool] = field(default_factory=dict)
     into: dict[int, list[_Function]] = field(default_factory=dict)
+    given: dict[int, Any] = field(default_factory=dict)
     root: bool = False
     helper: bool = False
 
@@ -116,6 +118,8 @@ class _Patch:
         self.functions: dict[Any, _Function] = {}
         roots: dict[str, _Function] = {}
         for path, (plan, _) in self.plans.items():
+            if getattr(plan, "order", None) is not None:
+                raise KcalcError(NO_FILE.format(type(self.modules[path]).__name__, "no source"))
             if plan.function is not None:
                 roots[path] = self._root(self.modules[path], plan.function)
         self.roots = roots
@@ -148,11 +152,12 @@ class _Patch:
             found.sites[site] = method
             for change in changes:
                 if isinstance(change, FunctionPlan):
-                    target = resolved(change.module, change.name, change.digest, function, module)
+                    target = resolved(change, function, module)
                     entered = self._function(target, change, module)
                     entered.helper = True
                     if entered not in found.into.setdefault(site, []):
                         found.into[site].append(entered)
+                    found.given[site] = _given_place(found, site, target, module)
         return found
 
     # -- where the new file is ---------------------------------------------------------------------
@@ -356,7 +361,9 @@ class _Patch:
                 if isinstance(change, FunctionPlan):
                     (into,) = (f for f in function.into[site] if _is_for(f, change))
                     inner = self._inside(into, change, numbers, activations)
-                    texts.append(f"Into({dictionary(inner)})")
+                    place = function.given[site]
+                    at = "" if place is None else f", {place!r}"
+                    texts.append(f"Into({dictionary(inner)}{at})")
                 elif isinstance(change, Change):
                     node = function.nodes[site]
                     texts.append(literal(change, numbers, activations, node))
@@ -377,6 +384,21 @@ NO_FILE = (
     "kc.apply_edits"
 )
 OLD = "the file {} has changed since it was imported; start anew and shape the model again"
+
+
+def _given_place(function: _Function, site: int, target: Any, module: nn.Module) -> Any:
+    """Where a function is an argument of a call, as in ``checkpoint(self.block, x)``."""
+    node = function.nodes[site]
+    assert isinstance(node, ast.Call)
+
+    def is_it(part: ast.expr) -> bool:
+        known = plain_function(looked_up(part, function.function, module))
+        return known is not None and innermost(known) is innermost(target)
+
+    if is_it(node.func):
+        return None
+    given = [*enumerate(node.args), *((word.arg, word.value) for word in node.keywords)]
+    return next((place for place, part in given if is_it(part)), None)
 
 
 def _is_for(function: _Function, plan: FunctionPlan) -> bool:
