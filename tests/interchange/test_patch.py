@@ -80,6 +80,8 @@ class Residual(nn.Module):
 '''
 LOOPED = '''import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+
 from .helpers import both, leaky
 
 shaped = 3  # a name that is taken
@@ -94,7 +96,10 @@ class Looped(nn.Module):
         self.inp = nn.Linear(8, 16)
         self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
         self.more = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
-        self.out = nn.Linear(16, 4)
+        self.deep, self.out = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def block(self, x):
+        return torch.sin(self.deep(x))
 
     def forward(self, x):
         x = self.inp(x)
@@ -105,6 +110,7 @@ class Looped(nn.Module):
             x = x if layer is self.layers[0] else x * 1.0
         x = phi(self.more[0](x)); x = leaky(self.more[1](x), slope=.2)
         x = torch.add(self.more[2](x), self.more[3](x))
+        x = checkpoint(self.block, x, use_reentrant=False)
         return self.out(both(self.more[4](x), self.more[5](x)))
 '''
 ENCODED = """from torch import nn
