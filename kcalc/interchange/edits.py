@@ -54,9 +54,13 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Taken:
-    """The argument at a slot in place of the call's result."""
+    """The argument at a slot in place of the call's result.
+
+    ``copied``: a copy of it, where the model writes into the result.
+    """
 
     slot: Slot
+    copied: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Exchanged:
     b: float = 0.0
     scale: float = 1.0
     shift: float = 0.0
+    copied: bool = False
 
 
 Action = Scaled | Taken | Exchanged
@@ -304,9 +309,13 @@ def _action_to_dict(action: Action) -> dict[str, Any]:
     if isinstance(action, Scaled):
         return {"inputs": action.inputs, "scale": action.scale, "shift": action.shift}
     if isinstance(action, Taken):
-        return {"take": action.slot}
+        return {"take": action.slot, "copied": action.copied}
     numbers = {name: getattr(action, name) for name in ("a", "b", "scale", "shift")}
-    return {"take": action.slot, "activation": activation_to_dict(action.activation)} | numbers
+    return {
+        "take": action.slot,
+        "copied": action.copied,
+        "activation": activation_to_dict(action.activation),
+    } | numbers
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -373,13 +382,15 @@ def _action(data: Any, where: str, reader: TreeReader) -> Action:
     if "take" not in data:
         inputs = tuple(_input(entry, where) for entry in _list(data, "inputs", where))
         scale, shift = (_real(data.get(name), where) for name in ("scale", "shift"))
+        if not scale:
+            raise KcalcError(f"{where}: scale must not be 0")
         return Scaled(inputs, scale, shift)
-    slot = _slot(data["take"], where)
+    slot, copied = _slot(data["take"], where), _flag(data, "copied", where)
     if "activation" not in data:
-        return Taken(slot)
+        return Taken(slot, copied)
     phi = activation_from_dict(data["activation"], where, reader)
     numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return Exchanged(slot, phi, *numbers)
+    return Exchanged(slot, phi, *numbers, copied)
 
 
 def _input(entry: Any, where: str) -> tuple[Slot, float, float]:

@@ -132,17 +132,13 @@ class CallLog(TorchFunctionMode):
         levels, through = self._levels(0, args, kwargs)
         call = LoggedCall(func, levels, self._reads(args, kwargs), through=through)
         call.writes = _written(func, args, kwargs)
-        attribute = type(func).__name__ == "method-wrapper"  # x.mT, x.shape
-        if not attribute:
-            self.calls.append(call)
         with traceback.annotate({KEY: number}):
             found = func(*args, **kwargs)
-        if attribute:
-            if not isinstance(found, torch.Tensor):
-                return found
-            self.calls.append(call)
         call.single = isinstance(found, torch.Tensor)
         call.shapes = tuple(tuple(map(int, leaf.shape)) for _, leaf in _tensors(found))
+        if not call.shapes and getattr(func, "__name__", "") != "__setitem__":  # x.dim(), x.shape
+            return found
+        self.calls.append(call)
         self._note(found, number)
         return found
 

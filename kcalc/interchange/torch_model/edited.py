@@ -60,7 +60,8 @@ class Change:
     Numbers are given by their places among the constants of the module, None where there is none.
     ``inputs``: (slot, a, b). ``taken``: the slot whose argument takes the place of the result, of
     which ``function`` is taken first. ``written``: the argument that the call writes into.
-    ``calls``: the name of what is called, empty where it is not known.
+    ``calls``: the name of what is called, empty where it is not known. ``copied``: a copy of an
+    argument that is taken as it is.
     """
 
     inputs: tuple[tuple[Slot, int | None, int | None], ...] = ()
@@ -70,6 +71,7 @@ class Change:
     function: str = ""  # the document of an activation, as JSON
     written: Slot | None = None
     calls: str = ""
+    copied: bool = False
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -197,6 +199,7 @@ class Act:
         plain = change.scale is None and change.shift is None
         removed = change.taken is not None and not change.function
         self.copied = own and not moved and not removed and not (plain and change.taken is None)
+        self.apart = change.copied
 
     def __call__(self, run: Run, site: int, func: Any, args: Any, kwargs: Any) -> Any:
         """The result in place of ``func(*args, **kwargs)``."""
@@ -220,8 +223,11 @@ class Act:
             found = func(*(args[::-1] if turned else args), **kwargs)
         else:
             found = self._argument(args, kwargs, self.taken, func)
+            given = found
             if self.function is not None:
                 found = self.function(found)
+            if self.apart and found is given:
+                found = found.clone()
         if self.shift is not None:
             found = found + _constant(owner, self.shift)
         if self.scale is not None:

@@ -244,7 +244,7 @@ def _change(call: CallEdit, numbers: _Numbers) -> Change:
             written, calls,
         )  # fmt: skip
     if isinstance(action, Taken):
-        return Change((), None, None, action.slot, "", written, calls)
+        return Change((), None, None, action.slot, "", written, calls, action.copied)
     assert isinstance(action, Exchanged)
     a, b = numbers.place(action.a, 1.0), numbers.place(action.b, 0.0)
     inputs = () if a is None and b is None else ((action.slot, a, b),)
@@ -256,6 +256,7 @@ def _change(call: CallEdit, numbers: _Numbers) -> Change:
         document_of(action.activation),
         written,
         calls,
+        action.copied,
     )
 
 

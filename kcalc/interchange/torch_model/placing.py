@@ -64,6 +64,21 @@ CARRIES = {
     "reshape_as",
     "__get__",
 }
+# further functions whose results may lie in the memory of their argument
+VIEWS = {"__getitem__", "select", "narrow", "split", "chunk", "unbind", "expand", "expand_as"}
+# functions whose gradients read their arguments, not their results
+LINEAR = {
+    "linear",
+    "matmul",
+    "__matmul__",
+    "bmm",
+    "mm",
+    "addmm",
+    "add",
+    "__add__",
+    "sub",
+    "cat",
+} | {f"conv{turn}{axes}d" for turn in ("", "_transpose") for axes in (1, 2, 3)}
 INDIRECT = "which argument of `{}` it is cannot be told"
 REPLACED = "the forward of {} was replaced on the module itself"
 OTHER = "{}.forward is not the function that runs there"
@@ -101,8 +116,25 @@ def flow_of(program: Program) -> Flow:
         lambda call: graph.calls[call].single,
         lambda start, end: _whole(graph, start, end),
         lambda made: graph.calls[made[0]].shapes[made[1]] if made[0] >= 0 else None,
+        _written(graph).__contains__,
+        lambda made: made[0] >= 0 and _name(graph.calls[made[0]]) not in LINEAR,
         frozenset(graph.modules[-1].results.values()),
     )
+
+
+def _written(graph: CallGraph) -> set[Made]:
+    """The values into which a later call writes, by another view of their memory too."""
+    found: set[Made] = set()
+    for number in reversed(range(len(graph.calls))):
+        call = graph.calls[number]
+        name = _name(call)
+        target = (0,) if name == "__setitem__" else call.writes
+        if target in call.reads:
+            found.add(call.reads[target])
+        seen = any(made in found for made in ((number, i) for i in range(len(call.shapes))))
+        if seen and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
+            found.add(call.reads[0,])
+    return found
 
 
 def _name(call: LoggedCall) -> str:
