@@ -6,6 +6,7 @@ and the closure of the original; decorators stay around it.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import builtins
@@ -24,6 +25,10 @@ import torch
 from ...foundation.errors import KcalcError
 
 Definition = ast.FunctionDef | ast.Lambda
+# what code has of the future that its text does not say: that of cells of a notebook after another
+FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 WIDE = 10**8  # more than a line has letters
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
 RUN = "_kcalc_run"  # the name of the argument or variable that redirected calls go to
@@ -113,12 +118,12 @@ def _span(node: ast.AST) -> tuple[int, int]:
 
 def _is_compiled(code: types.CodeType) -> bool:
     text = "".join(linecache.getlines(code.co_filename))
-    return code in _compiled_codes(code.co_filename, text)
+    return code in _compiled_codes(code.co_filename, text, code.co_flags & FUTURE)
 
 
 @functools.lru_cache(maxsize=200)
-def _compiled_codes(file: str, text: str) -> frozenset[types.CodeType]:
-    return frozenset(_codes(compile(text, file, "exec", dont_inherit=True)))
+def _compiled_codes(file: str, text: str, flags: int) -> frozenset[types.CodeType]:
+    return frozenset(_codes(compile(text, file, "exec", flags=flags, dont_inherit=True)))
 
 
 def _rewritten_by_pytest(node: ast.AST, code: types.CodeType) -> bool:
