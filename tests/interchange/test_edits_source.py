@@ -2,6 +2,7 @@
 
 import __future__
 
+import ast
 import linecache
 
 import pytest
@@ -29,7 +30,9 @@ def test_cells_after_an_import_of_the_future(future: int) -> None:
     name = f"<cell {future}>"
     linecache.cache[name] = (len(CELL), None, CELL.splitlines(True), name)
     names: dict = {"__name__": "cells"}
-    exec(compile(CELL, name, "exec", flags=future, dont_inherit=True), names)
+    for node in ast.parse(CELL).body:  # notebooks compile statement by statement
+        part = ast.Module([node], [])
+        exec(compile(part, name, "exec", flags=future, dont_inherit=True), names)
     model, x = names["Cell"](), torch.randn(3, 8)
     s = kc.shape(kc.read(model, x), method="dks", zeta=1.5)
     assert s.edits.only("activation") and not s.edits.left_alone

@@ -118,12 +118,17 @@ def _span(node: ast.AST) -> tuple[int, int]:
 
 def _is_compiled(code: types.CodeType) -> bool:
     text = "".join(linecache.getlines(code.co_filename))
-    return code in _compiled_codes(code.co_filename, text, code.co_flags & FUTURE)
+    flags = code.co_flags & FUTURE
+    return any(code in _compiled_codes(code.co_filename, text, flags, n) for n in (False, True))
 
 
 @functools.lru_cache(maxsize=200)
-def _compiled_codes(file: str, text: str, flags: int) -> frozenset[types.CodeType]:
-    return frozenset(_codes(compile(text, file, "exec", flags=flags, dont_inherit=True)))
+def _compiled_codes(file: str, text: str, flags: int, apart: bool) -> frozenset[types.CodeType]:
+    """The codes of a text; ``apart``: its statements one by one, as notebooks compile them."""
+    tree = ast.parse(text, file)
+    trees = [ast.Module([node], []) for node in tree.body] if apart else [tree]
+    codes = (compile(part, file, "exec", flags=flags, dont_inherit=True) for part in trees)
+    return frozenset(inner for code in codes for inner in _codes(code))
 
 
 def _rewritten_by_pytest(node: ast.AST, code: types.CodeType) -> bool:
