@@ -16,13 +16,12 @@
 # %% [markdown]
 # # 10. From a PyTorch model to a shaped one
 #
-# You have a model, written in PyTorch by hand, and want to know what it does to its inputs at initialisation, and to have it shaped. Five lines do it:
+# You have a model, written in PyTorch by hand, and want to know what it does to its inputs at initialisation, and to have it shaped. Four lines do it:
 #
 # ```python
 # r = kc.read(model, x)                      # the model as a network, and its fidelity
 # s = kc.shape(r, method="dks")              # constants
-# print(s.edits)                             # what changes in the model, place by place
-# shaped = s.apply_to(model)                 # a copy of the model with these edits
+# shaped = s.apply_to(model)                 # a copy of the model, edited
 # s.export("torch", "acts.py")               # or the constants as code that needs no kcalc
 # ```
 #
@@ -99,13 +98,13 @@ s = kc.shape(r, method="dks")
 shaped = s.apply_to(model)
 print(s)
 print()
+for edit in list(s.edits)[:6]:
+    print(f"{edit.node:10}  {edit.kind:10}  {edit.what}")
 print(repr(s.edits))
-for edit in list(s.edits)[:4]:
-    print(f"{edit.node:14} {edit.kind:12} {edit.what}")
 
 # %% [markdown]
-# `shaped` is a `Deep` with the code, the methods and the parameters of `model`; only the edited calls do something else, and the weights are new, orthogonal ones. `model` is as it was. `s.edits` is data: it can be saved beside the
-# weights, `s.edits.save("edits.json")`, and `kc.load_edited(Deep, "weights.pt", "edits.json")` has both again.
+# `shaped` is a `Deep` like `model`, with orthogonal weights. Its code is that of `model`; only the calls that are edited do something else, and the edits say which. Gradients flow, `state_dict` works, and `model`
+# is as it was.
 #
 # ## Is it true? Kernels of the real models
 #
@@ -181,11 +180,11 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, padding=1)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(blocks)])
-        self.head = nn.Linear(width, 10)
+        self.norm, self.head = nn.BatchNorm2d(width), nn.Linear(width, 10)
 
     def forward(self, x):
-        x = self.blocks(self.stem(x))
-        return self.head(nn.functional.silu(x).mean((2, 3)))
+        x = nn.functional.silu(self.norm(self.blocks(self.stem(x))))
+        return self.head(x.mean((2, 3)))
 
 # %%
 resnet = ResNet()
@@ -198,17 +197,21 @@ except kc.KcalcError as error:
     print("\nits C map:", error)
 
 # %% [markdown]
-# `kc.shape` of the reading makes the changes that are needed: normalisation goes (layers before it get a bias where they had none), sums get weights whose squares add up to 1. Each is an edit of one place of the model's code.
+# Two changes of the model that one has to want: drop the normalisation (layers before it get a bias where they had none), and give the sums weights. `kc.shape` makes them where its method needs them. (A "V1" ResNet, with activations behind
+# the sums, needs another change, which is one of its code: edits leave the order of layers as it is.)
 
 # %%
 conv = kc.shape(reading, method="dks")
+print(f"nodes: {len(reading.network)} -> {len(conv.network)}")
 print("slope polynomial:", kc.slope_polynomial(conv.network))
-print(repr(conv.edits))
-for edit in conv.edits:
-    if edit.node.startswith("blocks.0") and edit.kind != "weight":
-        print(f"{edit.node:16} {edit.kind:12} {edit.what}")
 shaped_resnet = conv.apply_to(resnet)
-print(shaped_resnet(images).shape)
+kinds = {}
+for edit in conv.edits:
+    what = f"{edit.kind}: {edit.what}"
+    kinds[what] = kinds.get(what, 0) + 1
+for what, count in kinds.items():
+    print(f"{count:3d} × {what}")
+print(type(shaped_resnet).__name__, shaped_resnet(images).shape)
 
 # %% [markdown]
 # The shaped model has Delta weights (only the centre tap of each convolution is not zero at initialisation), so that the kernel maps hold location by location. We send pairs of images whose pixel vectors have cosine $c$ at every
@@ -299,7 +302,7 @@ print("understood parts:", [list(part) for part in partly.parts])
 #
 # - `kc.read` gives a network and its fidelity; written-out activations are recognised, weights give $\sigma_w$ and $\sigma_b$.
 # - PyTorch's default initialisation collapses a deep model; the shaped copy keeps the cosines that the maps promise, measured on the model itself.
-# - BatchNorm goes and sums get weights; every change is an edit of one place, and the list of them can be printed and saved.
-# - `apply_to` returns a model of the same class, `export` returns code.
+# - BatchNorm goes and sums get weights; the edits are listed place by place.
+# - `apply_to` returns an edited copy of the model, `export` returns code.
 #
 # Next: `11_train_it` trains such networks.

@@ -25,10 +25,7 @@ import torch
 from ...foundation.errors import KcalcError
 
 Definition = ast.FunctionDef | ast.Lambda
-# what code has of the future that its text does not say: that of cells of a notebook after another
-FUTURE = functools.reduce(
-    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-)
+FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 WIDE = 10**8  # more than a line has letters
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
 RUN = "_kcalc_run"  # the name of the argument or variable that redirected calls go to
@@ -117,18 +114,27 @@ def _span(node: ast.AST) -> tuple[int, int]:
 
 
 def _is_compiled(code: types.CodeType) -> bool:
-    text = "".join(linecache.getlines(code.co_filename))
-    flags = code.co_flags & FUTURE
-    return any(code in _compiled_codes(code.co_filename, text, flags, n) for n in (False, True))
+    text, flags = "".join(linecache.getlines(code.co_filename)), code.co_flags & FUTURE
+    given = code.co_filename, text, flags
+    return code in _compiled_codes(*given, False) or code in _compiled_codes(*given, True)
 
 
 @functools.lru_cache(maxsize=200)
-def _compiled_codes(file: str, text: str, flags: int, apart: bool) -> frozenset[types.CodeType]:
-    """The codes of a text; ``apart``: its statements one by one, as notebooks compile them."""
-    tree = ast.parse(text, file)
-    trees = [ast.Module([node], []) for node in tree.body] if apart else [tree]
-    codes = (compile(part, file, "exec", flags=flags, dont_inherit=True) for part in trees)
-    return frozenset(inner for code in codes for inner in _codes(code))
+def _compiled_codes(
+    file: str, text: str, flags: int, by_statement: bool
+) -> frozenset[types.CodeType]:
+    """The code of all functions of a file, compiled whole or, as notebooks do, by statement.
+
+    Calls of what the same unit imports have other instructions.
+    """
+    parts: list[Any] = [text]
+    if by_statement:
+        parts = [ast.Module([statement], []) for statement in _parsed(file, text).body]
+    return frozenset(
+        code
+        for part in parts
+        for code in _codes(compile(part, file, "exec", flags, dont_inherit=True))
+    )
 
 
 def _rewritten_by_pytest(node: ast.AST, code: types.CodeType) -> bool:
