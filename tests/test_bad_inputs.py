@@ -56,7 +56,6 @@ DEAR = (
     "training.fit",
 )
 TRUE_OR_FALSE = {
-    "inplace",
     "assume_independent",
     "backward",
     "batch_norm",
