@@ -38,7 +38,7 @@ def both(x,
     return (x) \\
         + y
 """
-RESIDUAL = '''"""Blocks with a norm, a method that helps, and a sum."""
+BLOCKS = '''"""Blocks with a norm, a method that helps, and a sum."""
 from __future__ import annotations
 
 import torch
@@ -46,7 +46,12 @@ import torch.nn.functional as F
 from torch import nn
 
 
-class Block(nn.Module):
+class Base(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Block(Base):
     def __init__(self, width):
         super().__init__()
         self.norm = nn.BatchNorm1d(width)
@@ -57,12 +62,17 @@ class Block(nn.Module):
         return torch.tanh(x)
 
     def forward(self, x):
+        x = super().forward(x)
         # the branch, in place
         y = F.relu(
             self.first(self.norm(x)),  # ünïcode
             inplace=True,
         )
         return x + self.branch(self.second(y))
+'''
+RESIDUAL = """import torch
+from torch import nn
+from .blocks import Block
 
 
 class Residual(nn.Module):
@@ -70,14 +80,15 @@ class Residual(nn.Module):
         super().__init__()
         self.inp = nn.Linear(8, 16)
         self.blocks = nn.ModuleList(Block(16) for _ in range(2))
-        self.act = nn.GELU()
+        self.act, self.last = nn.GELU(), nn.Linear(16, 16)
         self.out = nn.Linear(16, 4)
 
     def forward(self, x, scale=1):
         x = self.inp(x)
         for block in self.blocks: x = block(x)
-        return scale * self.out(self.act(self.first(x) if hasattr(self, "first") else x))
-'''
+        x = x + torch.tanh(self.last(x))
+        return scale * self.out(self.act(x))
+"""
 LOOPED = '''import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -151,7 +162,7 @@ for name in sys.argv[2:]:
     model = init(fresh(), draw=False)
     for found in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         torch.testing.assert_close(found(x), known["kept"])
-    assert model.state_dict().keys() == known["keys"]
+    assert [*model.state_dict()] == known["keys"]
     assert isinstance(model, kind) and type(model).__name__ == name
     drawn = init(fresh(), generator=torch.Generator().manual_seed(3)).eval()
     torch.testing.assert_close(drawn(x), known["drawn"])
@@ -173,7 +184,8 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     package = folder / "src" / "ours"
     package.mkdir(parents=True)
-    texts = {"residual": RESIDUAL, "looped": LOOPED, "encoded": ENCODED, "helpers": HELPERS}
+    texts = {"residual": RESIDUAL, "blocks": BLOCKS, "looped": LOOPED, "encoded": ENCODED}
+    texts["helpers"] = HELPERS
     for name, text in (texts | {"__init__": ""}).items():
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     sys.path.insert(0, str(folder / "src"))
@@ -204,25 +216,41 @@ def applied(text, project, folder):
     ).stdout.decode()
 
 
-def test_patched_models_run_without_kcalc(project, tmp_path):
-    """Equal to ``kc.apply_edits``, with the old weights and with new ones."""
-    names = {"Residual": None, "Looped": "softsign", "Encoded": None}
+def run_without_kcalc(names, project, folder):
+    """Patch models of the project in another folder, and compare them there with edited ones."""
     for name, activation in names.items():
         model, x, s = shaped(name, activation)
-        applied(s.edits.patch(model, root=project), project, tmp_path)
+        applied(s.edits.patch(model, root=project), project, folder)
         kept = kc.apply_edits(model, s.edits, weights="keep").eval()
         generator = torch.Generator().manual_seed(3)
         drawn = kc.apply_edits(model, s.edits, generator=generator).eval()
         assert not torch.allclose(kept(x), model(x))
         known = {"x": x, "state": model.state_dict(), "plain": model(x), "kept": kept(x)}
-        known |= {"drawn": drawn(x), "keys": kept.state_dict().keys()}
-        torch.save(known | {"keys": [*kept.state_dict()]}, tmp_path / "src" / f"{name}.pt")
-    code = WITHOUT.replace("model.state_dict().keys()", "[*model.state_dict()]")
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "src"), *names], capture_output=True, text=True
-    )
+        known |= {"drawn": drawn(x), "keys": [*kept.state_dict()]}
+        torch.save(known, folder / "src" / f"{name}.pt")
+    call = [sys.executable, "-c", WITHOUT, str(folder / "src"), *names]
+    done = subprocess.run(call, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "all equal" in done.stdout
+
+
+def test_patched_models_run_without_kcalc(project, tmp_path):
+    """Equal to ``kc.apply_edits``, with the old weights and with new ones."""
+    names = {"Residual": None, "Looped": "softsign", "Encoded": None}
+    run_without_kcalc(names, project, tmp_path)
+
+
+@pytest.mark.slow
+def test_code_of_libraries_is_copied(project, tmp_path, monkeypatch):
+    """Functions and classes that cannot be changed: their edited code stands in the new file."""
+    from kcalc.interchange.torch_model import patching
+
+    fixed = ("helpers.py", "blocks.py", "transformer.py")
+    monkeypatch.setattr(patching, "is_library", lambda file: file.endswith(fixed))
+    run_without_kcalc({"Residual": "softsign", "Looped": None}, project, tmp_path)
+    for name in ("helpers", "blocks"):
+        old = project / "src" / "ours" / f"{name}.py"
+        assert (tmp_path / "src" / "ours" / f"{name}.py").read_text() == old.read_text()
 
 
 def test_only_the_edited_calls_change(project):
@@ -237,6 +265,7 @@ def test_only_the_edited_calls_change(project):
         "return torch.tanh(x)",
         "y = F.relu(",
         "return x + self.branch(self.second(y))",
+        "x = x + torch.tanh(self.last(x))",
     ]
     assert added == [
         "from ours.shaped_residual import shaped",
@@ -244,6 +273,8 @@ def test_only_the_edited_calls_change(project):
         "return shaped(here, 1, torch.tanh, x)",
         "y = shaped(self, 1, F.relu,",
         'return shaped(self, 2, "+", x, shaped(self, 3, self.branch, self.second(y)))',
+        "from .shaped_residual import shaped",
+        'x = shaped(self, 1, "+", x, shaped(self, 2, torch.tanh, self.last(x)))',
     ]
     assert "import kcalc" not in text and "from kcalc" not in text
 
