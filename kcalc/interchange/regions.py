@@ -23,13 +23,14 @@ from .trace import (
     Reorder,
     Repeat,
     Reshape,
+    Stopped,
     Transpose,
 )
 
 Node = Hashable
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
 PICKS = "it takes some of the tokens"
-LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat)
+LAYOUT = (Reshape, Transpose, Pass, Stopped, Reorder, Repeat)
 
 
 class Regions:

@@ -76,10 +76,12 @@ class Held(Op):
     """An array that depends on no input.
 
     a parameter (by its name in the model), a buffer or a constant (``parameter`` None).
+    ``trained``: as in :class:`Linear`.
     """
 
     value: Array
     parameter: str | None = None
+    trained: bool | str = True
 
 
 class Linear(Op):
@@ -92,7 +94,9 @@ class Linear(Op):
     locations, as many less one, by the weights in the order of a convolution. ``turned``: the model
     keeps them as a transposed convolution does.
     ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
-    parameter's layer which these are, where they are not all.
+    parameter's layer which these are, where they are not all. ``trained``: whether the weights are
+    trained, "indirectly" where they are no linear function of trained parameters;
+    ``bias_trained``: the same of biases.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -112,6 +116,8 @@ class Linear(Op):
     rows: tuple[int, ...] | None = None
     spread: tuple[int, ...] = ()
     turned: bool = False
+    trained: bool | str = True
+    bias_trained: bool | str = True
 
     @property
     def kernel(self) -> tuple[int, ...]:
@@ -229,6 +235,15 @@ class Pass(Op):
     """Returns its input: casts, copies, no-ops."""
 
 
+class Stopped(Op):
+    """Returns its input, and passes no gradient back: detach, stop_gradient, no_grad.
+
+    ``unknown``: what has a gradient of its own that is not known; "": nothing.
+    """
+
+    unknown: str = ""
+
+
 class NotRead(Op):
     """An operation without a rule.
 
@@ -264,10 +279,12 @@ class Lookup(Op):
 
     ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights. ``bag``:
     the number of rows that are added, ``factor`` the number by which each of them is multiplied.
+    ``trained``: as in :class:`Linear`.
     """
 
     weight: Array
     parameter: str
+    trained: bool | str = True
     bag: int = 1
     factor: float = 1.0
 
@@ -369,13 +386,15 @@ class Copies(NotRead):
 class Prefixed(NotRead):
     """The input with a constant array, such as class tokens, before or behind it along ``axis``.
 
-    ``value``: the array, which depends on no input; ``behind``: whether it stands behind the input.
+    ``value``: the array, which depends on no input; ``behind``: whether it stands behind the input;
+    ``trained``: as in :class:`Linear`.
     """
 
     axis: int
     value: Array
     parameter: str | None = None
     behind: bool = False
+    trained: bool | str = True
 
 
 class Moment(NotRead):

@@ -181,6 +181,15 @@ def no_rule(
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
 
 
+def unknown_gradient(what: str, node: Hashable) -> KcalcError:
+    """The error of gradients that pass something whose own gradient is not known."""
+    return KcalcError(
+        f"node {owner(node)!r}: {what} has a gradient of its own, which is not known; kernel "
+        "maps do not need it. Write the part so that backpropagation differentiates it, or put "
+        "layers.StopGradient() or layers.SurrogateGradient(activation, slope) in its place"
+    )
+
+
 # the calculi that know LayerNorm, and BatchNorm of a large batch
 KERNELS = (
     "kernel maps",

@@ -48,6 +48,7 @@ NOT_WRITTEN = {
     L.Attend: "attention is left as it is",
     L.Positions: "added positional vectors are left as they are",
     L.ClassToken: "class tokens are left as they are",
+    L.SurrogateGradient: "a function whose gradient is that of another one is left as it is",
 }
 
 

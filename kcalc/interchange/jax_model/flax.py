@@ -107,6 +107,7 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
         single=False,
         rename=lambda name: name.removesuffix(".value"),
         evaluation=partial(run, evaluating=True),
+        untrained=nnx.split(model, nnx.Param, ...)[2],
     )
 
 
@@ -276,4 +277,5 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
         rename=lambda name: name.removeprefix("params."),
         extra=missing,
         evaluation=evaluation,
+        untrained={kind: held for kind, held in variables.items() if kind != "params"},
     )

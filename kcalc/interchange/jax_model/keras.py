@@ -71,6 +71,7 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
         rename=lambda name: name.strip("[]'").replace("/", "."),
         extra=tuple(names),
         evaluation=partial(run, training=False),
+        untrained={name: state[name] for name in names[len(trained) :] if name in state},
     )
 
 

@@ -10,6 +10,7 @@ from ...foundation.process_state import cached_property
 from .jaxpr_values import Ref, Value
 from .markers import DROP, NORMALISE, run_mark
 from .pointwise import inner_jaxpr
+from .stops import equation_function
 
 Path = tuple[int, ...]
 Key = Any  # a number, one for every value; a constant stands for itself in Constant
@@ -123,12 +124,4 @@ def evaluated(eqn: Any, values: Sequence[Any], channel_axis: int) -> Sequence[An
         return [run_mark(eqn, values, channel_axis)]
     pairs = zip(eqn.invars, values, strict=True)
     reads = {v: x for v, x in pairs if not hasattr(v, "val")}  # each variable once
-    return _function(eqn, list(reads))(*reads.values())
-
-
-def _function(eqn: Any, reads: Sequence[Any]) -> Any:
-    """An equation as a function of the arrays that it reads."""
-    from jax.extend import core
-
-    jaxpr = core.Jaxpr((), reads, eqn.outvars, [eqn], eqn.effects)
-    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))
+    return equation_function(eqn, list(reads))(*reads.values())

@@ -12,7 +12,18 @@ from dataclasses import replace
 
 from ...foundation.errors import KcalcError
 from ..internal_errors import internal_error
-from ..trace import Attend, Contract, Entry, Lookup, Moment, Part, Pooling, Trace, Transpose
+from ..trace import (
+    Attend,
+    Contract,
+    Entry,
+    Lookup,
+    Moment,
+    Part,
+    Pooling,
+    Stopped,
+    Trace,
+    Transpose,
+)
 from .editing import Edit
 from .heads import with_heads
 from .ids import with_columns, with_ids
@@ -21,10 +32,19 @@ from .norms import with_norms
 from .orders import with_orders
 from .output_parts import with_parts
 from .scalars import with_scalars
+from .stops import loosened, tightened, with_stops_first
 
 
 def rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
     """(the trace after all rewriting rules, {new operation: the older one it was made for})."""
+    if any(isinstance(op, Stopped) for op in trace.ops):
+        before = _pruned(trace, with_stops_first(trace))
+        after, born = _rewritten(loosened(before))
+        return tightened(before, after), born
+    return _rewritten(trace)
+
+
+def _rewritten(trace: Trace) -> tuple[Trace, dict[str, str]]:
     born: dict[str, str] = {}
     attends = any(isinstance(op, Attend | Contract) for op in trace.ops)
     rules = [
