@@ -247,6 +247,9 @@ def _chunks(home: Any) -> Iterable[tuple[str, str]]:
             )
 
 
+RESERVED = {name for home in HOMES for name, _ in _chunks(home)} | {"init", "OPERATORS", "CALLS"}
+
+
 def _words(code: str) -> set[str]:
     """The names that a text uses, not those inside of texts."""
     return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}

@@ -19,6 +19,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from logging import Logger
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from ...foundation.errors import KcalcError, glimpse
 from ..edits import Edits
 from .edited import Change, FunctionPlan, ModulePlan, checked_forward, resolved
 from .examples import is_library
-from .patch_content import Changes, Data, dictionary, literal, new_file
+from .patch_content import RESERVED, Changes, Data, dictionary, literal, new_file
 from .performing import plans_of
 from .splicing import definition, innermost, looked_up, plain_function, sites
 from .splicing_text import (
@@ -129,7 +130,10 @@ class _Patch:
         places = places or _class_places(type(model))
         self.root = _root_folder(places, root)
         self._place(*(places[0] if places else (self.root / "_", "")))
-        self.copies = {f: self._copy_name(f) for f in self.functions.values() if f.home is not None}
+        self.copies = {
+            f: f.function.__name__ for f in self.functions.values() if f.home is not None
+        }
+        self._check_names()
 
     # -- which functions ---------------------------------------------------------------------------
 
@@ -175,6 +179,7 @@ class _Patch:
             name: {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
             | {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
             | {node.name for node in ast.walk(tree) if isinstance(node, _NAMED)}
+            | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
             for name, (_, tree) in self.sources.items()
         }
 
@@ -183,8 +188,18 @@ class _Patch:
         names = ("shaped", "shaped_call", "call_shaped", "kcalc_shaped")
         return next(name for name in names if name not in self.words.get(file, ()))
 
-    def _copy_name(self, function: _Function) -> str:
-        return function.function.__name__
+    def _check_names(self) -> None:
+        """Raises: KcalcError where one name of the new file would stand for two things."""
+        known: dict[str, Any] = {}
+        free = {f for f in self.copies if isinstance(f.home, types.ModuleType)}
+        names = {self.copies[f] for f in free}
+        for function in self.copies:
+            used = _globals_of(function, names) | _parent_of(function)
+            own = {self.copies[function]: function.function} if function in free else {}
+            for name, value in (used | own).items():
+                before = known.setdefault(name, value)
+                if name in RESERVED or (before is not value and not isinstance(value, Logger)):
+                    raise KcalcError(LIBRARY.format(function.name))
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -241,7 +256,7 @@ class _Patch:
         self, function: _Function, source: Source, file: str, imports: dict[str, str]
     ) -> Iterator[Cut]:
         """What changes in the text of a function."""
-        if HERE in function.function.__code__.co_varnames and (function.helper or HERE == "self"):
+        if function.helper and HERE in function.function.__code__.co_varnames:
             raise KcalcError(
                 f"{function.name} has a variable {HERE!r}, which the patch needs; name it otherwise"
             )
@@ -297,20 +312,18 @@ class _Patch:
     def _copied(self, function: _Function, imports: dict[str, None]) -> str:
         """The text of a function, edited, at the margin."""
         code, node = function.function.__code__, function.node
-        free = set(code.co_freevars) - {"__class__"}
+        closed = set(code.co_freevars) - {"__class__"}
         private = re.search(r"(?<!\w)__[A-Za-z]\w*(?<!__)\b", " ".join(code.co_names))
-        if free or private or isinstance(node, ast.Lambda):
+        if closed or private or isinstance(node, ast.Lambda):
             raise KcalcError(LIBRARY.format(function.name))
         source, _ = _source(function)
         cuts = [*self._cuts(function, source, function.file, {})]
-        for call in ast.walk(node):
-            bare = isinstance(call, ast.Call) and not call.args and isinstance(call.func, ast.Name)
-            if bare and call.func.id == "super":  # type: ignore[attr-defined]
-                kind = function.function.__qualname__.rpartition(".")[0]
-                first = (node.args.posonlyargs + node.args.args)[0].arg
-                cuts.append(parent(source, call, kind, first))  # type: ignore[arg-type]
-                imports[f"from {function.function.__module__} import {kind}"] = None
-        for line in _needed(function, {*self.copies.values()}):
+        for kind in _parent_of(function):
+            first = (node.args.posonlyargs + node.args.args)[0].arg
+            cuts += [parent(source, call, kind, first) for call in _supers(node)]
+            imports[f"from {function.function.__module__} import {kind}"] = None
+        free = {self.copies[f] for f in self.copies if isinstance(f.home, types.ModuleType)}
+        for line in _needed(function, free):
             imports[line] = None
         lines = lines_of(source.with_cuts(cuts))
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
@@ -441,18 +454,34 @@ def _is_of(node: ast.expr, function: Any, wanted: Any) -> bool:
     return innermost(found) is wanted
 
 
+def _globals_of(function: _Function, copies: set[str]) -> dict[str, Any]:
+    """{name: value} of what a function that is copied uses of its module."""
+    known = function.function.__globals__
+    names = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
+    return {name: known[name] for name in sorted(names - copies) if name in known}
+
+
+def _supers(node: ast.AST) -> list[ast.Call]:
+    """The calls ``super()`` in a definition."""
+    calls = (call for call in ast.walk(node) if isinstance(call, ast.Call) and not call.args)
+    return [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "super"]
+
+
+def _parent_of(function: _Function) -> dict[str, Any]:
+    """{name: class} that ``super()`` in a function is about; empty where it has none."""
+    if not _supers(function.node):
+        return {}
+    name = function.function.__qualname__.rpartition(".")[0]
+    return {name: function.function.__globals__.get(name)}
+
+
 def _needed(function: _Function, copies: set[str]) -> Iterator[str]:
     """The imports of a function that is copied."""
-    inner = function.function
-    names = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
-    for name in sorted(names - copies):
-        if name not in inner.__globals__:
-            continue
-        value = inner.__globals__[name]
+    for name, value in _globals_of(function, copies).items():
         if isinstance(value, types.ModuleType):
             yield f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
         else:
-            yield f"from {inner.__module__} import {name}"
+            yield f"from {function.function.__module__} import {name}"
 
 
 def _indented(text: str) -> str:
