@@ -94,9 +94,10 @@ class Linear(Op):
     locations, as many less one, by the weights in the order of a convolution. ``turned``: the model
     keeps them as a transposed convolution does.
     ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
-    parameter's layer which these are, where they are not all. ``trained``: whether the weights are
-    trained, "indirectly" where they are no linear function of trained parameters;
-    ``bias_trained``: the same of biases.
+    parameter's layer which these are, where they are not all. ``aside``: operations read it, too,
+    on which no output depends as far as the trace shows, as where they write into other arrays.
+    ``trained``: whether the weights are trained, "indirectly" where they are no linear function of
+    trained parameters; ``bias_trained``: the same of biases.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -114,6 +115,7 @@ class Linear(Op):
     groups: int = 1
     standardised: bool = False
     rows: tuple[int, ...] | None = None
+    aside: bool = False
     spread: tuple[int, ...] = ()
     turned: bool = False
     trained: bool | str = True

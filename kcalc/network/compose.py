@@ -102,11 +102,12 @@ def _fold(
             try:
                 states[node] = rule(operation, node, [states[p] for p in reads])
             except FreshnessError as error:
+                error.at(owner(node))
                 if isinstance(operation, Post) and _reads_others_preactivated(network, owner(node)):
                     raise FreshnessError(
                         f"{error.message} (net.preactivated() rewrites the ResNet as V2)",
                         error.option,
-                    ) from None
+                    ).at(error.node) from None
                 raise
         if after is not None:
             after(node, states)
