@@ -64,7 +64,16 @@ if TYPE_CHECKING:
         subnetworks,
     )
     from .calculi.tied_readout import TiedReadout, tied_readout
-    from .interchange import Edits, Reading, apply_edits, load_edits, load_json, read, save_json
+    from .interchange import (
+        Edits,
+        Reading,
+        apply_edits,
+        load_edited,
+        load_edits,
+        load_json,
+        read,
+        save_json,
+    )
     from .regression import (
         gaussian_process,
         kept_kernel,
@@ -113,7 +122,7 @@ _ROOMS = {
     "smoothness",
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
     "calculi.tied_readout": "TiedReadout tied_readout",
-    "interchange": "Edits Reading apply_edits load_edits load_json read save_json",
+    "interchange": "Edits Reading apply_edits load_edited load_edits load_json read save_json",
     "regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel training_curve",
     "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
     "depth_profile equivalent_parameters phase_diagram residual_blocks shape token_gain "
@@ -187,6 +196,7 @@ __all__ = [
     "large_batch",
     "layers",
     "learnable_kernel",
+    "load_edited",
     "load_edits",
     "load_json",
     "lsuv",

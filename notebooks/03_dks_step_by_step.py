@@ -160,7 +160,8 @@ print(s)
 assert np.allclose(slopes(k.alpha, k.beta), [1, mu.inverse(zeta)], rtol=1e-12)  # our own quadrature
 
 # %% [markdown]
-# Each edit is listed, and the constants come in the form of many frameworks: `s.export("torch")`, or `s.apply_to(model)` for a model that was read.
+# Each change is listed, and the constants come in the form of many frameworks: `s.export("torch")`. For a PyTorch model that was read, `s.edits` says what changes at which place of its code, and `s.apply_to(model)` gives a copy of
+# the model with these edits.
 
 # %%
 print(s.changes[0], f"\n... {len(s.changes)} changes in all")

@@ -9,7 +9,19 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from good_values import NEEDED, classifier, handed_on, pool, quick, small, torch_shaped, x, y
+from good_values import (
+    NEEDED,
+    classifier,
+    handed_on,
+    pool,
+    quick,
+    saved_edits,
+    saved_weights,
+    small,
+    torch_shaped,
+    x,
+    y,
+)
 from result_examples import RESULTS, ntk, torch_model
 
 import kcalc as kc
@@ -170,6 +182,8 @@ def derived(function: Callable[..., Any], label: str) -> Callable[[], Good]:
 SPECIAL: dict[str, Callable[[], Good]] = {
     # a network is read without example inputs, whatever they are
     "read": lambda: Good((torch_model(), (2, 8)), {}),
+    # weights and edits of one model
+    "load_edited": lambda: Good((torch_shaped(), saved_weights(), saved_edits()), {}),
     # the losses of so short a sweep cross no level at both widths
     "transfer_check.crossing_shift": lambda: Good((0.5,), {}),
 }
@@ -220,7 +234,7 @@ MORE: dict[
     "smoothness.level": lambda: kc.smoothness(
         A.vanilla(1, activation="tanh", features=4), radius=0.1, level=0.5
     ),
-    "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)).network, zeta=1.2),
+    "shape.read": lambda: kc.shape(kc.read(torch_shaped(), (2, 8)), zeta=1.2),
     "shape.edge": lambda: kc.shape(
         A.transformer_stack(1, 8, 2),
         method="edge",

@@ -6,6 +6,7 @@ kcalc has one name for one quantity, so that a table by names is short.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import tempfile
 from collections.abc import Callable, Sequence
@@ -73,6 +74,15 @@ def saved() -> str:
 def saved_edits() -> str:
     path = path_to("edits.json")
     torch_edits().save(path)
+    return path
+
+
+@cache
+def saved_weights() -> str:
+    import torch
+
+    path = path_to("weights.pt")
+    torch.save(torch_shaped().state_dict(), path)
     return path
 
 
@@ -224,7 +234,7 @@ NAMES: dict[str, Pool] = {
     "model": [
         torch_model,
         vanilla,
-        torch_shaped,
+        lambda: copy.deepcopy(torch_shaped()),  # for it may be edited in place
         torch_sorted,
         lambda: perceptron(8),
     ],
@@ -269,6 +279,7 @@ NAMES: dict[str, Pool] = {
     "test": [lambda: split().test],
     # words
     "name": given("n", "digits", "folder", "dks-n3", "affine_1", "0.weight", "DKS-suo"),
+    "node": given("1"),
     "label": given("relu"),
     "reason": given("b"),
     "gain": given("values"),

@@ -13,6 +13,7 @@ A page is Markdown with fenced blocks:
   anything, numbers are compared to the digits
   shown, and of numbers that are rounding errors only the size.
 - ``json``: must be JSON.
+- A block after ``<!-- needs MODULE -->`` is run where that module is installed.
 - Any other block, and any that follows ``<!-- not run: REASON -->``, is left alone.
 """
 
@@ -26,6 +27,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<info>.*?) *$")
@@ -54,7 +56,10 @@ class Block:
 
     @property
     def reason(self) -> str | None:
-        """Why it is not run, where it is marked so."""
+        """Why it is not run, where it is marked so, or needs what is not installed."""
+        kind, _, what = self.mark.partition(" ")
+        if kind == "needs" and find_spec(what.strip()) is None:
+            return f"{what.strip()} is not installed"
         return (
             self.mark.removeprefix("not run:").strip() if self.mark.startswith("not run:") else None
         )

@@ -26,6 +26,7 @@ FULL = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EBADF, getattr(errno, "EDQUO
 COMMANDS = {
     "maps": "print Q and C maps of a network",
     "shape": "compute the constants that make a network trainable",
+    "apply": "perform the edits of a shaping on a PyTorch model",
     "ntk": "print the neural tangent kernel of a network",
     "gain": "print the weight scale that keeps q",
     "moments": "print how much a network of finite width fluctuates",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from ..calculi.scaling.tables import MOST, rows
 from ..foundation.errors import KcalcError
 from ..foundation.printing import cut
+from ..interchange.json_format import json_text
 from ..interchange.model_reading import Reading
 from ..interchange.writers import WRITERS, writer
 from ..network.layers import Affine, Attend, Nonlinear, Opaque, Sum
@@ -17,7 +18,7 @@ from ..shaping import METHODS, Constants, RegionalShaping, record, shape
 from ..shaping.advice import OPTION
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
-from .command import Option, Plot, save_figure
+from .command import Option, Plot, save_figure, write
 from .networks import Named, Net, check_widths
 from .targets import TARGETS, flag, owners
 from .text import Json, assumption_lines, check_files, heuristic_lines, several, show, table
@@ -47,6 +48,21 @@ def run(
             metavar="FILE",
         ),
     ] = None,
+    edits: Annotated[
+        str | None,
+        Option(
+            "of a PyTorch model: write what changes in it, for kcalc apply and kc.apply_edits",
+            metavar="FILE",
+        ),
+    ] = None,
+    patch: Annotated[
+        str | None,
+        Option(
+            "of a PyTorch model: write the edits as a patch of its source, which then needs no "
+            "kcalc",
+            metavar="FILE",
+        ),
+    ] = None,
     **targets: Annotated[Any, TARGETS],
 ) -> None:
     _check_targets(method, targets)
@@ -55,14 +71,18 @@ def run(
             "-o names the file of an export; say which with --export, as in --export torch -o "
             "acts.py"
         )
-    check_files({"--json": json, "--export": output or "-"} if export else {"--json": json})
+    files = {"--json": json, "--edits": edits, "--patch": patch}
+    check_files(files | {"--export": output or "-"} if export else files)
     if export:
         writer(export)
     if method == "geometric":
         check_widths(named.network, targets.get("features"))
     whole = getattr(METHODS.get(method), "attention", False)
-    if named.reading is not None and _partly(named.reading) and not whole:
-        if plot or export:
+    if edits or patch:
+        _check_editable(named)
+    apart = named.reading is not None and _partly(named.reading) and not whole
+    if named.reading is not None and (apart or edits or patch):
+        if apart and (plot or export):
             raise KcalcError(
                 "--plot and --export are for one network, and this model has operations that are "
                 "left alone; --json writes the constants of all regions"
@@ -82,7 +102,31 @@ def run(
             to_file = output and output != "-"
             source = result.export(export, output if to_file else None)
             text = text if to_file else source.rstrip("\n")
+    if edits or patch:
+        text = "\n".join([text, "", *_edited_lines(result, edits, patch)])
     show(text, result.to_dict, json)
+
+
+def _check_editable(named: Named) -> None:
+    """Raises: KcalcError for networks whose model has no edits."""
+    reading = named.reading
+    if reading is None or reading.framework != "torch":
+        raise KcalcError(
+            "--edits and --patch are for PyTorch models, module:attribute, as they are: kcalc "
+            "shape removes their norms and normalises their sums by itself"
+        )
+
+
+def _edited_lines(result: Any, edits: str | None, patch: str | None) -> list[str]:
+    """Write the edits; what to do with them, in words."""
+    found, lines = result.edits, []
+    if edits:
+        write(edits, json_text(found.to_dict()))
+        lines.append(f"{edits}: {found!r}; kcalc apply MODEL {edits} --output FILE performs them")
+    if patch:
+        write(patch, result.patch())
+        lines.append(f"{patch}: apply it with patch -p1, as its first lines say")
+    return lines
 
 
 def _check_targets(method: str, given: Iterable[str]) -> None:
@@ -119,6 +163,7 @@ Examples:
   kcalc shape resnet-v2-50 --method residual_weights --scheme slope --slope 2 --local-slope 1.1
   kcalc shape resnet-v2-101 --activation tanh --export torch -o acts.py
   kcalc shape vanilla-10 --method geometric --features 256 --output-std 0.05
+  kcalc shape mymodels:resnet --input 1,3,32,32 --edits edits.json --patch shaped.patch
 """
 
 

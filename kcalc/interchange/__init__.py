@@ -1,6 +1,6 @@
 """Readers and writers of networks."""
 
-from .apply import apply_edits
+from .apply import apply_edits, load_edited
 from .edits import Edit, Edits, load_edits
 from .json_format import load_json, network_from_dict, network_to_dict, save_json
 from .model_reading import Fidelity, Note, Reading
@@ -13,6 +13,7 @@ __all__ = [
     "Note",
     "Reading",
     "apply_edits",
+    "load_edited",
     "load_edits",
     "load_json",
     "network_from_dict",

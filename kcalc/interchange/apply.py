@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from ..foundation.errors import KcalcError, unknown
+from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import truth
 from .editing_plan import Target
 from .edits import Edits
@@ -150,13 +151,71 @@ def apply_edits(
     """
     if not isinstance(edits, Edits):
         raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")
-    law = checked_law(weights)
-    truth(inplace, "inplace")
+    law, inplace = checked_law(weights), truth(inplace, "inplace")
     if edits.framework != "torch":
         raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
     from .torch_model.apply import edited
 
     return edited(model, edits, law, generator, inplace)
+
+
+def load_edited(model: Any, path: str | os.PathLike[str], edits: Any = None, **options: Any) -> Any:
+    """An edited model with its saved weights.
+
+    Of transformers: ``kc.load_edited(cls, folder)`` loads what ``save_pretrained(folder)`` of an
+    edited model wrote, its weights and ``edits.json``. Of other PyTorch code:
+    ``kc.load_edited(Net, "weights.pt", "edits.json")`` loads what
+    ``torch.save(model.state_dict(), "weights.pt")`` and ``s.edits.save("edits.json")`` wrote.
+
+    Parameters
+    ----------
+    model : type, callable or torch.nn.Module
+        A class with ``from_pretrained``, also ``AutoModel...``; or what builds the model that was
+        shaped; or such a model, of which the result is an edited copy.
+    path : path-like
+        The folder, or the name of the model on the hub; or the file of the weights.
+    edits : path-like or Edits, optional
+        The edits, by default ``edits.json`` in the folder.
+    **options
+        What ``from_pretrained`` takes, or what builds the model.
+
+    Returns
+    -------
+    torch.nn.Module
+        The edited model.
+
+    Raises
+    ------
+    KcalcError
+        If there are no edits, or the model's source or its weights are not those that were saved.
+
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise KcalcError(f"path names a folder or a file of weights, got {glimpse(path)}")
+    if not callable(model):
+        raise KcalcError(
+            f"model must be a class, a torch.nn.Module or what builds it, got {glimpse(model)}"
+        )
+    from .torch_model.pretrained import loaded
+
+    return loaded(model, path, edits, options)
+
+
+def patched(model: Any, edits: Edits, root: Any) -> str:
+    """The text of :meth:`Edits.patch`."""
+    if edits.framework != "torch":
+        raise KcalcError(f"patches are for PyTorch models, not for those of {edits.framework}")
+    from .torch_model.patching import patch
+
+    return patch(model, edits, root)
+
+
+def patch_of(shaping: Any, path: Any, root: Any) -> str:
+    """The patch of the model that was read and shaped."""
+    edits = shaping.edits
+    from .torch_model.apply import model_of
+
+    return edits.patch(model_of(shaping.reading), path, root=root)
 
 
 def _no_twin(reading: Reading, shaping: Any) -> KcalcError:

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from ..activations import Activation
@@ -18,10 +17,9 @@ from ..foundation.files import write_whole
 from ..foundation.plain_arguments import choice, file_path, is_key
 from ..foundation.printing import Tabled, html_table, text_table
 from .expressions import TreeReader
-from .json_format import activation_from_dict, activation_to_dict, parse_json
+from .json_format import activation_from_dict, activation_to_dict, read_json
 
 SCHEMA = "kcalc.edits/1"
-LARGEST = 64 * 2**20  # bytes of a document
 Slot = tuple[Any, ...]  # the place of an argument, and inside of a list or tuple
 Place = tuple[
     Any, ...
@@ -237,23 +235,58 @@ class Edits(Tabled):
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
         write_whole(file_path(path), text)
 
+    def patch(
+        self,
+        model: Any,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> str:
+        """The edits as a patch of the source of a model, which then needs no kcalc.
+
+        ``patch -p1 < shaped.patch`` exchanges the text of the edited calls in the user's files,
+        ``F.relu(x)`` for ``shaped(self, 1, F.relu, x)``, and makes a new file with ``shaped`` and
+        ``init``. ``init(model)`` gives a model that was just built its constants and its initial
+        weights; ``init(model, draw=False)`` the constants only. Models without ``init`` are as
+        before. Code of libraries stays as it is: the new file has copies of the functions that are
+        edited there.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            The model that was shaped, or one built alike.
+        path : path-like, optional
+            Where the patch is written too.
+        root : path-like, optional
+            The folder in which the patch is to be applied. By default the present one where it
+            holds the model's files, else that from which they are imported.
+
+        Returns
+        -------
+        str
+            The patch.
+
+        Raises
+        ------
+        KcalcError
+            If the model or its source is not the one that was shaped, and for code that no patch
+            can change, such as that of notebooks.
+
+        """
+        from .apply import patched
+
+        text = patched(model, self, root)
+        if path is not None:
+            write_whole(file_path(path), text)
+        return text
+
 
 def load_edits(path: str | os.PathLike[str]) -> Edits:
     """Edits from a file that :meth:`Edits.save` wrote.
 
     Raises: KcalcError for files that are missing, too large, or no such document.
     """
-    place = Path(file_path(path))
-    try:
-        size = place.stat().st_size
-        if size > LARGEST:
-            raise KcalcError(f"{place} has {size} bytes, and edits have at most {LARGEST}")
-        text = place.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KcalcError(f"{place} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise KcalcError(f"{place} is no text in UTF-8") from None
-    return edits_from_dict(parse_json(text, str(place)))
+    return edits_from_dict(read_json(path, "a document of edits"))
 
 
 # -- reading documents -----------------------------------------------------------------------------

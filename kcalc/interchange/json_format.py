@@ -268,9 +268,17 @@ def load_json(path: str | os.PathLike[str]) -> Network:
 
     Raises: KcalcError for a missing, oversized, malformed or foreign file.
     """
+    return network_from_dict(read_json(path, "a network document"))
+
+
+def read_json(path: str | os.PathLike[str], what: str) -> Any:
+    """The data of a JSON file. ``what``: what it should be.
+
+    Raises: KcalcError for a file that is missing, too large, or no JSON.
+    """
     file = file_path(path)
     try:
-        text = read_at_most(file, "a network document", MAX_BYTES).decode("utf-8")
+        text = read_at_most(file, what, MAX_BYTES).decode("utf-8")
     except KcalcError:
         raise
     except (OSError, ValueError) as error:
@@ -280,7 +288,7 @@ def load_json(path: str | os.PathLike[str]) -> Network:
             else getattr(error, "strerror", None) or error
         )
         raise KcalcError(f"cannot read {glimpse(str(file), 300)}: {reason}") from None
-    return network_from_dict(parse_json(text, str(file)))
+    return parse_json(text, str(file))
 
 
 def parse_json(text: str, where: str) -> Any:

@@ -100,6 +100,22 @@ class RegionalShaping(Approximable, Tabled):
 
         return edits_of(reading, self)
 
+    def patch(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> str:
+        """The edits as a patch of the model's source: see :meth:`kcalc.Edits.patch`.
+
+        ``path``: where it is written too; ``root``: the folder in which it is to be applied.
+        Raises: KcalcError for shapings of networks that were not read from a PyTorch model, and as
+        there.
+        """
+        from ..interchange.apply import patch_of
+
+        return patch_of(self, path, root)
+
     def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
         """A copy of the model in which the regions are shaped and all else is as it was.
 

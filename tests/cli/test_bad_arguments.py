@@ -22,6 +22,7 @@ from kcalc.cli import main, parser
 GOOD = {
     "maps": "vanilla-3 --activation erf",
     "shape": "vanilla-4 --activation erf --zeta 1.2",
+    "apply": "audited:build edits.json --output weights.pt",
     "ntk": "vanilla-3 --activation erf",
     "gain": "relu",
     "moments": "vanilla-3 --features 8",
@@ -108,6 +109,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "empty.json": "",
         "empty.py": "",
         "raising.py": "raise RuntimeError('of its own')",
+        "edits.json": '{"schema": "kcalc.edits/1", "framework": "torch", "model": "", "edits": []}',
         "audited.py": "from torch import nn\ndef build(): return nn.Linear(3, 3)",
     }
     for name, content in contents.items():
@@ -129,10 +131,12 @@ def options(command: str) -> list[argparse.Action]:
 def spoilt(command: str, values: tuple[str, ...]) -> Iterator[list[str]]:
     """The good call with one argument replaced or added."""
     words = GOOD[command].split()
+    places = [action.dest for action in options(command) if not action.option_strings]
     for action in options(command):
         for value in values:
             if not action.option_strings:
-                yield [command, value, *words[1:]]
+                place = places.index(action.dest)
+                yield [command, *words[:place], value, *words[place + 1 :]]
             else:
                 yield [command, *words, f"{action.option_strings[-1]}={value}"]
 

@@ -67,9 +67,16 @@ def is_editable(reading: Any) -> bool:
     return reading.trace.model.program.captured.calls is not None
 
 
+def model_of(reading: Any) -> torch.nn.Module:
+    """The copy of a model that was read."""
+    calls = reading.trace.model.program.captured.calls
+    return next(m.levels[0].module for m in calls.modules if not m.levels[0].path)
+
+
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
     """A model, or a copy of it, with edits. Raises: KcalcError where they are of another one."""
     from .copies import duplicate
+    from .pretrained import keep
 
     if not isinstance(model, torch.nn.Module):
         raise KcalcError(
@@ -82,6 +89,7 @@ def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) ->
         )
     made = model if inplace else duplicate(model)
     perform(made, edits, law, generator)
+    keep(made, edits)
     return made
 
 

@@ -36,22 +36,8 @@ EDITED = (
 
 def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
     """Make every edit in a model. Raises: KcalcError, and then nothing has changed."""
-    by_path: dict[str, list[CallEdit]] = {}
-    for item in edits:
-        for call in item.calls:
-            path, _ = _place(call)
-            by_path.setdefault(path, []).append(call)
     modules = dict(model.named_modules(remove_duplicate=False))
-    _check_plain(modules)
-    plans: dict[str, Planned] = {}
-    for path, calls in by_path.items():
-        try:
-            plans[path] = plan_of(modules, path, calls)
-        except KcalcError as error:
-            if "; " in str(error):  # it says what to do
-                raise
-            raise KcalcError(ANOTHER.format(error)) from None
-    _check_apart(modules, plans)
+    plans = plans_of(model, edits)
     every = [weight for item in edits for weight in item.weights]
     weights = [w for w in every if law != "keep" or w.added or w.kind == "scaled"]
     fresh = _new_values(model, modules, weights, law, generator)
@@ -79,6 +65,27 @@ def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
 
 
 Planned = tuple[ModulePlan, tuple[float, ...]]
+
+
+def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
+    """{module: its plan and its numbers}. Raises: KcalcError where the model is another one."""
+    by_path: dict[str, list[CallEdit]] = {}
+    for item in edits:
+        for call in item.calls:
+            path, _ = _place(call)
+            by_path.setdefault(path, []).append(call)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    _check_plain(modules)
+    plans: dict[str, Planned] = {}
+    for path, calls in by_path.items():
+        try:
+            plans[path] = plan_of(modules, path, calls)
+        except KcalcError as error:
+            if "; " in str(error):  # it says what to do
+                raise
+            raise KcalcError(ANOTHER.format(error)) from None
+    _check_apart(modules, plans)
+    return plans
 
 
 def _check_plain(modules: Mapping[str, nn.Module]) -> None:

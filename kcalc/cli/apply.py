@@ -1,0 +1,102 @@
+"""``kcalc apply MODEL EDITS``: the edits of a shaping performed on a model, its weights written."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.files import replacing
+from ..interchange import Edits, apply_edits, load_edits
+from .command import Option, write
+from .models import PYTHON, python_object
+from .text import check_files
+
+LAWS = ("orthogonal_delta", "gaussian_delta", "keep")
+
+
+def run(
+    model: Annotated[
+        str,
+        Option(
+            "module:attribute, a PyTorch model or a function that returns one, as it was shaped",
+            "model",
+            metavar="MODEL",
+        ),
+    ],
+    edits: Annotated[
+        str,
+        Option("the file that kcalc shape --edits or s.edits.save wrote", "edits", metavar="EDITS"),
+    ],
+    output: Annotated[
+        str,
+        Option(
+            "where the weights are written, as torch.save(model.state_dict(), FILE) does",
+            "-o",
+            "--output",
+            metavar="FILE",
+            required=True,
+        ),
+    ],
+    weights: Annotated[
+        str,
+        Option("how weights are drawn; default orthogonal_delta", choices=LAWS),
+    ] = LAWS[0],
+    seed: Annotated[int, Option("of the new weights, a whole number; default 0", metavar="N")] = 0,
+) -> None:
+    """Perform the edits of a shaping on a PyTorch model, and write its initial weights.
+
+    The file of weights does not say what is edited: load it with kc.load_edited, as the last line
+    of the output shows.
+
+    Examples:
+      kcalc shape mymodels:resnet --input 1,3,32,32 --edits edits.json
+      kcalc apply mymodels:resnet edits.json --output weights.pt
+
+    The Python module is imported, and its code run.
+
+    """
+    if output == "-":
+        raise KcalcError("weights are no text; give --output the name of a file")
+    check_files({"--output": output})
+    if PYTHON.fullmatch(model) is None:
+        raise KcalcError(
+            f"{glimpse(model)} is no module:attribute; edits are of PyTorch models, such as "
+            f"mymodels:resnet for what resnet() of mymodels.py returns"
+        )
+    found = load_edits(edits)
+    made, state = _performed(model, found, weights, seed)
+    with replacing(output) as stream:
+        _save(state, stream)
+    write("-", _text(model, found, made, output, edits))
+
+
+def _performed(model: str, edits: Edits, weights: str, seed: int) -> tuple[Any, Any]:
+    built = python_object(model)
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise KcalcError("edits need PyTorch; install it, pip install torch") from None
+    if not -(2**63) <= seed < 2**63:
+        raise KcalcError(f"--seed is a whole number of 64 bits, got {glimpse(seed)}")
+    generator = torch.Generator().manual_seed(seed)
+    made = apply_edits(built, edits, weights=weights, generator=generator)
+    return made, made.state_dict()
+
+
+def _save(state: Any, stream: Any) -> None:
+    import torch
+
+    torch.save(state, stream)
+
+
+def _text(model: str, edits: Edits, made: Any, output: str, file: str) -> str:
+    name = model.partition(":")[2]
+    lines = [
+        f"{model}: {edits!r}",
+        *(line for line in str(edits).splitlines() if line.startswith("left alone")),
+        f"{output}: {len(made.state_dict())} arrays of {type(made).__name__}, edited",
+        "",
+        "load it where the module is imported:",
+        f"  model = kc.load_edited({name}, {output!r}, {file!r})",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,207 @@
+"""Edited models saved and loaded again: those of transformers in folders, others as state dicts.
+
+Weights do not say what is edited, so the edits are kept beside them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...foundation.errors import KcalcError, glimpse
+from ..edits import CallEdit, Edit, Edits, load_edits
+from .edited import NUMBERS, set_constants
+from .examples import first_line
+from .performing import perform
+
+FILE = "edits.json"
+# a key of saved weights that no model has, so that loading them without the edits says so
+MARK = "kcalc_edits.LOAD_THIS_MODEL_WITH_kc.load_edited"
+
+
+# -- saving ----------------------------------------------------------------------------------------
+
+
+def keep(model: nn.Module, edits: Edits) -> None:
+    """Make ``save_pretrained`` of a model, and of models inside of it, write the edits too."""
+    for path, module in model.named_modules():
+        own = within(edits, path)
+        if own and _is_pretrained(type(module)):
+            # of the object: copies and pickles of it have their own
+            vars(module)["save_pretrained"] = functools.partial(_save, module, own)
+            vars(module)["_get_files_timestamps"] = functools.partial(_timestamps, module)
+
+
+def _is_pretrained(kind: type) -> bool:
+    return all(callable(getattr(kind, n, None)) for n in ("save_pretrained", "from_pretrained"))
+
+
+def within(edits: Edits, path: str) -> Edits:
+    """The edits of a module of the model, as those of a model."""
+    if not path:
+        return edits
+    head = f"{path}."
+
+    def moved(call: CallEdit) -> CallEdit:
+        return replace(call, place=(call.place[0][len(head) :], *call.place[1:]))
+
+    def own(edit: Edit) -> Edit:
+        calls = tuple(moved(call) for call in edit.calls if f"{call.place[0]}.".startswith(head))
+        weights = tuple(
+            replace(w, parameter=w.parameter[len(head) :])
+            for w in edit.weights
+            if w.parameter.startswith(head)
+        )
+        return replace(edit, calls=calls, weights=weights)
+
+    found = (own(edit) for edit in edits)
+    return replace(edits, items=tuple(edit for edit in found if edit.calls or edit.weights))
+
+
+def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+    """``save_pretrained`` of a module, with its edits and the mark in the weights."""
+    usual = type(module).save_pretrained
+    given = inspect.signature(usual).bind(module, save_directory, *args, **kwargs)
+    if given.arguments.get("is_main_process", True):
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        edits.save(Path(save_directory) / FILE)
+    if "state_dict" in inspect.signature(usual).parameters:
+        state = given.arguments.get("state_dict")
+        state = module.state_dict() if state is None else state
+        given.arguments["state_dict"] = {**state, MARK: torch.zeros(1)} if state else state
+    return usual(*given.args, **given.kwargs)
+
+
+def _timestamps(module: Any, folder: Any) -> Any:
+    """The files of a folder that are not uploaded again: the edits are."""
+    found = type(module)._get_files_timestamps(module, folder)
+    return {name: time for name, time in found.items() if name != FILE}
+
+
+# -- loading ---------------------------------------------------------------------------------------
+
+
+def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
+    """An edited model with the weights of a folder or a file. Raises: KcalcError."""
+    if isinstance(model, type) and not isinstance(model, nn.Module):
+        kind = _class(model, path, options)
+        if _is_pretrained(kind) and (edits is None or Path(path).is_dir()):
+            return _pretrained(kind, path, _edits_of(path, edits, options), options)
+    if edits is None:
+        raise KcalcError(
+            "give the edits too, kc.load_edited(model, 'weights.pt', 'edits.json'): weights do not "
+            "say what is edited"
+        )
+    found = _edits_of(path, edits, options)
+    return _with_weights(model, path, found, options)
+
+
+def _class(kind: type, path: Any, options: dict[str, Any]) -> type:
+    """The class of the model that a class of transformers such as ``AutoModel`` stands for."""
+    mapping = getattr(kind, "_model_mapping", None)
+    if mapping is None or issubclass(kind, nn.Module):
+        return kind
+    from transformers import AutoConfig  # pyright: ignore[reportMissingImports]
+
+    config = options.get("config") or AutoConfig.from_pretrained(path)
+    found = mapping[type(config)]
+    return found[0] if isinstance(found, tuple | list) else found
+
+
+def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
+    if isinstance(edits, Edits):
+        return edits
+    if edits is not None:
+        return load_edits(edits)
+    place: Any = Path(path) / FILE
+    if not Path(path).is_dir():  # a name on the hub
+        from transformers.utils.hub import cached_file  # pyright: ignore[reportMissingImports]
+
+        names = ("cache_dir", "token", "revision", "subfolder", "local_files_only")
+        place = cached_file(path, FILE, **{n: options[n] for n in names if n in options})
+    if place is None or not Path(place).is_file():
+        raise KcalcError(
+            f"{path} has no {FILE}: it was saved by a model without edits, or by another program; "
+            f"load it with from_pretrained, or give edits="
+        )
+    return load_edits(place)
+
+
+def structure(edits: Edits) -> Edits:
+    """The edits without draws and factors of weights, which saved weights have already."""
+    items = (replace(edit, weights=tuple(w for w in edit.weights if w.added)) for edit in edits)
+    return replace(edits, items=tuple(items))
+
+
+def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> Any:
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        cls.__init__(self, *args, **kwargs)
+        self.__class__ = cls
+        perform(self, structure(edits), "keep", None)
+        for module in self.modules():  # those without parameters cannot be initialised
+            plan = getattr(type(module), "kcalc_plan", None)
+            for part in module.modules() if plan and plan.dropped else ():
+                part._is_hf_initialized = True
+
+    functools.update_wrapper(begin, cls.__init__)
+    ignored = getattr(cls, "_keys_to_ignore_on_load_unexpected", None) or ()
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    names |= {"__init__": begin, "_keys_to_ignore_on_load_unexpected": [*ignored, MARK]}
+    found = type(cls)(cls.__name__, (cls,), names).from_pretrained(path, **options)
+    model = found[0] if isinstance(found, tuple) else found
+    for module in model.modules():  # what was built without numbers gets its constants
+        if NUMBERS in vars(module):
+            set_constants(module, vars(module)[NUMBERS])
+    keep(model, edits)
+    return found
+
+
+def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) -> nn.Module:
+    from .apply import edited
+
+    fresh = not isinstance(model, nn.Module)
+    if fresh and not callable(model):
+        raise KcalcError(f"model must be a torch.nn.Module or what builds it, got {glimpse(model)}")
+    built = _built(model, options) if fresh else model
+    if not fresh and options:
+        raise KcalcError(f"unknown option {next(iter(options))!r} of kc.load_edited")
+    made = edited(built, structure(edits), "keep", None, fresh)
+    state = _state(path)
+    try:
+        made.load_state_dict(state)
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        raise KcalcError(f"{path} has not the weights of the edited model: {text}") from None
+    keep(made, edits)
+    return made
+
+
+def _built(model: Any, options: dict[str, Any]) -> Any:
+    try:
+        return model(**options)
+    except Exception as error:
+        raise KcalcError(f"{glimpse(model)} builds no model: {first_line(error)}") from error
+
+
+def _state(path: Any) -> Mapping[str, torch.Tensor]:
+    """The state dict in a file."""
+    try:
+        if str(path).endswith(".safetensors"):
+            from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
+
+            found = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise KcalcError(f"{path} cannot be read as weights: {error}") from None
+    good = isinstance(found, Mapping) and all(isinstance(t, torch.Tensor) for t in found.values())
+    if not good:
+        raise KcalcError(f"{path} must be what torch.save(model.state_dict(), path) writes")
+    return {name: tensor for name, tensor in found.items() if name != MARK}

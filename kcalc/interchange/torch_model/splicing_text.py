@@ -1,0 +1,241 @@
+"""The text of a user's functions with single calls redirected: all else stays as it is written."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...foundation.errors import KcalcError
+from .splicing import OPERATORS, Definition
+
+HERE = "here"  # the argument of a function by which it knows the call that entered it
+TAIL, HEAD, CUT = range(3)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What takes the place of some bytes; ``rank`` orders those at one place."""
+
+    start: int
+    end: int
+    text: str
+    rank: tuple[int, int] = (CUT, 0)
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that is no comment and no line break, and its bytes."""
+
+    text: str
+    start: int
+    end: int
+    line: int
+
+
+class Source:
+    """A text of Python, and places in it in bytes.
+
+    Raises: KcalcError where it is no Python.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+        self.lines = [line.encode() for line in lines_of(text)]
+        self.starts = [0]
+        for line in self.lines:
+            self.starts.append(self.starts[-1] + len(line))
+        self.tokens = [*self._tokens()]
+        self._places = [token.start for token in self.tokens]
+
+    def _tokens(self) -> Iterable[Token]:
+        skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT)
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type in (*skipped, tokenize.DEDENT, tokenize.ENDMARKER):
+                continue
+            start, end = (self._of_character(*place) for place in (token.start, token.end))
+            yield Token(token.string, start, end, token.start[0])
+
+    def _of_character(self, line: int, column: int) -> int:
+        text = self.lines[line - 1].decode()
+        return self.starts[line - 1] + len(text[:column].encode())
+
+    def at(self, line: int | None, column: int | None) -> int:
+        """The byte of a place as syntax trees have it."""
+        assert line is not None and column is not None
+        return self.starts[line - 1] + column
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """The bytes of a node."""
+        start = self.at(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+        return start, self.at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def part(self, start: int, end: int) -> str:
+        """The text between two bytes."""
+        return self.text.encode()[start:end].decode()
+
+    def after(self, place: int, text: str) -> int:
+        """The number of the first token from a place on that has a text."""
+        number = bisect_left(self._places, place)
+        while self.tokens[number].text != text:
+            number += 1
+        return number
+
+    def with_cuts(self, cuts: Iterable[Cut]) -> str:
+        """The text with some bytes exchanged."""
+        old, new, place = self.text.encode(), [], 0
+        for cut in sorted(set(cuts), key=lambda cut: (cut.start, cut.rank)):
+            if cut.start < place:
+                raise KcalcError(f"two edits of {self.name} meet at one place of its text")
+            new += [old[place : cut.start], cut.text.encode()]
+            place = cut.end
+        return b"".join([*new, old[place:]]).decode()
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with their ends; only line feeds end them."""
+    parts = text.split("\n")
+    return (
+        [*(f"{line}\n" for line in parts[:-1]), *parts[-1:]]
+        if parts[-1]
+        else [f"{line}\n" for line in parts[:-1]]
+    )
+
+
+@dataclass(frozen=True)
+class Redirected:
+    """How the text of a call or operator becomes ``asked(owner, number, function, ...)``.
+
+    An operator or a method of an array is given by its name. ``callee``: what is called in place of
+    the function that is written there.
+    """
+
+    asked: str
+    owner: str
+    number: int
+    method: bool = False
+    callee: str = ""
+
+    def cuts(self, source: Source, node: ast.AST) -> list[Cut]:
+        """What changes at one node."""
+        start, end = source.span(node)
+        size = end - start
+        head = f"{self.asked}({self.owner}, {self.number}, "
+        if isinstance(node, ast.Call):
+            return self._call(source, node, head, size)
+        if isinstance(node, ast.AugAssign):
+            return self._augmented(source, node, head)
+        assert isinstance(node, ast.BinOp | ast.UnaryOp)
+        name = f'{head}"{operator_name(node)}", '
+        made = [Cut(start, start, name, (HEAD, -size)), Cut(end, end, ")", (TAIL, size))]
+        if isinstance(node, ast.UnaryOp):
+            (first,) = source.tokens[source.after(start, _sign(node.op)) :][:1]
+            return [*made, Cut(start, first.end, "")]
+        number = source.after(source.span(node.left)[1], _sign(node.op))
+        return [*made, _tight(source, number, ",")]
+
+    def _call(self, source: Source, node: ast.Call, head: str, size: int) -> list[Cut]:
+        start, end = source.span(node)
+        function = source.span(node.func)
+        number = source.after(function[1], "(")
+        opening, inside = source.tokens[number], source.tokens[number + 1]
+        comma = "" if inside.text == ")" else ", " if inside.line == opening.line else ","
+        closing = []
+        only = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        bare = isinstance(only, ast.GeneratorExp) and source.span(only)[0] == opening.start
+        if bare:  # f(x for x in y)
+            comma, closing = ", (", [Cut(end, end, ")", (TAIL, size))]
+        if self.method:
+            assert isinstance(node.func, ast.Attribute)
+            name = source.after(function[1] - len(node.func.attr.encode()), node.func.attr)
+            dot = source.tokens[name - 1]
+            return [
+                Cut(start, start, f'{head}"{node.func.attr}", ', (HEAD, -size)),
+                Cut(dot.start, source.tokens[name].end, ""),
+                Cut(opening.start, opening.end, comma),
+                *closing,
+            ]
+        made = [Cut(opening.start, opening.end, comma), *closing]
+        if self.callee:
+            return [Cut(start, opening.start, head + self.callee, (HEAD, -size)), *made]
+        return [Cut(start, start, head, (HEAD, -size)), *made]
+
+    def _augmented(self, source: Source, node: ast.AugAssign, head: str) -> list[Cut]:
+        start, end = source.span(node)
+        target = source.span(node.target)
+        number = source.after(target[1], f"{_sign(node.op)}=")
+        sign = source.tokens[number]
+        written = source.part(*target)
+        text = f'= {head}"{operator_name(node)}", {written},'
+        return [Cut(sign.start, sign.end, text), Cut(end, end, ")", (TAIL, end - start))]
+
+
+def _tight(source: Source, number: int, text: str) -> Cut:
+    """A text in place of a token and the blanks before it."""
+    token, before = source.tokens[number], source.tokens[number - 1]
+    blank = not source.part(before.end, token.start).strip(" ")
+    return Cut(before.end if blank else token.start, token.end, text)
+
+
+def operator_name(node: ast.AST) -> str:
+    """How a patch names an operator: "+", "+=", "unary -"."""
+    sign = _sign(node.op)  # type: ignore[attr-defined]
+    if isinstance(node, ast.UnaryOp):
+        return f"unary {sign}"
+    return f"{sign}=" if isinstance(node, ast.AugAssign) else sign
+
+
+def operator_function(node: ast.AST) -> str:
+    """The name of an operator in Python's module of them."""
+    name = OPERATORS[type(node.op)]  # type: ignore[attr-defined]
+    return f"i{name.strip('_')}" if isinstance(node, ast.AugAssign) else name
+
+
+def _sign(op: ast.operator | ast.unaryop) -> str:
+    return {
+        ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.MatMult: "@",
+        ast.FloorDiv: "//", ast.Mod: "%", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~",
+        ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
+    }[type(op)]  # fmt: skip
+
+
+def argument(source: Source, node: Definition) -> Cut:
+    """The argument ``here`` at the end of those of a function."""
+    number = source.after(source.span(node)[0], "lambda" if isinstance(node, ast.Lambda) else "def")
+    named = isinstance(node, ast.FunctionDef)
+    number = source.after(source.tokens[number].end, "(") if named else number
+    depth = 0
+    for place in range(number + 1, len(source.tokens)):
+        token = source.tokens[place]
+        if depth == 0 and token.text == "**" and node.args.kwarg is not None:
+            return Cut(token.start, token.start, f"{HERE}=None, ")
+        if depth == 0 and token.text == (")" if named else ":"):
+            before = source.tokens[place - 1]
+            empty = place == number + 1
+            gap = "" if empty and named else " " if empty or before.text == "," else ", "
+            return Cut(before.end, before.end, f"{gap}{HERE}=None")
+        depth += (token.text in "([{") - (token.text in ")]}")
+    raise AssertionError
+
+
+def parent(source: Source, node: ast.Call, class_name: str, first: str) -> Cut:
+    """``super()`` as a function outside of its class has it."""
+    number = source.after(source.span(node.func)[1], "(")
+    place = source.tokens[number].end
+    return Cut(place, place, f"{class_name}, {first}")
+
+
+def import_place(tree: ast.Module) -> int:
+    """The line after which an import is written: the last of those at the top."""
+    last = 0
+    for place, node in enumerate(tree.body):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            last = node.end_lineno or 0
+        elif not (place == 0 and isinstance(node, ast.Expr)):
+            break
+        elif not last:
+            last = node.end_lineno or 0
+    return last

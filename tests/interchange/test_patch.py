@@ -1,0 +1,343 @@
+"""Patches of the user's source: they apply, and the model runs without kcalc as the edited one."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch here")
+
+HELPERS = """
+import functools
+
+import torch
+import torch.nn.functional as F
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+
+
+@decorated
+def leaky(x, *, slope=.1, **more):
+    return F.leaky_relu(x, slope)
+
+
+def both(x,
+         y,
+         ):
+    x += y
+    return (x) \\
+        + y
+"""
+BLOCKS = '''"""Blocks with a norm, a method that helps, and a sum."""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Base(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Block(Base):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.first = nn.Linear(width, width, bias=False)
+        self.second = nn.Linear(width, width)
+
+    def branch(self, x):
+        return torch.tanh(x)
+
+    def forward(self, x):
+        x = super().forward(x)
+        # the branch, in place
+        y = F.relu(
+            self.first(self.norm(x)),  # ünïcode
+            inplace=True,
+        )
+        return x + self.branch(self.second(y))
+'''
+RESIDUAL = """import torch
+from torch import nn
+from .blocks import Block
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inp = nn.Linear(8, 16)
+        self.blocks = nn.ModuleList(Block(16) for _ in range(2))
+        self.act, self.last = nn.GELU(), nn.Linear(16, 16)
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x, scale=1):
+        x = self.inp(x)
+        for block in self.blocks: x = block(x)
+        x = x + torch.tanh(self.last(x))
+        return scale * self.out(self.act(x))
+"""
+LOOPED = '''import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from .helpers import both, leaky
+
+shaped = 3  # a name that is taken
+phi = lambda x: torch.tanh(x)  # noqa
+
+
+class Looped(nn.Module):
+    """A loop, functions that help, methods of arrays."""
+
+    def __init__(self):
+        super().__init__()
+        self.inp = nn.Linear(8, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.more = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+        self.deep, self.out = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def block(self, x):
+        return torch.sin(self.deep(x))
+
+    def forward(self, x):
+        x = self.inp(x)
+        for layer in self.layers:
+            x = (layer(x)
+                 # over two lines
+                 .relu_())
+            x = x if layer is self.layers[0] else x * 1.0
+        x = phi(self.more[0](x)); x = leaky(self.more[1](x), slope=.2)
+        x = torch.add(self.more[2](x), self.more[3](x))
+        x = checkpoint(self.block, x, use_reentrant=False)
+        return self.out(both(self.more[4](x), self.more[5](x)))
+'''
+ENCODED = """from torch import nn
+
+
+class Encoded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.out(self.net(x))
+"""
+WITHOUT = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "kcalc":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocked())
+sys.path.insert(0, sys.argv[1])
+import copy, importlib, pickle
+import torch
+
+for name in sys.argv[2:]:
+    known = torch.load(f"{sys.argv[1]}/{name}.pt")
+    kind = getattr(importlib.import_module(f"ours.{name.lower()}"), name)
+    init = importlib.import_module(f"ours.shaped_{name.lower()}").init
+    def fresh():
+        model = kind()
+        model.load_state_dict(known["state"])
+        return model.eval()
+    x = known["x"]
+    assert torch.equal(fresh()(x), known["plain"]), name
+    model = init(fresh(), draw=False)
+    for found in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(found(x), known["kept"])
+    assert [*model.state_dict()] == known["keys"]
+    assert isinstance(model, kind) and type(model).__name__ == name
+    drawn = init(fresh(), generator=torch.Generator().manual_seed(3)).eval()
+    torch.testing.assert_close(drawn(x), known["drawn"])
+    if name == "Looped":
+        model.layers = model.layers[:2]
+        try:
+            model(x)
+        except RuntimeError as error:
+            assert "loop" in str(error)
+        else:
+            raise AssertionError("a loop of another length")
+print("all equal")
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A package ``ours`` of models, imported; the folder above it."""
+    folder = tmp_path_factory.mktemp("project")
+    package = folder / "src" / "ours"
+    package.mkdir(parents=True)
+    texts = {"residual": RESIDUAL, "blocks": BLOCKS, "looped": LOOPED, "encoded": ENCODED}
+    texts["helpers"] = HELPERS
+    for name, text in (texts | {"__init__": ""}).items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    sys.path.insert(0, str(folder / "src"))
+    yield folder
+    sys.path.remove(str(folder / "src"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ours"]:
+        del sys.modules[name]
+
+
+def shaped(name, activation=None, **options):
+    """A model of the project, an input, and its shaping."""
+    import importlib
+
+    torch.manual_seed(0)
+    model = getattr(importlib.import_module(f"ours.{name.lower()}"), name)().eval()
+    x = torch.randn(3, 5, 16) if name == "Encoded" else torch.randn(3, 8)
+    reading = kc.read(model, x)
+    s = kc.shape(reading, activation, method="dks", zeta=1.5, assume_independent=True)
+    return model, x, s
+
+
+def applied(text, project, folder):
+    """The project in another folder, patched there; what ``patch`` says."""
+    if not (folder / "src").exists():
+        shutil.copytree(project / "src", folder / "src", ignore=lambda *_: ["__pycache__"])
+    return subprocess.run(
+        ["patch", "-p1"], input=text.encode(), cwd=folder, capture_output=True, check=True
+    ).stdout.decode()
+
+
+def run_without_kcalc(names, project, folder):
+    """Patch models of the project in another folder, and compare them there with edited ones."""
+    for name, activation in names.items():
+        model, x, s = shaped(name, activation)
+        applied(s.edits.patch(model, root=project), project, folder)
+        kept = kc.apply_edits(model, s.edits, weights="keep").eval()
+        generator = torch.Generator().manual_seed(3)
+        drawn = kc.apply_edits(model, s.edits, generator=generator).eval()
+        assert not torch.allclose(kept(x), model(x))
+        known = {"x": x, "state": model.state_dict(), "plain": model(x), "kept": kept(x)}
+        known |= {"drawn": drawn(x), "keys": [*kept.state_dict()]}
+        torch.save(known, folder / "src" / f"{name}.pt")
+    call = [sys.executable, "-c", WITHOUT, str(folder / "src"), *names]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "all equal" in done.stdout
+
+
+def test_patched_models_run_without_kcalc(project, tmp_path):
+    """Equal to ``kc.apply_edits``, with the old weights and with new ones."""
+    names = {"Residual": None, "Looped": "softsign", "Encoded": None}
+    run_without_kcalc(names, project, tmp_path)
+
+
+@pytest.mark.slow
+def test_code_of_libraries_is_copied(project, tmp_path, monkeypatch):
+    """Functions and classes that cannot be changed: their edited code stands in the new file."""
+    from kcalc.interchange.torch_model import patching
+
+    fixed = ("helpers.py", "blocks.py", "transformer.py")
+    monkeypatch.setattr(patching, "is_library", lambda file: file.endswith(fixed))
+    run_without_kcalc({"Residual": "softsign", "Looped": None}, project, tmp_path)
+    for name in ("helpers", "blocks"):
+        old = project / "src" / "ours" / f"{name}.py"
+        assert (tmp_path / "src" / "ours" / f"{name}.py").read_text() == old.read_text()
+
+
+def test_only_the_edited_calls_change(project):
+    """Comments, layout and all other lines stay; the text of calls is written around."""
+    model, _, s = shaped("Residual")
+    text = s.edits.patch(model, root=project)
+    lines = text.partition("+++ b/src/ours/shaped_residual.py")[0].splitlines()
+    removed = [line[1:].strip() for line in lines if line.startswith("-") and line[1:2] != "-"]
+    added = [line[1:].strip() for line in lines if line.startswith("+") and line[1:2] != "+"]
+    assert removed == [
+        "def branch(self, x):",
+        "return torch.tanh(x)",
+        "y = F.relu(",
+        "return x + self.branch(self.second(y))",
+        "x = x + torch.tanh(self.last(x))",
+    ]
+    assert added == [
+        "from ours.shaped_residual import shaped",
+        "def branch(self, x, here=None):",
+        "return shaped(here, 1, torch.tanh, x)",
+        "y = shaped(self, 1, F.relu,",
+        'return shaped(self, 2, "+", x, shaped(self, 3, self.branch, self.second(y)))',
+        "from .shaped_residual import shaped",
+        'x = shaped(self, 1, "+", x, shaped(self, 2, torch.tanh, self.last(x)))',
+    ]
+    assert "import kcalc" not in text and "from kcalc" not in text
+
+
+def test_the_shaping_makes_the_patch_of_the_model_that_was_read(project, tmp_path, monkeypatch):
+    """``s.patch(path)``; paths begin at the folder of imports, or at the present one above it."""
+    monkeypatch.chdir(tmp_path)
+    _, _, s = shaped("Looped")
+    text = s.patch("shaped.patch")
+    assert Path("shaped.patch").read_text(encoding="utf-8") == text
+    assert "+++ b/ours/looped.py" in text and "+++ b/ours/helpers.py" in text
+    assert "import shaped as shaped_call" in text
+    monkeypatch.chdir(project)
+    assert "+++ b/src/ours/looped.py" in s.patch()
+
+
+def test_ends_of_lines_stay(project, tmp_path):
+    """A file with the line ends of Windows and no last line end."""
+    package = tmp_path / "endings"
+    package.mkdir()
+    body = (
+        ENCODED.replace("Encoded", "Ending")
+        .rstrip("\n")
+        .replace("self.net(x)", "self.net(x).relu()")
+    )
+    (package / "__init__.py").write_bytes(body.replace("\n", "\r\n").encode())
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from endings import Ending  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(tmp_path))
+    model, x = Ending().eval(), torch.randn(2, 5, 16)
+    s = kc.shape(kc.read(model, x), method="dks", zeta=1.5, assume_independent=True)
+    text = s.edits.patch(model, root=tmp_path)
+    done = subprocess.run(
+        ["patch", "-p1", "--binary"], input=text.encode(), cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    new = (package / "__init__.py").read_bytes()
+    assert new.count(b"\r\n") == new.count(b"\n") and not new.endswith(b"\n")
+
+
+def test_what_cannot_be_patched(project, tmp_path):
+    """Another model, code without a file, a folder elsewhere, changed files: one line each."""
+    model, _, s = shaped("Residual")
+    with pytest.raises(kc.KcalcError, match="no module 'blocks"):
+        s.edits.patch(torch.nn.Linear(3, 3))
+    with pytest.raises(kc.KcalcError, match="root"):
+        s.edits.patch(model, root=tmp_path)
+    with pytest.raises(kc.KcalcError, match="root"):
+        s.edits.patch(model, root=tmp_path / "missing")
+    with pytest.raises(kc.KcalcError, match="Module"):
+        s.edits.patch("model")
+    file = project / "src" / "ours" / "residual.py"
+    file.write_text(RESIDUAL + "\n# more\n", encoding="utf-8")
+    try:
+        with pytest.raises(kc.KcalcError, match="changed"):
+            s.edits.patch(model, root=project)
+    finally:
+        file.write_text(RESIDUAL, encoding="utf-8")
+
+
+def test_networks_that_were_not_read_have_no_patch():
+    s = kc.shape(kc.architectures.vanilla(5, "tanh"), method="dks", zeta=1.5)
+    with pytest.raises(kc.KcalcError, match=r"kc\.read"):
+        s.patch()
