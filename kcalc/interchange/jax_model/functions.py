@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ...foundation.process_state import READING
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
 from ..trace import Drop, Entry, Normalise, Trace
@@ -35,8 +34,8 @@ class JaxModel:
     order of ``tree``'s leaves, ``frozen`` the others by place; ``entries``: the operation of every
     array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation, or the array
     that it always is. ``norms``: where the biases of normalisation are in the parameters.
-    ``single``: the model takes one example, and was traced on several. ``program_at``: the model's
-    equations for inputs of given shapes; ``made``: the operations whose outputs these make.
+    ``single``: the model takes one example, and was traced on several. ``program``: the
+    equations that were read; ``made``: the operations whose outputs these make.
     """
 
     kind: str
@@ -51,8 +50,20 @@ class JaxModel:
     norms: dict[str, View]
     single: bool = False
     extra: Any = field(default=None, repr=False)
-    program_at: Callable[[Sequence[Any]], Program] | None = field(default=None, repr=False)
+    program: Program | None = field(default=None, repr=False)
     made: frozenset[str] = frozenset()
+
+    def current(self) -> dict[str, Any]:
+        """{name: array} as the model has them now; functions and Linen modules hold none."""
+        if self.kind == "nnx":
+            from flax import nnx
+
+            return self.arrays(nnx.split(self.original)[1])
+        if self.kind == "keras":
+            from .keras import state_of
+
+            return self.arrays(state_of(self.original))
+        return self.leaves
 
     def params(self, leaves: dict[str, Any]) -> Any:
         """The tree of parameters with other arrays in it."""
@@ -171,17 +182,9 @@ def traced(
     size = 2 if single else next((int(flat[k].shape[0]) for k in examples if flat[k].shape), 2)
 
     def of_count(count: int) -> Trace:
-        return read_at([_example(flat[k], single, size, count) for k in examples])[0]
+        return read_at([_example(flat[k], single, size, count) for k in examples])
 
-    def program_at(shapes: Sequence[tuple[Any, Any]]) -> Program:
-        shown = [
-            jax.ShapeDtypeStruct(shape, flat[k].dtype if dtype is None else dtype)
-            for k, (shape, dtype) in zip(examples, shapes, strict=True)
-        ]
-        with READING, jax.ensure_compile_time_eval(), context():
-            return read_at(shown)[1]
-
-    def read_at(shown: list[Any]) -> tuple[Trace, Program]:
+    def read_at(shown: list[Any]) -> Trace:
         arrays = (list(leaves.values()), [flat[k] for k in keys], shown)
         closed, shapes = _jaxpr(run, arrays, original, framework, inputs)
         reader = Reader(labels_of(leaves), channel_axis, root)
@@ -192,7 +195,7 @@ def traced(
         ]
         args += [Known(flat[k], random=True) for k in keys]
         form = jax.tree.structure(shapes)
-        trace, program = _finish(
+        trace = _finish(
             framework,
             reader,
             model,
@@ -205,8 +208,7 @@ def traced(
             remarks,
         )
         drops.update(reader.drops)
-        model_at = replace(trace.model, program_at=program_at, made=program.names())
-        return replace(trace, model=model_at), program
+        return trace
 
     with context():
         trace = of_count(size) if single else of_batches(size, of_count)
@@ -266,7 +268,7 @@ def _finish(
     examples: list[int],
     channel_axis: int,
     remarks: tuple[str, ...],
-) -> tuple[Trace, Program]:
+) -> Trace:
     entries = [a.name for a in args if isinstance(a, Ref)]
     values = reader.run(closed.jaxpr, constants_of(closed), args)
     ends = [reader.plain(value) if isinstance(value, Ref) else value for value in values]
@@ -276,6 +278,7 @@ def _finish(
     renamed = iter(outputs)
     told = tuple(next(renamed) if isinstance(end, Ref) else end for end in ends)
     by_place = dict(zip(examples, entries, strict=True))
+    program = Program(closed, args, reader.tape, joined, reader.held_names())
     model = JaxModel(
         model.kind,
         model.original,
@@ -293,11 +296,12 @@ def _finish(
         },
         model.single,
         model.extra,
+        program,
+        program.names(),
     )
-    trace = Trace(
+    return Trace(
         framework, tuple(ops), tuple(dict.fromkeys(outputs)), channel_axis, remarks, model=model
     )
-    return trace, Program(closed, args, dict(reader.made), joined)
 
 
 def _leaves(

@@ -1,0 +1,150 @@
+"""Where the equations of a JAX program stand in the user's code.
+
+A place has one level for every jaxpr around an equation: (what it calls, which of several at the
+same lines, how many these are, which jaxpr of it, lines of the user's code). The equations around
+may change, with the mode of a model or the sizes of its inputs; those of a place may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from ..edits import Action, CallEdit, Place
+
+LIBRARIES = ("/flax/", "/equinox/", "/keras/")
+PASSED = ("/jax/", "/jaxlib/", "/kcalc/interchange/", "/optree/", "/jaxtyping/")
+PASSED += ("/functools.py", "/contextlib.py")
+TRACING = ("jax/_src/linear_util.py",)
+DERIVATIVES = "jax/_src/interpreters/ad.py"
+MODULE = "module"
+Plan = tuple[tuple[int, Any], ...]  # (equation, action or ((part of it, its plan), ...)) pairs
+
+
+def site(eqn: Any) -> tuple[str, ...]:
+    """What an equation calls, and the lines of the user's code that do, inside of its jaxpr."""
+    name = eqn.params.get("name")
+    primitive = eqn.primitive.name
+    return (f"{primitive} {name}" if isinstance(name, str) else primitive, *_lines(eqn))
+
+
+def _lines(eqn: Any) -> list[str]:
+    lines: list[str] = []
+    library = ""
+    for frame in _frames(eqn):
+        file, function = frame.file_name.replace("\\", "/"), frame.function_name
+        if any(part in file for part in PASSED):
+            continue
+        if any(part in file for part in LIBRARIES):
+            library = library or ("" if lines else function)
+            continue
+        stem = "" if file.startswith("<") else file.rsplit("/", 1)[-1]
+        lines.append(f"{stem}:{function}:{frame.line_num}")
+    return [library, *lines] if library else lines
+
+
+def _frames(eqn: Any) -> list[Any]:
+    """The frames inside of the function whose jaxpr the equation is in, the last call first."""
+    found = []
+    for frame in getattr(eqn.source_info.traceback, "frames", None) or ():
+        if frame.file_name.endswith(TRACING):
+            break
+        found.append(frame)
+    return found
+
+
+def differentiates(eqn: Any) -> bool:
+    """Whether the model takes a derivative where it runs an equation."""
+    return any(frame.file_name.endswith(DERIVATIVES) for frame in _frames(eqn))
+
+
+def key_of(eqn: Any, part: int) -> str:
+    """The parameter of an equation that holds the jaxpr which it calls."""
+    if eqn.primitive.name == "cond":
+        return "branches"
+    if eqn.primitive.name == "while":
+        return ("cond_jaxpr", "body_jaxpr")[part]
+    return next(key for key in ("call_jaxpr", "jaxpr", "fun_jaxpr") if key in eqn.params)
+
+
+def _inside(eqn: Any, part: int) -> Any:
+    """The jaxpr that an equation calls."""
+    found = eqn.params[key_of(eqn, part)]
+    found = found[part] if isinstance(found, tuple) else found
+    return getattr(found, "jaxpr", found)
+
+
+def place_of(jaxpr: Any, path: Sequence[int]) -> Place:
+    """The place of an equation, by the numbers of the equations around it."""
+    index, *rest = path
+    eqn = jaxpr.eqns[index]
+    what, *lines = site(eqn)
+    alike = _alike(jaxpr, (what, *lines))
+    level = (what, alike.index(index), len(alike), rest[0] if rest else 0, *lines)
+    return (level, *(place_of(_inside(eqn, rest[0]), rest[1:]) if rest else ()))
+
+
+def _alike(jaxpr: Any, wanted: tuple[str, ...]) -> list[int]:
+    """The equations at one site."""
+    head = wanted[0].split(" ")[0]
+    return [
+        k for k, e in enumerate(jaxpr.eqns) if e.primitive.name == head and site(e) == wanted
+    ]
+
+
+def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
+    """What happens at which equation of a jaxpr.
+
+    Raises: KcalcError where the equations of a place are others than those that were read.
+    """
+    here: dict[int, Action] = {}
+    inside: dict[int, dict[int, list[tuple[Place, Action]]]] = {}
+    for place, action in calls:
+        index, part = _found(jaxpr, place[0])
+        if len(place) == 1:
+            here[index] = action
+        else:
+            inside.setdefault(index, {}).setdefault(part, []).append((place[1:], action))
+    deeper = {
+        index: tuple(
+            (part, plan(_inside(jaxpr.eqns[index], part), own))
+            for part, own in sorted(parts.items())
+        )
+        for index, parts in inside.items()
+    }
+    return tuple(sorted((here | deeper).items(), key=lambda pair: pair[0]))
+
+
+def _found(jaxpr: Any, level: Sequence[Any]) -> tuple[int, int]:
+    what, visit, visits, part, *lines = level
+    alike = _alike(jaxpr, (what, *lines))
+    if len(alike) != visits:
+        where = ", ".join(reversed(lines)) or "the model's code"
+        raise KcalcError(
+            f"{what.split(' ')[-1]} at {where} is edited, and runs {len(alike)} times for these "
+            f"inputs, not {visits} times as when the model was read; make the edits with inputs "
+            f"like these"
+        )
+    return alike[visit], part
+
+
+def by_place(calls: Iterable[CallEdit]) -> dict[Place, Action]:
+    """{place: its action}, the same in every turn of the loops around it.
+
+    Raises: KcalcError where turns of a loop differ.
+    """
+    found: dict[Place, dict[int, CallEdit]] = {}
+    for call in calls:
+        found.setdefault(call.place, {})[call.visit] = call
+    made: dict[Place, Action] = {}
+    for place, turns in found.items():
+        first = next(iter(turns.values()))
+        if len(turns) != first.visits or any(t.action != first.action for t in turns.values()):
+            raise KcalcError(
+                f"{place[-1][0]} runs {first.visits} times at one place, in a loop or a module "
+                f"that is called again, and is edited {len(turns)} times or in different ways; "
+                f"keep the edits of all turns or of none"
+            )
+        made[place] = first.action
+    return made
