@@ -89,7 +89,7 @@ def _check_wiring(target: Target) -> None:
                 f"network that was read from it"
             )
         own = tuple(map(target.past, target.model.parents(node)))
-        if tuple(parents) != own and not target.inputs.intersection(parents):
+        if tuple(parents) != own:
             raise KcalcError(
                 f"node {node!r} of the shaped network reads {', '.join(map(repr, parents))}, in "
                 f"the model {', '.join(map(repr, own))}; edits change what nodes compute, not what "

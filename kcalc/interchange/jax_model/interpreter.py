@@ -89,8 +89,17 @@ def _bound(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
     pairs = zip(eqn.invars, values, strict=True)
     reads = {v: x for v, x in pairs if not hasattr(v, "val")}  # each variable once
-    jaxpr = core.Jaxpr((), list(reads), eqn.outvars, [eqn], eqn.effects)
+    jaxpr = core.Jaxpr((), list(reads), eqn.outvars, [eqn], eqn.effects, *_described(eqn, reads))
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*reads.values())
+
+
+def _described(eqn: Any, reads: Any) -> list[Any]:
+    """What newer versions of JAX want to be told of a jaxpr."""
+    from jax.extend import core
+
+    kind = getattr(core, "DebugInfo", None)
+    names = (("",) * len(reads), ("",) * len(eqn.outvars))
+    return [] if kind is None else [kind("jit", eqn.primitive.name, *names)]
 
 
 def _edited(eqn: Any, action: Any, values: list[Any]) -> Sequence[Any]:
