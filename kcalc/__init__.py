@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         subnetworks,
     )
     from .calculi.tied_readout import TiedReadout, tied_readout
-    from .interchange import Reading, load_json, read, save_json
+    from .interchange import Edits, Reading, apply_edits, load_edits, load_json, read, save_json
     from .regression import (
         gaussian_process,
         kept_kernel,
@@ -112,7 +112,7 @@ _ROOMS = {
     "smoothness",
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
     "calculi.tied_readout": "TiedReadout tied_readout",
-    "interchange": "Reading load_json read save_json",
+    "interchange": "Edits Reading apply_edits load_edits load_json read save_json",
     "regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel training_curve",
     "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
     "depth_profile equivalent_parameters phase_diagram residual_blocks shape token_gain "
@@ -130,6 +130,7 @@ __all__ = [
     "Constants",
     "DepthLaws",
     "DepthProfile",
+    "Edits",
     "Fluctuations",
     "FreshnessError",
     "Gradients",
@@ -157,6 +158,7 @@ __all__ = [
     "activation",
     "activation_bounds",
     "activations",
+    "apply_edits",
     "architectures",
     "audit",
     "averaging_shortcuts",
@@ -183,6 +185,7 @@ __all__ = [
     "large_batch",
     "layers",
     "learnable_kernel",
+    "load_edits",
     "load_json",
     "lsuv",
     "maximal",

@@ -1,33 +1,78 @@
-"""A shaped network given back as a model of the framework it was read from."""
+"""A model edited so that it computes a shaped network."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
+from .editing_plan import Target
+from .edits import Edits
+from .geometry import checked_law
+from .model_reading import Reading
 from .read import last_reading, read
 
 Node = Hashable
-OPTIONS = {
-    "torch": ("weights", "generator"),
-    **dict.fromkeys(("jax", "flax", "equinox", "keras"), ("weights", "key")),
-}
+JAX = ("jax", "flax", "equinox", "keras")
+OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(JAX, ("weights", "key"))}
+SHAPE_FIRST = (
+    "the edits of a model belong to a shaping of its reading: kc.shape(kc.read(model, x)).edits"
+)
+
+
+def edits_of(reading: Reading | None, shaping: Any) -> Edits:
+    """The edits that make the model of a reading compute a shaping.
+
+    Nodes without a place in the model's code are in ``left_alone``. Raises: KcalcError for readings
+    without the operations of the model, and frameworks without edits.
+    """
+    if reading is None:
+        raise KcalcError(SHAPE_FIRST)
+    if reading.trace is None:
+        raise KcalcError(
+            "the reading has no operations of the model (it is a copy from a pickle, or a network "
+            "of kcalc's own); read the model again, kc.read(model, example)"
+        )
+    if reading.framework != "torch":
+        raise _no_twin(reading, shaping)
+    from .torch_model.apply import torch_edits
+
+    target = target_of(reading, shaping)
+    constants = getattr(getattr(shaping, "constants", None), "by_node", {})
+    return torch_edits(target, constants, str(reading.network.name))
+
+
+def target_of(reading: Reading, shaping: Any) -> Target:
+    """What a shaping, or anything that has a ``network``, wants of a model."""
+    networks = getattr(shaping, "networks", None)
+    left = dict(getattr(shaping, "left_alone", {}))
+    return Target(reading, (shaping.network,) if networks is None else networks, left)
+
+
+def unplaced(reading: Reading, shaping: Any) -> Mapping[Node, str]:
+    """{node: reason} of shaped nodes that a model's code has no place for."""
+    if reading.trace is None or reading.framework != "torch":
+        return {}
+    from .torch_model.apply import is_editable
+
+    if not is_editable(reading):
+        return {}
+    known = target_of(reading, shaping).left_alone
+    found = edits_of(reading, shaping).left_alone
+    by_name = {str(node): node for node in reading.unmerged}
+    return {by_name[name]: why for name, why in found.items() if by_name.get(name) not in known}
 
 
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
-    """A new model that computes ``shaping.network``, of the same framework as ``model``.
-
-    ``model`` is left as it is.
+    """A copy of ``model`` that computes ``shaping.network``; ``model`` is left as it is.
 
     ``example_inputs`` may be left out if this very object has been read before in this process.
     ``options``: ``weights``, and the source of randomness, which is ``generator`` for PyTorch
-    (None, the default: PyTorch's own, see :func:`kcalc.interchange.torch_model.apply.apply_torch`)
-    and ``key`` for JAX, Flax, Equinox and Keras (0, so that the weights are the same every time,
-    see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
+    (None, the default: PyTorch's own) and ``key`` for JAX, Flax, Equinox and Keras (0, so that the
+    weights are the same every time, see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
 
-    Raises: KcalcError for models that cannot be read, frameworks without this service, networks
-    that are not made of the model's nodes, and weights that are shared with the rest of the model.
+    Raises: KcalcError for models that cannot be read or edited, and networks that are not made of
+    the model's nodes.
     """
     reading = None if example_inputs else last_reading(model)
     if reading is None and not example_inputs and not isinstance(model, str):
@@ -43,17 +88,78 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     for option in options:
         if known is not None and option not in known:
             raise unknown("option of apply_to", option, known)
-    if reading.framework == "torch":
-        from .torch_model.apply import apply_torch
-
-        return apply_torch(model, reading, shaping, **options)
-    if known is not None:
+    if reading.framework in JAX:
         from .jax_model.apply import apply_jax
 
         return apply_jax(model, reading, shaping, **options)
+    edits = (
+        shaping.edits_on(reading) if hasattr(shaping, "edits_on") else edits_of(reading, shaping)
+    )
+    left = {node: why for node, why in edits.left_alone.items() if node not in _left(shaping)}
+    for node, why in left.items():
+        raise KcalcError(
+            f"node {node!r} of the shaped network cannot be edited in the model: {why}; shape the "
+            f"reading itself, kc.shape(kc.read(model, x)), which leaves such nodes alone"
+        )
+    return apply_edits(model, edits, **options)
+
+
+def _left(shaping: Any) -> set[str]:
+    return {str(node) for node in getattr(shaping, "left_alone", ())}
+
+
+def apply_edits(
+    model: Any,
+    edits: Edits,
+    *,
+    weights: str = "orthogonal_delta",
+    generator: Any = None,
+    inplace: bool = False,
+) -> Any:
+    """A model with edits: a copy of it, or the model itself with ``inplace=True``.
+
+    The result has the class, the methods and the training code of ``model``; only the calls that
+    are edited do something else. The edits may come from a file, ``kc.load_edits(path)``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model built by the code that was read, as it was built: not edited before.
+    edits : Edits
+        ``s.edits`` of a shaping, or what was loaded from a file.
+    weights : str
+        ``"orthogonal_delta"`` and ``"gaussian_delta"`` draw new weights on the central tap of every
+        kernel; ``"keep"`` leaves those of the model, for which the conditions of the shaping need
+        not hold. Use it before you load trained weights.
+    generator : torch.Generator, optional
+        The source of the draws; PyTorch's own by default.
+    inplace : bool
+        Whether to change ``model`` itself.
+
+    Returns
+    -------
+    torch.nn.Module
+        The edited model, an instance of a subclass of its own class with the same name.
+
+    Raises
+    ------
+    KcalcError
+        If the model or its source is not the one that was shaped. Nothing is changed then.
+
+    """
+    if not isinstance(edits, Edits):
+        raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")
+    law = checked_law(weights)
+    if edits.framework != "torch":
+        raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
+    from .torch_model.apply import edited
+
+    return edited(model, edits, law, generator, inplace)
+
+
+def _no_twin(reading: Reading, shaping: Any) -> KcalcError:
     regions = getattr(shaping, "regions", None)
     export = "shaping.export(...)" if regions is None else "shaping.regions[name].export(...)"
-    raise KcalcError(
-        f"a {type(model).__name__} ({reading.framework}) has no transformed twin; write the "
-        f"constants with {export} instead"
+    return KcalcError(
+        f"a model of {reading.framework} is not edited; write the constants with {export} instead"
     )

@@ -7,10 +7,11 @@ weights, a norm hands its input on. Where an edit has no place, its node is left
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..activations import Activation
+from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..network import layers as L
 from ..network.network import Network, sum_weights
@@ -60,6 +61,34 @@ class Target:
             for node in self.model
             if node not in self.steps and node not in self.left_alone and self._goes(node)
         }
+
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse networks that are not the model's but for what edits change.
+
+        Raises: KcalcError naming the node.
+        """
+        for node, (layer, parents) in self.steps.items():
+            if node not in self.model:
+                raise KcalcError(
+                    f"node {node!r} of the shaped network is no operation of the model; keep the "
+                    f"nodes of the network that was read"
+                )
+            before = self.model.layer(node)
+            if _as_edited(before) != _as_edited(layer):
+                raise KcalcError(
+                    f"node {node!r} is {before} in the model and {layer} in the shaped network; "
+                    f"edits change activations, weights of sums, scales of initial weights, and "
+                    f"what is left out: keep the rest as it was read"
+                )
+            known = tuple(map(self.past, self.model.parents(node)))
+            if sorted(map(str, known)) != sorted(map(str, parents)):
+                read, reads = (", ".join(map(repr, nodes)) for nodes in (known, parents))
+                raise KcalcError(
+                    f"node {node!r} reads {reads} in the shaped network and {read} in the model; "
+                    f"keep the edges that were read"
+                )
 
     def _picks(self, node: Node, layer: L.Layer) -> bool:
         """Whether a node takes some of the tokens as the model does, such as its last one."""
@@ -111,6 +140,18 @@ class Target:
             if isinstance(self.ops[name], (*LAYOUT, Pointwise)):
                 waiting += self.ops[name].reads
         return None
+
+
+def _as_edited(layer: L.Layer) -> Any:
+    """What edits leave as it is: the kind of a layer and its fields but for those they change."""
+    if isinstance(layer, L.Nonlinear | L.Sum | L.Scale):
+        return type(layer)
+    if isinstance(layer, L.Affine):
+        layer = replace(layer, sigma_w=1, sigma_b=0, bias=True, standardised=False)
+        return replace(layer, features=None)
+    if isinstance(layer, L.Embedding):
+        return replace(layer, sigma=1)
+    return layer
 
 
 class Unplaced(Exception):
@@ -226,6 +267,8 @@ class Planner:
             try:
                 if step is not None and isinstance(step[0], L.Nonlinear):
                     found = self._activation(node, step[0].activation, self.constants.get(node))
+                elif step is not None and isinstance(step[0], L.Scale):
+                    found = self._factor(node, step[0])
                 elif step is not None and isinstance(step[0], L.Sum):
                     found = self._sum(node, step[0], step[1])
                 elif node in self.target.gone:
@@ -306,6 +349,17 @@ class Planner:
                 self._add(made, call, Scaled(((slot, factor, 0.0),)))
         words = ", ".join(f"{w:.6g}" for w in new)
         return self._edit(node, "sum", f"weights {words}"), made
+
+    def _factor(self, node: Node, layer: L.Scale) -> tuple[Edit, Calls] | None:
+        before = self.target.model.layer(node)
+        assert isinstance(before, L.Scale)
+        if layer == before:
+            return None
+        if not float(before.factor):
+            raise Unplaced(ZERO)
+        ratio = float(layer.factor) / float(before.factor)
+        made = self._scaled(self._start(node, 0), self._end(str(node)), 1.0, 0.0, ratio, 0.0)
+        return self._edit(node, "factor", f"factor {float(layer.factor):.6g}"), made
 
     # -- what goes ---------------------------------------------------------------------------------
 

@@ -78,12 +78,16 @@ Action = Scaled | Taken | Exchanged
 
 @dataclass(frozen=True)
 class CallEdit:
-    """What happens at one call: the ``visit``-th of ``visits`` at its place."""
+    """What happens at one call: the ``visit``-th of ``visits`` at its place; of 1, at every one.
+
+    ``written``: the argument that the call writes into, as ``relu_(x)`` does.
+    """
 
     place: Place
     action: Action
     visit: int = 0
     visits: int = 1
+    written: Slot = ()
 
 
 # -- what happens to weights -----------------------------------------------------------------------
@@ -112,9 +116,10 @@ class Layout:
 class WeightEdit:
     """Numbers for one parameter.
 
-    ``kind``: "drawn" with ``sigma`` (that of the layer) in a ``layout``, "normal" with the standard
-    deviation ``sigma``, or "filled" with ``sigma``. ``rows``: those entries of axis 0 only.
-    ``added``: the parameter is new. ``padding``: rows of zeros stay so.
+    ``kind``: "drawn" with ``sigma`` (that of the layer), "normal" with the standard deviation
+    ``sigma``, "filled" with ``sigma``, or "scaled" by it. ``layout``: of a layer's weights;
+    ``rows``: those entries of axis 0 only. ``added``: the parameter is new. ``padding``: rows of
+    zeros stay so.
     """
 
     parameter: str
@@ -248,7 +253,7 @@ def _edit_to_dict(edit: Edit) -> dict[str, Any]:
     made: dict[str, Any] = {"node": edit.node, "kind": edit.kind, "what": edit.what}
     made["where"] = edit.where
     made["calls"] = [
-        {"place": call.place, "visit": call.visit, "visits": call.visits}
+        {"place": call.place, "visit": call.visit, "visits": call.visits, "written": call.written}
         | _action_to_dict(call.action)
         for call in edit.calls
     ]
@@ -319,6 +324,8 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
     visit, visits = (_whole(data, name, where) for name in ("visit", "visits"))
     if not visit < visits:
         raise KcalcError(f"{where}: visit {visit} of {visits}")
+    given = data.get("written", ())
+    written = _slot(given, where) if given else ()
     if "take" not in data:
         inputs = tuple(
             (_slot(entry[0], where), _real(entry[1], where), _real(entry[2], where))
@@ -326,22 +333,22 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
             if isinstance(entry, list) and len(entry) == 3
         )
         scale, shift = (_real(data.get(name), where) for name in ("scale", "shift"))
-        return CallEdit(place, Scaled(inputs, scale, shift), visit, visits)
+        return CallEdit(place, Scaled(inputs, scale, shift), visit, visits, written)
     slot = _slot(data["take"], where)
     if "activation" not in data:
-        return CallEdit(place, Taken(slot), visit, visits)
+        return CallEdit(place, Taken(slot), visit, visits, written)
     phi = activation_from_dict(data["activation"], where, reader)
     numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return CallEdit(place, Exchanged(slot, phi, *numbers), visit, visits)
+    return CallEdit(place, Exchanged(slot, phi, *numbers), visit, visits, written)
 
 
 def _weight(data: Any, where: str) -> WeightEdit:
     kind = _text(data, "kind", where)
-    if kind not in ("drawn", "normal", "filled"):
+    if kind not in ("drawn", "normal", "filled", "scaled"):
         raise KcalcError(f"{where}: {kind!r} is no way to set weights")
     layout = data.get("layout")
-    if (layout is None) == (kind == "drawn"):
-        raise KcalcError(f"{where}: weights that are drawn have a layout, others have none")
+    if layout is None and kind == "drawn":
+        raise KcalcError(f"{where}: weights that are drawn have a layout")
     return WeightEdit(
         _text(data, "parameter", where),
         kind,
@@ -425,4 +432,3 @@ def _place(value: Iterable[Any], where: str, depth: int = 0) -> Place:
         else:
             raise KcalcError(f"{where}: a place is lists of texts and whole numbers")
     return tuple(made)
-

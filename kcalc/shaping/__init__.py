@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any, Literal, overload
@@ -307,7 +308,8 @@ def shape(
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     if isinstance(network, Reading) and getattr(METHODS[method], "attention", False):
-        network = network.network
+        found = METHODS[method](network.network, activation, **given)
+        return replace(found, reading=network)
     if isinstance(network, Reading):
         return shape_reading(
             network, partial(METHODS[method], activation=activation), method, given

@@ -64,6 +64,7 @@ class Shaping(Approximable):
     warnings: tuple[Assumption, ...] = ()
     tokens: Tokens | None = field(default=None, repr=False)
     independent: bool = field(default=False, kw_only=True)
+    reading: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
     @cached_property
     def all_solutions(self) -> dict[str, Solutions]:
@@ -255,13 +256,29 @@ class Shaping(Approximable):
 
         return export(self, target, path)
 
-    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
-        """A new model of the same framework that computes exactly the shaped network.
+    @cached_property
+    def edits(self) -> Any:
+        """The changes of the model that was read, place by place, as :class:`kcalc.Edits`.
 
-        ``model`` is left as it is.
+        ``kc.apply_edits(model, s.edits)`` performs them, and ``s.edits.save(path)`` keeps them.
+        Raises: KcalcError for shapings of networks that were not read from a model.
+        """
+        return self.edits_on(self.reading)
+
+    def edits_on(self, reading: Any) -> Any:
+        """The edits of the model of a reading whose network this is a shaping of."""
+        from ..interchange.apply import edits_of
+
+        return edits_of(reading, self)
+
+    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
+        """A copy of a model that computes exactly the shaped network.
+
+        ``model`` is left as it is. The copy has its class, methods and training code.
 
         Activations are the transformed ones, sums carry the normalised weights, normalisations that
-        the shaped network lacks are removed, weights are drawn anew. ``model``: the one that
+        the shaped network lacks are removed, weights are drawn anew: see :attr:`edits`. ``model``:
+        the one that
         :func:`kcalc.read` read as the network (same node labels); ``example_inputs`` may be left
         out if this very object was read before in this process. ``options``: ``weights``,
         "orthogonal_delta" (default), "gaussian_delta" or "keep" (the model's own, for which the

@@ -67,7 +67,8 @@ class RegionalShaping(Approximable, Tabled):
     regions: Mapping[Node, Shaping]
     left_alone: Mapping[Node, str]
     entries: Mapping[Node, float | None]
-    edits: tuple[str, ...] = field(default=(), repr=False)
+    prepared: tuple[str, ...] = field(default=(), repr=False)
+    reading: Any = field(default=None, repr=False, compare=False)
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -94,7 +95,7 @@ class RegionalShaping(Approximable, Tabled):
     def changes(self) -> tuple[str, ...]:
         """Every edit in words."""
         made = (change for shaping in self.regions.values() for change in shaping.changes)
-        return tuple(dict.fromkeys((*self.edits, *made)))
+        return tuple(dict.fromkeys((*self.prepared, *made)))
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -110,6 +111,17 @@ class RegionalShaping(Approximable, Tabled):
     def residuals(self) -> dict[Node, dict[str, float]]:
         """{region: {condition: |value - target|}}, measured independently of the solver."""
         return {name: shaping.residuals for name, shaping in self.regions.items()}
+
+    @cached_property
+    def edits(self) -> Any:
+        """The changes of the model, place by place: see :attr:`Shaping.edits`."""
+        return self.edits_on(self.reading)
+
+    def edits_on(self, reading: Any) -> Any:
+        """The edits of the model of a reading that this is a shaping of."""
+        from ..interchange.apply import edits_of
+
+        return edits_of(reading, self)
 
     def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
         """A copy of the model in which the regions are shaped and all else is as it was.
@@ -228,12 +240,34 @@ def shape_reading(
 ) -> Shaping | RegionalShaping:
     """The shaping of a model that was read: of its network, or region by region.
 
+    ``function``: the method, of one network and targets. What the model's code has no place for is
+    left alone. Returns and raises: as :func:`_shaped`.
+    """
+    from ..interchange.apply import unplaced
+
+    left: dict[Node, str] = {}
+    while True:
+        found = replace(_shaped(reading, function, method, targets, left), reading=reading)
+        if not (further := unplaced(reading, found)):
+            return found
+        left |= further
+
+
+def _shaped(
+    reading: Reading,
+    function: Callable[..., Shaping],
+    method: str,
+    targets: Mapping[str, Any],
+    unplaced: Mapping[Node, str],
+) -> Shaping | RegionalShaping:
+    """The shaping of a model that was read: of its network, or region by region.
+
     ``function``: the method, of one network and targets. BatchNorm is removed and sums are
     normalised first, where that is what the method needs.
     Returns: a Shaping where all was read, else a RegionalShaping. Raises: KcalcError with the
     reasons where no region can be shaped.
     """
-    left = _left_alone(reading)
+    left = _left_alone(reading, unplaced)
     edits: list[str] = []
     heads = _heads(reading.network if not left else reading.unmerged, left)
     if not left:
@@ -376,11 +410,13 @@ def _ready(network: Network, method: str, edits: list[str]) -> Network:
     return network
 
 
-def _left_alone(reading: Reading) -> dict[Node, str]:
+def _left_alone(reading: Reading, unplaced: Mapping[Node, str]) -> dict[Node, str]:
     """{node: reason} of the nodes that a region cannot hold."""
     network = reading.unmerged
-    left: dict[Node, str] = {}
+    left: dict[Node, str] = {**unplaced}
     for node, layer, parents in network.steps():
+        if node in left:
+            continue
         if isinstance(layer, L.Opaque):
             left[node] = f"{layer.name}: {layer.reason}"
         elif isinstance(layer, L.Scale | L.BatchNorm) and parents[0] in left:

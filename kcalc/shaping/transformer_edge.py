@@ -138,32 +138,36 @@ class TransformerShaping(Shaping):
             "value_gains": {str(node): gain for node, gain in self.value_gains.items()},
         }
 
-    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
-        """A copy of a PyTorch model with the constants in its initial weights.
+    def edits_on(self, reading: Any) -> Any:
+        """The edits of the model of a reading: its initial weights multiplied.
 
         The layer that ends a residual branch is multiplied by the branch's weight over that which
-        it had, and queries by the query-key scale, so that the copy computes what ``network`` does
-        at initialisation. ``model``: the one that :func:`kcalc.read` read, at initialisation;
-        ``example_inputs`` may be left out if this very object was read before. No ``options``.
+        it had, and queries by the query-key scale, so the model computes what ``network`` does
+        at initialisation.
 
         Raises: KcalcError for shapings that change more than such weights (activations, attention
-        without shortcuts, shortcut weights), and for branches that end in a norm.
+        without shortcuts, shortcut weights), for branches that end in a norm, and for models of
+        other frameworks than PyTorch.
         """
-        from ..interchange.read import last_reading, read
-        from ..interchange.torch_model.scaled import scaled_copy
-
-        if options:
-            raise unknown("option of apply_to", next(iter(options)), ())
+        if reading is None or reading.trace is None:
+            return super().edits_on(reading)  # raises
         factors = self._factors()
-        reading = None if example_inputs else last_reading(model)
-        return scaled_copy(model, reading or read(model, *example_inputs), factors)
+        if reading.framework != "torch":
+            raise KcalcError(
+                f"edits scale the weights of PyTorch models, and this model is of "
+                f"{reading.framework}; multiply its weights by the factors in .weights and "
+                f".query_key_scale"
+            )
+        from ..interchange.torch_model.apply import scaled_edits
+
+        return scaled_edits(reading, factors)
 
     def _factors(self) -> dict[Node, float]:
         """{Affine node: what its weights are multiplied by}."""
         parts = parts_of(self.original)
         if not parts.blocks or self.original.activations != self.network.activations:
             raise KcalcError(
-                "apply_to multiplies initial weights, and this shaping changes activations or "
+                "the edits multiply initial weights, and this shaping changes activations or "
                 "attention; build the model from .network, or write it with .export('json')"
             )
         factors = {a.queries: self.query_key_scale for a in parts.attentions}

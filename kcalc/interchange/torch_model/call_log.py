@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 TORCH = torch.__path__[0]
+HOME = str(Path(__file__).parent)
 # files of PyTorch whose functions are edited as a user's: their layers are made of others
 OPEN = (f"{TORCH}/nn/modules/transformer.py",)
 KEY = "kcalc_call"
@@ -41,9 +43,14 @@ class Level:
     """
 
     path: str
-    kind: type
+    module: nn.Module
     run: int
     frames: tuple[Frame, ...]
+
+    @property
+    def kind(self) -> type:
+        """The module's class."""
+        return type(self.module)
 
 
 @dataclass(eq=False)
@@ -51,7 +58,8 @@ class LoggedCall:
     """A call of a function of PyTorch, or of a module of the model (``function`` None).
 
     ``levels``: innermost module first; of a module's call the module itself is the first.
-    ``reads``: {place of an argument: what made it}. ``begin``, ``end``: the calls made inside.
+    ``reads``: {place of an argument: what made it}; ``writes``: the argument that it writes into.
+    ``single``: whether it returns one array. ``begin``, ``end``: the calls made inside.
     """
 
     function: Any
@@ -60,6 +68,7 @@ class LoggedCall:
     writes: Slot | None = None
     begin: int = 0
     end: int = 0
+    single: bool = True
     results: dict[int, Made] = field(default_factory=dict)
 
 
@@ -103,14 +112,19 @@ class CallLog(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note a call and mark the operators that it runs."""
         kwargs = kwargs or {}
-        if type(func).__name__ in ("getset_descriptor", "method-wrapper"):  # x.shape, x.grad
-            return func(*args, **kwargs)
         number = len(self.calls)
         call = LoggedCall(func, self._levels(), self._reads(args, kwargs))
         call.writes = _written(func, args, kwargs, call.reads)
-        self.calls.append(call)
+        attribute = type(func).__name__ == "method-wrapper"  # x.mT, x.shape
+        if not attribute:
+            self.calls.append(call)
         with traceback.annotate({KEY: number}):
             found = func(*args, **kwargs)
+        if attribute:
+            if not isinstance(found, torch.Tensor):
+                return found
+            self.calls.append(call)
+        call.single = isinstance(found, torch.Tensor)
         self._note(found, number)
         return found
 
@@ -146,7 +160,7 @@ class CallLog(TorchFunctionMode):
         if id(module) not in self.paths or not self._open:
             return
         call = self._open.pop()
-        call.end = len(self.calls)
+        call.end, call.single = len(self.calls), isinstance(found, torch.Tensor)
         for place, (_, leaf) in enumerate(_tensors(found)):
             if (made := self.made.get(id(leaf))) is not None:
                 call.results[place] = made
@@ -169,7 +183,7 @@ class CallLog(TorchFunctionMode):
                 path = self.paths.get(id(module))
                 if path is not None:
                     run = self._runs.get(id(module), 0)
-                    levels.append(Level(path, type(module), run, tuple(frames[::-1])))
+                    levels.append(Level(path, module, run, tuple(frames[::-1])))
                     frames = []
             elif _is_user_code(code.co_filename):
                 frames.append((code, frame.f_lasti))
@@ -204,12 +218,12 @@ class CallGraph:
         return frozenset({number: node for node, number in self.numbers.items()}.values())
 
     @functools.cached_property
-    def readers(self) -> dict[Made, set[int]]:
-        """{value: the calls that read it}."""
-        found: dict[Made, set[int]] = {}
-        for number, call in enumerate(self.calls):
-            for made in call.reads.values():
-                found.setdefault(made, set()).add(number)
+    def ending(self) -> dict[Made, list[int]]:
+        """{value: the modules that return it}, inner ones first."""
+        found: dict[Made, list[int]] = {}
+        for number, module in enumerate(self.modules):
+            if 0 in module.results:
+                found.setdefault(module.results[0], []).append(number)
         return found
 
 
@@ -270,7 +284,8 @@ def _written(func: Any, args: Any, kwargs: Any, reads: dict[Slot, Made]) -> Slot
 
 
 def _is_user_code(file: str) -> bool:
-    return file in OPEN or not (file.startswith(TORCH) or file == __file__)
+    own = file.startswith(HOME)  # an edited model's calls pass through here
+    return file in OPEN or not (file.startswith(TORCH) or own)
 
 
 @functools.lru_cache(maxsize=1000)

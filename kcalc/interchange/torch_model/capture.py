@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from ...foundation.errors import KcalcError
@@ -28,20 +29,23 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
     """
     import torch
 
+    from .call_log import CallLog, call_graph
+
     with undisturbed():
         if isinstance(model, torch.jit.ScriptModule):
             return _record(copied(model, evaluating), arguments, "it is a ScriptModule")
         try:
             # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
-            with torch.enable_grad():
+            twin = copied(model, evaluating)
+            with torch.enable_grad(), CallLog(twin).running() as log:
                 program = torch.export.export(
-                    copied(model, evaluating), arguments[0], arguments[1] or None, strict=False
+                    twin, arguments[0], arguments[1] or None, strict=False
                 )
         except KcalcError:
             raise
         except Exception as error:
             return _record(copied(model, evaluating), arguments, _reason(error) + place(error))
-        return exported(program)
+        return replace(exported(program), calls=call_graph(log, program.graph))
 
 
 def _reason(error: Exception) -> str:

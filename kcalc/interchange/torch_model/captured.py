@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..named_inputs import Call
+
+if TYPE_CHECKING:
+    from .call_log import CallGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +18,7 @@ class Captured:
     ``held``: {node: (tensor, name)} of parameters, buffers (their name in the model) and constants
     (name ""). ``entries``: the nodes that are inputs (``labels``: their names). ``outputs``: nodes.
     ``trainable``: the names of the parameters. ``module`` resolves attributes. ``copied``: whether
-    the named tensors are a copy that nobody else holds.
+    the named tensors are a copy that nobody else holds. ``calls``: those of the model's code.
     """
 
     module: Any
@@ -28,6 +31,7 @@ class Captured:
     given: dict[Any, Any] = field(default_factory=dict)
     labels: dict[Any, str] = field(default_factory=dict)
     copied: bool = True
+    calls: CallGraph | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from ...foundation.errors import KcalcError
@@ -27,6 +29,8 @@ def record(model: Any, arguments: Call, remark: str) -> Captured:
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree as pytree
 
+    from .call_log import CallLog, call_graph
+
     leaves, layout = pytree.tree_flatten(arguments)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if not places:
@@ -48,8 +52,11 @@ def record(model: Any, arguments: Call, remark: str) -> Captured:
         "_error_on_data_dependent_ops": False,
         "record_stack_traces": True,
     }
+    scripted = isinstance(model, torch.jit.ScriptModule)
+    log = CallLog(model)
     try:
-        module = make_fx(run, **options)(*(leaves[i] for i in places))
+        with nullcontext() if scripted else log.running():
+            module = make_fx(run, **options)(*(leaves[i] for i in places))
     finally:
         for handle in handles:
             handle.remove()
@@ -66,9 +73,10 @@ def record(model: Any, arguments: Call, remark: str) -> Captured:
     entries = tuple(node for node in graph.nodes if node.op == "placeholder")
     labels = dict(zip(entries, _entry_names(model, arguments, len(entries)), strict=False))
     outputs = nodes_in(next(node for node in graph.nodes if node.op == "output").args[0])
-    return Captured(
+    captured = Captured(
         module, graph, held, entries, outputs, frozenset(parameters), (remark,), {}, labels
     )
+    return replace(captured, calls=call_graph(log, graph))
 
 
 def _limited() -> Any:

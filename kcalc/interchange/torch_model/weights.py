@@ -58,3 +58,11 @@ def _orthogonal(noise: torch.Tensor) -> torch.Tensor:
     q, r = torch.linalg.qr(tall)
     q = q * torch.where(torch.diagonal(r) < 0, -1.0, 1.0)  # Haar only with a positive diagonal
     return q if noise.shape[0] >= noise.shape[1] else q.T
+
+
+def turned(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """The weights of a convolution of spread images as a transposed convolution keeps them."""
+    outputs, inputs, *kernel = weight.shape
+    parts = weight.reshape(groups, outputs // groups, inputs, *kernel).transpose(1, 2)
+    flipped = parts.reshape(groups * inputs, outputs // groups, *kernel)
+    return flipped.flip(*range(2, 2 + len(kernel)))

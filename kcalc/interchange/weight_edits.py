@@ -1,0 +1,167 @@
+"""The edits of weights: layers of shaped networks get new ones, in the parameters they had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..foundation.errors import KcalcError
+from ..network import layers as L
+from .editing_plan import Target, Unplaced
+from .edits import Edit, Layout, WeightEdit
+from .trace import Linear, Lookup, Normalise
+
+Node = Hashable
+COMPUTED = "the model computes its weights from others, at every step"
+NO_BIAS = "a bias of zeros in place of the normalisation after it"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a model keeps its parameters.
+
+    ``layouts``: {parameter of a Linear: (its shape, whether it is (inputs, outputs))};
+    ``shapes``: of all parameters and buffers; ``addable``: whether a layer's bias can be added.
+    """
+
+    layouts: Mapping[str, tuple[tuple[int, ...], bool]]
+    shapes: Mapping[str, tuple[int, ...]]
+    addable: Callable[[str], bool] = field(default=lambda name: False)
+
+
+class Weights:
+    """The edits of weights of a target.
+
+    ``left``: {node: why its weights cannot be drawn anew}.
+    """
+
+    def __init__(self, target: Target, stored: Stored) -> None:
+        self.target, self.stored = target, stored
+        self.left: dict[Node, str] = {}
+
+    def edits(self) -> Iterator[Edit]:
+        """One edit for every layer with weights."""
+        for node, (layer, _) in self.target.steps.items():
+            op = self.target.ops.get(str(node))
+            try:
+                if isinstance(op, Linear) and isinstance(layer, L.Affine):
+                    yield from self._affine(node, op, layer)
+                elif isinstance(op, Lookup) and isinstance(layer, L.Embedding):
+                    yield self._table(node, op, layer)
+                elif isinstance(op, Normalise) and isinstance(layer, L.LayerNorm | L.RMSNorm):
+                    yield from self._gains(node, op)
+                elif isinstance(op, Linear) and isinstance(layer, L.TokenMix):
+                    yield from self._bias_of_mixing(node, op)
+            except Unplaced as error:
+                self.left[node] = str(error)
+
+    def scaled(self, node: Node, factor: float) -> Iterator[Edit]:
+        """The edits that multiply the weights and the bias of a layer.
+
+        Raises: KcalcError for nodes that are no dense layers of the model, and shared weights.
+        """
+        op = self.target.ops.get(str(node))
+        if not isinstance(op, Linear) or op.parameter not in self.stored.layouts:
+            raise KcalcError(
+                f"node {node!r} is no dense layer of the model; shape the network of "
+                f"kc.read(model, ...) and apply the result to that model"
+            )
+        for other in self.target.ops.values():
+            rows = getattr(other, "rows", None)
+            apart = op.rows and rows and not set(op.rows) & set(rows)
+            if other is not op and getattr(other, "parameter", None) == op.parameter and not apart:
+                raise KcalcError(
+                    f"{op.name} and {other.name} share the weight {op.parameter}, which cannot be "
+                    f"multiplied for one of them only"
+                )
+        what, layout = f"times {factor:.6g}", self._layout(op)
+        edit = WeightEdit(op.parameter, "scaled", factor, layout.stored, layout)
+        yield self._edit(node, "weight", what, edit)
+        if op.bias is not None and op.bias_parameter in self.stored.shapes:
+            name = str(op.bias_parameter)
+            bias = WeightEdit(name, "scaled", factor, self.stored.shapes[name], rows=layout.rows)
+            yield self._edit(node, "bias", what, bias)
+
+    def _layout(self, op: Linear) -> Layout:
+        shape, flipped = self.stored.layouts[op.parameter]
+        wide = tuple(int(n) for n in op.weight.shape)
+        rows = () if op.rows is None else tuple(int(row) for row in op.rows)
+        height = prod(shape) // op.fan_in if rows else 0
+        return Layout(wide, shape, op.groups, op.spread, flipped, op.turned, rows, height)
+
+    def _affine(self, node: Node, op: Linear, layer: L.Affine) -> Iterator[Edit]:
+        if op.parameter not in self.stored.layouts:
+            raise Unplaced(COMPUTED)
+        layout, sigma = self._layout(op), float(layer.sigma_w)
+        drawn = WeightEdit(
+            op.parameter, "drawn", sigma, layout.stored, layout, standardised=layer.standardised
+        )
+        words = [f"sigma_w {sigma:.6g}"]
+        if layer.standardised:
+            words.append("standardised as they are drawn, not at every step")
+        if any(k % 2 == 0 for k in op.kernel):
+            words.append("an even kernel has no centre: on the tap after it")
+        yield self._edit(node, "weight", ", ".join(words), drawn)
+        yield from self._bias(node, op, float(layer.sigma_b or 0))
+
+    def _bias(self, node: Node, op: Linear, sigma: float) -> Iterator[Edit]:
+        kind = "normal" if sigma else "filled"
+        what = f"sigma_b {sigma:.6g}"
+        if op.bias is not None:
+            yield from self._bias_edit(node, op, kind, sigma, what)
+            return
+        home, _, leaf = op.parameter.rpartition(".")
+        name = f"{home}.bias" if home else "bias"
+        lost = any(
+            isinstance(self.target.model.layer(gone), L.Normalisation)
+            and node in self.target.model.parents(gone)
+            for gone in self.target.gone
+        )
+        if lost and leaf == "weight" and op.rows is None and self.stored.addable(home):
+            shape = (int(op.weight.shape[0]),)
+            yield self._edit(
+                node, "bias", NO_BIAS, WeightEdit(name, kind, sigma, shape, added=True)
+            )
+
+    def _bias_edit(
+        self, node: Node, op: Linear, kind: str, sigma: float, what: str
+    ) -> Iterator[Edit]:
+        name = op.bias_parameter
+        if name not in self.stored.shapes:
+            if op.bias is not None and not np.any(op.bias):
+                return  # numbers of the model's own that are 0 already
+            raise Unplaced(COMPUTED)
+        rows = () if op.rows is None else tuple(int(row) for row in op.rows)
+        edit = WeightEdit(str(name), kind, sigma, self.stored.shapes[str(name)], rows=rows)
+        yield self._edit(node, "bias", what, edit)
+
+    def _bias_of_mixing(self, node: Node, op: Linear) -> Iterator[Edit]:
+        if op.bias is not None:
+            yield from self._bias_edit(node, op, "filled", 0.0, "sigma_b 0")
+
+    def _table(self, node: Node, op: Lookup, layer: L.Embedding) -> Edit:
+        if op.parameter not in self.stored.shapes:
+            raise Unplaced(COMPUTED)
+        sigma = float(layer.sigma) / (op.factor * op.bag**0.5)
+        padding = bool((np.asarray(op.weight) == 0).all(1).any())
+        drawn = WeightEdit(
+            op.parameter, "normal", sigma, self.stored.shapes[op.parameter], padding=padding
+        )
+        return self._edit(node, "weight", f"table of standard deviation {sigma:.6g}", drawn)
+
+    def _gains(self, node: Node, op: Normalise) -> Iterator[Edit]:
+        """Gains and biases of a norm that stays, as they are at initialisation."""
+        for leaf, array, start in (("weight", op.gain, 1.0), ("bias", op.bias, 0.0)):
+            name = f"{op.name}.{leaf}"
+            if array is None or name not in self.stored.shapes or np.all(array == start):
+                continue
+            edit = WeightEdit(name, "filled", start, self.stored.shapes[name])
+            yield self._edit(node, "weight", f"{leaf} {start:g}", edit)
+
+    def _edit(self, node: Node, kind: str, what: str, *weights: Any) -> Edit:
+        where = str(self.target.reading.sources.get(node, ""))
+        return Edit(str(node), kind, what, where, weights=weights)
