@@ -2,122 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...foundation.errors import KcalcError
-from ...network.layers import Affine
 from ..editing_plan import TWICE, Calls, Planner, Target
 from ..edits import Action, CallEdit, Edit, Edits, Taken
-from ..geometry import checked_law
-from ..model_reading import Reading
 from . import modules
-from .functions import JaxModel
-from .initial import biases, generator, initial, weight_edits
+from .functions import JaxModel, Parameters
+from .kinds import kind_of, split
 from .program import Program
 from .sites import MODULE, by_place
+from .weights import Weights, generator, redrawn
 
 Node = Hashable
 LOOP = "it runs in a loop, or in a module that is called again, whose turns would be edited apart"
 MARKED = "it belongs to a normalisation or dropout layer, which is edited as a whole or not at all"
 
 
-def apply_jax(
-    model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weights: str = "orthogonal_delta"
-) -> Any:
-    """A copy of the model with the edits of ``shaping``; ``model`` is left as it is.
+def jax_edits(target: Target, constants: Mapping[Node, Any], name: str) -> Edits:
+    """The edits of a model that was read; nodes without a place are in ``left_alone``.
 
-    model: the model that ``reading`` is of. shaping: has ``network`` or ``networks``, whose nodes
-    are those of ``reading.network``. key: a whole number or ``jax.random.key(seed)``, the source of
-    randomness; equal keys give equal weights, and none gives the numbers of
-    ``np.random.default_rng``. weights: "orthogonal_delta" and "gaussian_delta" draw new weights
-    with the sigma_w of the shaped network (1) on the central tap of every kernel, biases become 0
-    (normal with sigma_b); "keep" takes those of the model.
+    ``constants``: {node: its constants}; ``name``: that of the model's class or function.
+    """
+    trace = target.reading.trace
+    assert trace is not None
+    model: JaxModel = trace.model
+    weights = Weights(model, target)
+    planner = Planner(target, model.program.flow(trace.ops), constants)
+    found = _placed(planner, model.program, set(weights.norm_of))
+    found += list(weights.edits())
+    order = {str(node): place for place, node in enumerate(target.model)}
+    found.sort(key=lambda edit: order[edit.node])
+    left = target.left_alone | planner.left | weights.left
+    return Edits(trace.framework, name, tuple(found), {str(n): why for n, why in left.items()})
+
+
+def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
+    """A copy of a model with edits; ``model`` is left as it is.
 
     The copy runs the user's own code; only the edited calls change. Custom derivatives,
     ``stop_gradient``, loops, branches, states, other batch sizes and other modes of the model stay
     what they are. The parameters have the tree of the model's; those of normalisation that is
     removed stay in it unused, but for its bias behind a layer without bias, which serves as that
-    layer's.
+    layer's. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights on the central tap
+    of every kernel, "keep" takes those of the model. ``key``: a whole number or
+    ``jax.random.key(seed)``; equal keys give equal weights.
 
     Returns: for functions (function, parameters); for Linen (module, variables); for NNX, Equinox
     and Keras a model, of the user's own class. All work under ``jax.jit``, ``jax.grad`` and
     ``jax.vmap``.
 
-    Raises: KcalcError for nodes that are not the model's or that were not read, weights that are
-    not parameters, even kernels.
+    Raises: KcalcError for models of other kinds or with other parameters than the edits have, and
+    for even kernels.
     """
-    if reading.trace is None or not isinstance(reading.trace.model, JaxModel):
-        raise KcalcError("the reading is not of a JAX model; read it with kc.read(model, example)")
-    law = checked_law(weights)
-    networks = getattr(shaping, "networks", None)
-    networks = (shaping.network,) if networks is None else networks
-    target = Target(reading, networks, dict(getattr(shaping, "left_alone", {})))
-    constants = getattr(getattr(shaping, "constants", None), "by_node", {})
-    return perform(reading.trace.model, edits_of(target, constants, law), law, key)
-
-
-def edits_of(target: Target, constants: Mapping[Node, Any], law: str) -> Edits:
-    """All edits that make a JAX model compute shaped networks."""
-    _check_wiring(target)
-    assert target.reading.trace is not None
-    model: JaxModel = target.reading.trace.model
-    found, left = _placed(target, model, constants)
-    items = (*found, *weight_edits(model, target, law))
-    name = getattr(model.original, "__name__", type(model.original).__name__)
-    left_alone = {str(node): why for node, why in (target.left_alone | left).items()}
-    return Edits(target.reading.framework, name, items, left_alone)
-
-
-def perform(model: JaxModel, edits: Iterable[Edit], law: str, key: Any) -> Any:
-    """A copy of a model with edits, drawn by a law from a key."""
-    edits = list(edits)
-    leaves = initial(model, edits, law, generator(key))
+    kind, random = kind_of(model), generator(key)
+    if (framework := FRAMEWORKS[kind]) != edits.framework:
+        raise KcalcError(f"these edits are of a model of {edits.framework}, not of {framework}")
+    module, tree = split(kind, model)
+    own = Parameters.of(kind, tree)
+    leaves = redrawn(own.leaves, edits, law, random)
     calls = by_place(call for edit in edits for call in edit.calls)
     gone = {place[0][1]: place[0][2:] == ("bias",) for place in calls if place[0][0] == MODULE}
-    own = {place: action for place, action in calls.items() if place[0][0] != MODULE}
-    return getattr(modules, model.kind)(model, leaves, own, gone)
+    rest = {place: action for place, action in calls.items() if place[0][0] != MODULE}
+    return getattr(modules, kind)(module, own.filled(leaves), rest, gone)
 
 
-def _check_wiring(target: Target) -> None:
-    """Raises: KcalcError for networks that are not made of the model's nodes as they are joined."""
-    for node, (layer, parents) in target.steps.items():
-        if node not in target.model:
-            raise KcalcError(
-                f"node {node!r} of the shaped network is no operation of the model; shape the "
-                f"network that was read from it"
-            )
-        own = tuple(map(target.past, target.model.parents(node)))
-        if tuple(parents) != own:
-            raise KcalcError(
-                f"node {node!r} of the shaped network reads {', '.join(map(repr, parents))}, in "
-                f"the model {', '.join(map(repr, own))}; edits change what nodes compute, not what "
-                f"they read: write the model in that order, and shape it then"
-            )
-        if isinstance(layer, Affine) != isinstance(target.model.layer(node), Affine):
-            raise KcalcError(
-                f"node {node!r} of the shaped network is no layer of the model; shape the network "
-                f"that was read from it"
-            )
+FRAMEWORKS = {"function": "jax", "nnx": "flax", "linen": "flax"}
+FRAMEWORKS |= {"equinox": "equinox", "keras": "keras"}
 
 
 # -- places ----------------------------------------------------------------------------------------
 
 
-def _placed(
-    target: Target, model: JaxModel, constants: Mapping[Node, Any]
-) -> tuple[list[Edit], dict[Node, str]]:
-    """The edits of activations, sums and what is removed, and {node: why it has no place}."""
-    program = model.program
-    assert program is not None and target.reading.trace is not None
-    planner = Planner(target, program.flow(target.reading.trace.ops), constants)
+def _placed(planner: Planner, program: Program, serving: set[str]) -> list[Edit]:
+    """The edits of activations, sums and what is removed, with their places.
+
+    ``serving``: normalisation that is gone whose bias stays.
+    """
     kept: list[tuple[Edit, Calls]] = []
     taken: set[int] = set()
     for edit, calls in planner.edits():
+        marked = [action for call, action in calls.items() if program.key(call)[0] == MODULE]
         if not taken.isdisjoint(calls):
             planner.left[edit.node] = TWICE
-        elif any(_marked(program, c) and not isinstance(a, Taken) for c, a in calls.items()):
+        elif not all(isinstance(action, Taken) for action in marked):
             planner.left[edit.node] = MARKED
         else:
             taken |= set(calls)
@@ -125,16 +95,10 @@ def _placed(
     while uneven := _uneven(program, kept):
         planner.left |= dict.fromkeys((edit.node for edit, _ in uneven), LOOP)
         kept = [pair for pair in kept if pair not in uneven]
-    serving = {norm for _, norm in biases(model, target).values()}
-    edits = [
+    return [
         replace(edit, calls=tuple(_call_edits(program, calls, edit.node in serving)))
         for edit, calls in kept
     ]
-    return edits, planner.left
-
-
-def _marked(program: Program, call: int) -> bool:
-    return program.key(call)[0] == MODULE
 
 
 def _uneven(program: Program, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:

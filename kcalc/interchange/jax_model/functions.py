@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
-from ..trace import Drop, Entry, Normalise, Trace
+from ..trace import Drop, Entry, Op, Trace
 from . import control, indexing, linear, moving, windows  # noqa: F401  # register rules
 from .builders import built_by, check_returned, no_inputs
 from .finishing import finished, labels_of, require_output
@@ -26,47 +26,43 @@ from .program import Program
 from .reader import Reader
 
 
+NAMING: dict[str, Callable[[str], str]] = {
+    "nnx": lambda name: name.removesuffix(".value"),
+    "linen": lambda name: name.removeprefix("params."),
+    "keras": lambda name: name.strip("[]'").replace("/", "."),
+}
+"""{kind of model: how the path of a parameter in its tree becomes its name}"""
+
+
 @dataclass(frozen=True, eq=False)
-class JaxModel:
-    """The data from which a transformation builds a model of the same kind.
+class Parameters:
+    """``leaves``: {name: array} in the order of ``tree``'s leaves, ``frozen`` others by place."""
 
-    ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``leaves``: {name: array} in the
-    order of ``tree``'s leaves, ``frozen`` the others by place; ``entries``: the operation of every
-    array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation, or the array
-    that it always is. ``norms``: where the biases of normalisation are in the parameters.
-    ``single``: the model takes one example, and was traced on several. ``program``: the
-    equations that were read; ``made``: the operations whose outputs these make.
-    """
-
-    kind: str
-    original: Any
     leaves: dict[str, Any]
     tree: Any
     frozen: dict[int, Any]
-    entries: tuple[str | None, ...]
-    outputs: tuple[str | Known, ...]
-    out_tree: Any
-    recipes: dict[str, Recipe]
-    norms: dict[str, View]
-    single: bool = False
-    extra: Any = field(default=None, repr=False)
-    program: Program | None = field(default=None, repr=False)
-    made: frozenset[str] = frozenset()
 
-    def current(self) -> dict[str, Any]:
-        """{name: array} as the model has them now; functions and Linen modules hold none."""
-        if self.kind == "nnx":
-            from flax import nnx
+    @classmethod
+    def of(cls, kind: str, params: Any) -> Parameters:
+        """The parameters of a kind of model, from their tree."""
+        import jax
 
-            return self.arrays(nnx.split(self.original)[1])
-        if self.kind == "keras":
-            from .keras import state_of
+        rename = NAMING.get(kind, str)
+        pairs, tree = jax.tree_util.tree_flatten_with_path(params)
+        leaves: dict[str, Any] = {}
+        frozen: dict[int, Any] = {}
+        for place, (path, leaf) in enumerate(pairs):
+            if not is_array(leaf) or is_key(leaf):
+                frozen[place] = leaf
+                continue
+            name = rename(jax.tree_util.keystr(path, simple=True, separator=".")) or "params"
+            while name in leaves:
+                name += "'"
+            leaves[name] = leaf
+        return cls(leaves, tree, frozen)
 
-            return self.arrays(state_of(self.original))
-        return self.leaves
-
-    def params(self, leaves: dict[str, Any]) -> Any:
-        """The tree of parameters with other arrays in it."""
+    def filled(self, leaves: Mapping[str, Any]) -> Any:
+        """The tree with other arrays in it."""
         import jax
 
         arrays = iter(leaves[name] for name in self.leaves)
@@ -75,23 +71,35 @@ class JaxModel:
             self.tree, [self.frozen[k] if k in self.frozen else next(arrays) for k in range(count)]
         )
 
-    def arrays(self, params: Any) -> dict[str, Any]:
-        """{name: array} of such a tree."""
-        import jax
 
-        flat = jax.tree.leaves(params)
-        if len(flat) != len(self.leaves) + len(self.frozen):
-            raise KcalcError(
-                f"the parameters have {len(flat)} leaves, the model that was read "
-                f"{len(self.leaves) + len(self.frozen)}"
-            )
-        return dict(
-            zip(
-                self.leaves,
-                (leaf for k, leaf in enumerate(flat) if k not in self.frozen),
-                strict=True,
-            )
-        )
+@dataclass(frozen=True, eq=False)
+class JaxModel:
+    """What edits of a JAX model are made from.
+
+    ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
+    module, ``params`` the parameters that come with it; ``recipes``: where the weights of every
+    layer are in the parameters, ``norms``: the gains and biases of normalisation; ``program``: the
+    equations that were read; ``made``: the operations whose outputs these make.
+    """
+
+    kind: str
+    original: Any
+    params: Any
+    shapes: dict[str, tuple[int, ...]]
+    recipes: dict[str, Recipe]
+    norms: dict[str, dict[str, View]]
+    program: Program = field(repr=False)
+    made: frozenset[str]
+
+    def arrays(self) -> dict[str, Any]:
+        """{parameter: array} as they were read."""
+        return Parameters.of(self.kind, self.params).leaves
+
+    @property
+    def subject(self) -> Any:
+        """What is edited: a function or Linen module with its parameters, else the module."""
+        pair = self.kind in ("function", "linen")
+        return (self.original, self.params) if pair else self.original
 
 
 def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequence[Any]) -> Trace:
@@ -150,8 +158,6 @@ def traced(
     single: bool | None = None,
     context: Callable[[], AbstractContextManager[Any]] = marking,
     remarks: tuple[str, ...] = (),
-    rename: Callable[[str], str] = str,
-    extra: Any = None,
     evaluation: Callable[..., Any] | None = None,
 ) -> Trace:
     """The trace of ``function(params, *inputs)``, a model of some framework; see :class:`JaxModel`.
@@ -161,7 +167,8 @@ def traced(
     """
     import jax
 
-    leaves, tree, frozen = _leaves(params, rename)
+    own = Parameters.of(kind, params)
+    leaves = own.leaves
     inputs = of_shapes(inputs, params)
     flat, in_tree = jax.tree.flatten(tuple(inputs))
     places = [k for k, leaf in enumerate(flat) if is_array(leaf)]
@@ -169,12 +176,11 @@ def traced(
     keys = [k for k in places if is_key(flat[k])]
     examples = [k for k in places if k not in keys]
     single = single if single is not None else all(len(flat[k].shape) <= 1 for k in examples)
-    model = JaxModel(kind, original, leaves, tree, frozen, (), (), None, {}, {}, single, extra)
 
     def whole(arrays: Any, drawn: Any, given: Any, function: Callable[..., Any] = function) -> Any:
         found = dict(zip(keys, drawn, strict=True)) | dict(zip(examples, given, strict=True))
         values = jax.tree.unflatten(in_tree, [found.get(k, leaf) for k, leaf in enumerate(flat)])
-        made = function(model.params(dict(zip(leaves, arrays, strict=True))), *values)
+        made = function(own.filled(dict(zip(leaves, arrays, strict=True))), *values)
         return check_returned(original, made) if kind == "function" else made
 
     drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
@@ -186,7 +192,7 @@ def traced(
 
     def read_at(shown: list[Any]) -> Trace:
         arrays = (list(leaves.values()), [flat[k] for k in keys], shown)
-        closed, shapes = _jaxpr(run, arrays, original, framework, inputs)
+        closed = _jaxpr(run, arrays, original, framework, inputs)
         reader = Reader(labels_of(leaves), channel_axis, root)
         entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
         args = [
@@ -194,21 +200,14 @@ def traced(
             for name, leaf in leaves.items()
         ]
         args += [Known(flat[k], random=True) for k in keys]
-        form = jax.tree.structure(shapes)
-        trace = _finish(
-            framework,
-            reader,
-            model,
-            closed,
-            [*args, *entries],
-            form,
-            places,
-            examples,
-            channel_axis,
-            remarks,
+        ops, outputs, recipes, program = _finish(framework, reader, closed, [*args, *entries])
+        shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
+        views = reader.norm_views
+        model = JaxModel(
+            kind, original, params, shapes, recipes, views, program, program.names()
         )
         drops.update(reader.drops)
-        return trace
+        return Trace(framework, ops, outputs, channel_axis, remarks, model=model)
 
     with context():
         trace = of_count(size) if single else of_batches(size, of_count)
@@ -226,8 +225,8 @@ def _jaxpr(
     original: Any,
     framework: str,
     inputs: Sequence[Any],
-) -> tuple[Any, Any]:
-    """The model's jaxpr and the tree of its output shapes.
+) -> Any:
+    """The model's jaxpr.
 
     ``arrays``: the parameters, random keys and inputs that it runs on; ``original``: the user's own
     object.
@@ -237,7 +236,7 @@ def _jaxpr(
     import jax
 
     try:
-        return jax.make_jaxpr(run, return_shape=True)(*arrays)
+        return jax.make_jaxpr(run)(*arrays)
     except KcalcError:
         raise
     except Exception as error:  # the user's model may raise anything
@@ -258,70 +257,16 @@ def _lasting(trace: Trace, names: set[str]) -> Trace:
 
 
 def _finish(
-    framework: str,
-    reader: Reader,
-    model: JaxModel,
-    closed: Any,
-    args: list[Any],
-    out_tree: Any,
-    places: list[int],
-    examples: list[int],
-    channel_axis: int,
-    remarks: tuple[str, ...],
-) -> Trace:
-    entries = [a.name for a in args if isinstance(a, Ref)]
+    framework: str, reader: Reader, closed: Any, args: list[Any]
+) -> tuple[tuple[Op, ...], tuple[str, ...], dict[str, Recipe], Program]:
+    """The operations of a jaxpr, its outputs, the recipes of weights, and what was read."""
     values = reader.run(closed.jaxpr, constants_of(closed), args)
-    ends = [reader.plain(value) if isinstance(value, Ref) else value for value in values]
-    names = tuple(end.name for end in ends if isinstance(end, Ref))
+    refs = [value for value in values if isinstance(value, Ref)]
+    names = tuple(reader.plain(ref).name for ref in refs)
     require_output(names, framework)
     ops, outputs, recipes, joined = finished(reader, names)
-    renamed = iter(outputs)
-    told = tuple(next(renamed) if isinstance(end, Ref) else end for end in ends)
-    by_place = dict(zip(examples, entries, strict=True))
     program = Program(closed, args, reader.tape, joined, reader.held_names())
-    model = JaxModel(
-        model.kind,
-        model.original,
-        model.leaves,
-        model.tree,
-        model.frozen,
-        tuple(by_place.get(k) for k in places),
-        told,
-        out_tree,
-        recipes,
-        {
-            name: reader.views[name]
-            for name, op in reader.ops.items()
-            if isinstance(op, Normalise) and name in reader.views
-        },
-        model.single,
-        model.extra,
-        program,
-        program.names(),
-    )
-    return Trace(
-        framework, tuple(ops), tuple(dict.fromkeys(outputs)), channel_axis, remarks, model=model
-    )
-
-
-def _leaves(
-    params: Any, rename: Callable[[str], str]
-) -> tuple[dict[str, Any], Any, dict[int, Any]]:
-    """{name: array}, the tree, and the other leaves, by place."""
-    import jax
-
-    pairs, tree = jax.tree_util.tree_flatten_with_path(params)
-    leaves: dict[str, Any] = {}
-    frozen: dict[int, Any] = {}
-    for place, (path, leaf) in enumerate(pairs):
-        if not is_array(leaf) or is_key(leaf):
-            frozen[place] = leaf
-            continue
-        name = rename(jax.tree_util.keystr(path, simple=True, separator=".")) or "params"
-        while name in leaves:
-            name += "'"
-        leaves[name] = leaf
-    return leaves, tree, frozen
+    return tuple(ops), tuple(dict.fromkeys(outputs)), recipes, program
 
 
 def is_array(leaf: Any) -> bool:

@@ -65,8 +65,6 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
         root=model.name,
         single=False,
         context=lambda: marking(_patches()),
-        rename=lambda name: name.strip("[]'").replace("/", "."),
-        extra=tuple(names),
         evaluation=partial(run, training=False),
     )
 

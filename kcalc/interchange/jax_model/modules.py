@@ -1,6 +1,6 @@
 """Copies of JAX models whose own code runs with some of its calls edited.
 
-Each takes a model, its new parameters, {place: action} of the edited calls, and {module: whether
+Each takes a function or module, the tree of its new parameters, {place: action} of the edited calls, and {module: whether
 its bias stays} of the normalisation and dropout that are gone. A copy is an object of a subclass
 with the name of the user's class, so that its methods, fields and state are the user's.
 """
@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from ..edits import Action, Place
-from .functions import JaxModel
 from .interpreter import edited_call
 
 Calls = Mapping[Place, Action]
@@ -33,10 +32,10 @@ class EditedFunction:
         return edited_call(self.function, self.calls, args, kwargs)
 
 
-def function(model: JaxModel, leaves: dict[str, Any], calls: Calls, gone: Gone) -> tuple[Any, Any]:
+def function(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
     """(function, parameters)."""
     del gone  # functions have no modules
-    return EditedFunction(model.original, calls), model.params(leaves)
+    return EditedFunction(model, calls), params
 
 
 def _subclass(cls: type, **own: Any) -> type:
@@ -57,12 +56,12 @@ def _with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
 # -- NNX -------------------------------------------------------------------------------------------
 
 
-def nnx(model: JaxModel, leaves: dict[str, Any], calls: Calls, gone: Gone) -> Any:
+def nnx(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
     """A copy of the module."""
     from flax import nnx as library
 
-    new = library.clone(model.original)
-    library.update(new, model.params(leaves))
+    new = library.clone(model)
+    library.update(new, params)
     nodes = {".".join(map(str, path)): node for path, node in library.iter_graph(new)}
     for path, serves in gone.items():
         nodes[path].__class__ = _gone_nnx(type(nodes[path]), serves)
@@ -123,12 +122,13 @@ def _same(left: list[Any], right: list[Any]) -> bool:
 # -- Equinox ---------------------------------------------------------------------------------------
 
 
-def equinox(model: JaxModel, leaves: dict[str, Any], calls: Calls, gone: Gone) -> Any:
+def equinox(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
     """A copy of the module."""
     import equinox as eqx
     import jax
 
-    new = model.params(leaves)
+    del model  # its parameters are the module itself
+    new = params
     kinds = tuple(eqx.nn.__dict__[name] for name in GONE if name in eqx.nn.__dict__)
 
     def is_known(node: Any) -> bool:
@@ -181,14 +181,13 @@ def _edited_equinox(cls: Any, edits: tuple[Any, ...]) -> type:
 # -- Linen -----------------------------------------------------------------------------------------
 
 
-def linen(model: JaxModel, leaves: dict[str, Any], calls: Calls, gone: Gone) -> tuple[Any, Any]:
+def linen(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
     """(module, variables)."""
-    module = model.original
     if calls or gone:
-        fields = [f.name for f in dataclasses.fields(module) if f.init and f.name != "parent"]
-        cls = _edited_linen(type(module), tuple(calls.items()), tuple(gone.items()))
-        module = cls(**{name: getattr(module, name) for name in fields})
-    return module, model.params(leaves)
+        fields = [f.name for f in dataclasses.fields(model) if f.init and f.name != "parent"]
+        cls = _edited_linen(type(model), tuple(calls.items()), tuple(gone.items()))
+        model = cls(**{name: getattr(model, name) for name in fields})
+    return model, params
 
 
 @cache

@@ -115,6 +115,7 @@ class Reader:
         self.random: set[str] = set()
         self.drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
         self.views: dict[str, View] = {}
+        self.norm_views: dict[str, dict[str, View]] = {}  # {normalisation: {"gain": ...}}
         self.expanded: dict[
             str, tuple[int, ...]
         ] = {}  # the axes of size 1 that an operation only adds
