@@ -20,10 +20,15 @@ from refusals import refused
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.interchange.jax_model import apply_jax
-from kcalc.interchange.jax_model.initial import generator
+from kcalc.interchange.apply import apply_edits, edits_of
+from kcalc.interchange.jax_model.weights import generator
 from kcalc.interchange.read import read
 from kcalc.network import layers as kl
+
+
+def apply_jax(model, reading, shaping, **options):
+    """The model of a reading with the edits of a shaping."""
+    return apply_edits(reading.trace.model.subject, edits_of(reading, shaping), **options)
 
 
 def shaped(reading, **options):

@@ -22,7 +22,13 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
-from kcalc.interchange.jax_model import apply_jax  # noqa: E402
+from kcalc.interchange.apply import apply_edits, edits_of  # noqa: E402
+
+
+def apply_jax(model: Any, reading: Any, shaping: Any, **options: Any) -> Any:
+    """The model of a reading with the edits of a shaping."""
+    return apply_edits(reading.trace.model.subject, edits_of(reading, shaping), **options)
+
 
 R = np.random.default_rng(3)
 SIZES = {

@@ -38,13 +38,13 @@ def function(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, An
     return EditedFunction(model, calls), params
 
 
-def _subclass(cls: type, **own: Any) -> type:
+def subclass(cls: type, **own: Any) -> type:
     """A subclass of the same name."""
     named = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls)(cls.__name__, (cls,), named | own)
 
 
-def _with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
+def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
     """An array plus a bias along an axis, or of its own shape."""
     if bias is None:
         return x
@@ -75,9 +75,9 @@ def _gone_nnx(cls: type, serves: bool) -> type:
     def __call__(self: Any, x: Any, *_: Any, **__: Any) -> Any:  # noqa: N807
         bias = getattr(self, "bias", None) if serves else None
         axis = getattr(self, "axis", -1)
-        return _with_bias(x, None if bias is None else bias[...], axis)
+        return with_bias(x, None if bias is None else bias[...], axis)
 
-    return _subclass(cls, __call__=__call__)
+    return subclass(cls, __call__=__call__)
 
 
 @cache
@@ -97,7 +97,7 @@ def _edited_nnx(cls: Any, edits: tuple[Any, ...]) -> type:
         _update(self, state, after)
         return made
 
-    return _subclass(cls, __call__=functools.wraps(cls.__call__)(__call__))
+    return subclass(cls, __call__=functools.wraps(cls.__call__)(__call__))
 
 
 def _update(module: Any, before: Any, after: Any) -> None:
@@ -162,10 +162,10 @@ def _gone_equinox(cls: type, serves: bool) -> type:
 
     def __call__(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         states = [v for v in (*args, kwargs.get("state")) if isinstance(v, eqx.nn.State)]
-        made = _with_bias(x, getattr(self, "bias", None) if serves else None, 0)
+        made = with_bias(x, getattr(self, "bias", None) if serves else None, 0)
         return (made, states[0]) if states else made
 
-    return _subclass(cls, __call__=__call__)
+    return subclass(cls, __call__=__call__)
 
 
 @cache
@@ -175,7 +175,7 @@ def _edited_equinox(cls: Any, edits: tuple[Any, ...]) -> type:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         return edited_call(cls.__call__, calls, (self, *args), kwargs)
 
-    return _subclass(cls, __call__=functools.wraps(cls.__call__)(__call__))
+    return subclass(cls, __call__=functools.wraps(cls.__call__)(__call__))
 
 
 # -- Linen -----------------------------------------------------------------------------------------
@@ -224,6 +224,16 @@ def _skipping(gone: Gone) -> Any:
         if path not in gone or context.method_name != "__call__" or module.is_initializing():
             return call(*args, **kwargs)
         bias = module.get_variable("params", "bias") if gone[path] else None
-        return _with_bias(args[0], bias, getattr(module, "axis", -1))
+        return with_bias(args[0], bias, getattr(module, "axis", -1))
 
     return intercept
+
+
+# -- Keras -----------------------------------------------------------------------------------------
+
+
+def keras(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
+    """A copy of the model."""
+    from .keras_models import copied
+
+    return copied(model, params, calls, gone)
