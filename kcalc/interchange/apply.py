@@ -37,14 +37,13 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
         raise _no_twin(reading, shaping)
     target = target_of(reading, shaping)
     constants = getattr(getattr(shaping, "constants", None), "by_node", {})
-    name = str(reading.network.name)
     if reading.framework in JAX:
         from .jax_model.apply import jax_edits
 
-        return jax_edits(target, constants, name)
+        return jax_edits(target, constants)
     from .torch_model.apply import torch_edits
 
-    return torch_edits(target, constants, name)
+    return torch_edits(target, constants, str(reading.network.name))
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:

@@ -21,10 +21,10 @@ LOOP = "it runs in a loop, or in a module that is called again, whose turns woul
 MARKED = "it belongs to a normalisation or dropout layer, which is edited as a whole or not at all"
 
 
-def jax_edits(target: Target, constants: Mapping[Node, Any], name: str) -> Edits:
+def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
     """The edits of a model that was read; nodes without a place are in ``left_alone``.
 
-    ``constants``: {node: its constants}; ``name``: that of the model's class or function.
+    ``constants``: {node: its constants}.
     """
     trace = target.reading.trace
     assert trace is not None
@@ -33,6 +33,7 @@ def jax_edits(target: Target, constants: Mapping[Node, Any], name: str) -> Edits
     planner = Planner(target, model.program.flow(trace.ops), constants)
     found = _placed(planner, model.program, set(weights.norm_of))
     found += list(weights.edits())
+    name = getattr(model.original, "__name__", type(model.original).__name__)
     order = {str(node): place for place, node in enumerate(target.model)}
     found.sort(key=lambda edit: order[edit.node])
     left = target.left_alone | planner.left | weights.left
