@@ -6,7 +6,7 @@ import copy
 import functools
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -144,4 +144,5 @@ def register() -> None:
     """Let ``keras.models.load_model`` find edited models."""
     import keras
 
-    keras.saving.get_custom_objects().setdefault(NAME, Loader)
+    with suppress(AttributeError):  # of Keras before version 3
+        keras.saving.get_custom_objects().setdefault(NAME, Loader)
