@@ -38,10 +38,24 @@ def function(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, An
     return EditedFunction(model, calls), params
 
 
-def subclass(cls: type, **own: Any) -> type:
-    """A subclass of the same name."""
+def subclass(cls: type, made: tuple[Any, ...] = (), **own: Any) -> type:
+    """A subclass of the same name.
+
+    ``made``: a function of this package and its arguments that make it, for its pickles.
+    """
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # noqa: N807
+        found = super(new, self).__reduce_ex__(protocol)
+        return (_again, made, *found[2:])
+
     named = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(cls)(cls.__name__, (cls,), named | own)
+    named |= {"__reduce_ex__": __reduce_ex__} if made else {}
+    new: Any = type(cls)(cls.__name__, (cls,), named | own)
+    return new
+
+
+def _again(maker: Any, *arguments: Any) -> Any:
+    return object.__new__(maker(*arguments))
 
 
 def with_bias(x: Any, bias: Any, axis: int = -1) -> Any:
@@ -77,7 +91,7 @@ def _gone_nnx(cls: type, serves: bool) -> type:
         axis = getattr(self, "axis", -1)
         return with_bias(x, None if bias is None else bias[...], axis)
 
-    return subclass(cls, __call__=__call__)
+    return subclass(cls, (_gone_nnx, cls, serves), __call__=__call__)
 
 
 @cache
@@ -97,7 +111,8 @@ def _edited_nnx(cls: Any, edits: tuple[Any, ...]) -> type:
         _update(self, state, after)
         return made
 
-    return subclass(cls, __call__=functools.wraps(cls.__call__)(__call__))
+    call = functools.wraps(cls.__call__)(__call__)
+    return subclass(cls, (_edited_nnx, cls, edits), __call__=call)
 
 
 def _update(module: Any, before: Any, after: Any) -> None:
@@ -165,7 +180,7 @@ def _gone_equinox(cls: type, serves: bool) -> type:
         made = with_bias(x, getattr(self, "bias", None) if serves else None, 0)
         return (made, states[0]) if states else made
 
-    return subclass(cls, __call__=__call__)
+    return subclass(cls, (_gone_equinox, cls, serves), __call__=__call__)
 
 
 @cache
@@ -175,7 +190,8 @@ def _edited_equinox(cls: Any, edits: tuple[Any, ...]) -> type:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         return edited_call(cls.__call__, calls, (self, *args), kwargs)
 
-    return subclass(cls, __call__=functools.wraps(cls.__call__)(__call__))
+    call = functools.wraps(cls.__call__)(__call__)
+    return subclass(cls, (_edited_equinox, cls, edits), __call__=call)
 
 
 # -- Linen -----------------------------------------------------------------------------------------

@@ -156,8 +156,11 @@ class Reader:
     ) -> list[Value]:
         """The results of an equation, on the tape; every one an object of its own.
 
-        Of equations that call others, these are on it instead, from ``before`` on.
+        Of equations that call others, these are on it instead, from ``before`` on; but not inside
+        of functions with derivatives of their own, which would not follow an edit.
         """
+        if eqn.primitive.name.startswith("custom_"):
+            del self.tape[before:]
         inside = self.tape[before:]
         if not inside:
             values = [replace(v) if isinstance(v, Ref) else v for v in values]

@@ -7,7 +7,8 @@ may change, with the mode of a model or the sizes of its inputs; those of a plac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ...foundation.errors import KcalcError
@@ -33,15 +34,22 @@ def _lines(eqn: Any) -> list[str]:
     lines: list[str] = []
     library = ""
     for frame in _frames(eqn):
-        file, function = frame.file_name.replace("\\", "/"), frame.function_name
-        if any(part in file for part in PASSED):
-            continue
-        if any(part in file for part in LIBRARIES):
-            library = library or ("" if lines else function)
-            continue
-        stem = "" if file.startswith("<") else file.rsplit("/", 1)[-1]
-        lines.append(f"{stem}:{function}:{frame.line_num}")
+        kind, stem = _origin(frame.file_name)
+        if kind == "library":
+            library = library or ("" if lines else frame.function_name)
+        elif kind == "user":
+            lines.append(f"{stem}:{frame.function_name}:{frame.line_num}")
     return [library, *lines] if library else lines
+
+
+@lru_cache(maxsize=4096)
+def _origin(path: str) -> tuple[str, str]:
+    """(whose file it is, its name)."""
+    file = path.replace("\\", "/")
+    if any(part in file for part in PASSED):
+        return "passed", ""
+    kind = "library" if any(part in file for part in LIBRARIES) else "user"
+    return kind, "" if file.startswith("<") else file.rsplit("/", 1)[-1]
 
 
 def _frames(eqn: Any) -> list[Any]:
@@ -80,17 +88,23 @@ def place_of(jaxpr: Any, path: Sequence[int]) -> Place:
     index, *rest = path
     eqn = jaxpr.eqns[index]
     what, *lines = site(eqn)
-    alike = _alike(jaxpr, (what, *lines))
+    alike = _sites(jaxpr, frozenset((_head(what),)))[what, *lines]
     level = (what, alike.index(index), len(alike), rest[0] if rest else 0, *lines)
     return (level, *(place_of(_inside(eqn, rest[0]), rest[1:]) if rest else ()))
 
 
-def _alike(jaxpr: Any, wanted: tuple[str, ...]) -> list[int]:
-    """The equations at one site."""
-    head = wanted[0].split(" ")[0]
-    return [
-        k for k, e in enumerate(jaxpr.eqns) if e.primitive.name == head and site(e) == wanted
-    ]
+def _head(what: str) -> str:
+    return what.split(" ")[0]
+
+
+@lru_cache(maxsize=64)
+def _sites(jaxpr: Any, primitives: frozenset[str]) -> dict[tuple[str, ...], list[int]]:
+    """{site: the equations there}, of some primitives."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for index, eqn in enumerate(jaxpr.eqns):
+        if eqn.primitive.name in primitives:
+            found.setdefault(site(eqn), []).append(index)
+    return found
 
 
 def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
@@ -100,8 +114,10 @@ def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
     """
     here: dict[int, Action] = {}
     inside: dict[int, dict[int, list[tuple[Place, Action]]]] = {}
+    calls = list(calls)
+    sites = _sites(jaxpr, frozenset(_head(place[0][0]) for place, _ in calls))
     for place, action in calls:
-        index, part = _found(jaxpr, place[0])
+        index, part = _found(sites, place[0])
         if len(place) == 1:
             here[index] = action
         else:
@@ -116,9 +132,9 @@ def plan(jaxpr: Any, calls: Iterable[tuple[Place, Action]]) -> Plan:
     return tuple(sorted((here | deeper).items(), key=lambda pair: pair[0]))
 
 
-def _found(jaxpr: Any, level: Sequence[Any]) -> tuple[int, int]:
+def _found(sites: Mapping[tuple[str, ...], list[int]], level: Sequence[Any]) -> tuple[int, int]:
     what, visit, visits, part, *lines = level
-    alike = _alike(jaxpr, (what, *lines))
+    alike = sites.get((what, *lines), [])
     if len(alike) != visits:
         where = ", ".join(reversed(lines)) or "the model's code"
         raise KcalcError(
