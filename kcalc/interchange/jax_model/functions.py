@@ -181,7 +181,8 @@ def traced(
         found = dict(zip(keys, drawn, strict=True)) | dict(zip(examples, given, strict=True))
         values = jax.tree.unflatten(in_tree, [found.get(k, leaf) for k, leaf in enumerate(flat)])
         made = function(own.filled(dict(zip(leaves, arrays, strict=True))), *values)
-        return check_returned(original, made) if kind == "function" else made
+        made = check_returned(original, made) if kind == "function" else made
+        return [leaf for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype")]
 
     drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
     run = jax.vmap(whole, in_axes=(None, None, 0), axis_name="batch") if single else whole
