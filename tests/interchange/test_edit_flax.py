@@ -140,12 +140,16 @@ def test_linen_layers_in_a_scan() -> None:
         assert np.allclose(kernel @ kernel.T, np.eye(8), atol=1e-5)
 
 
+def bent(x: Any) -> Any:
+    return jnp.tanh(x)
+
+
 class Model(nnx.Module):
     def __init__(self, rngs: Any) -> None:
         self.one, self.two = nnx.Linear(8, 8, rngs=rngs), nnx.Linear(8, 8, rngs=rngs)
         self.norm, self.kept = nnx.BatchNorm(8, rngs=rngs), nnx.BatchNorm(8, rngs=rngs)
         self.drop, self.calls = nnx.Dropout(0.5, rngs=rngs), nnx.Variable(jnp.array(0))
-        self.act = jnp.tanh
+        self.act = bent
 
     def __call__(self, x: Any) -> Any:
         self.calls[...] += 1

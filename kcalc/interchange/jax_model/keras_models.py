@@ -15,7 +15,7 @@ from ..edits import Action, CallEdit, Edit, Edits, Place, edits_from_dict
 from .interpreter import edited_call
 from .keras import variables_of
 from .modules import Gone, subclass, with_bias
-from .sites import MODULE, by_place
+from .sites import by_place
 
 NAME = "kcalc>Edited"
 
@@ -34,16 +34,19 @@ def copied(model: Any, params: Mapping[str, Any], calls: Any, gone: Gone) -> Any
             f"register its classes with keras.saving.register_keras_serializable() and give them "
             f"get_config()"
         ) from error
-    for name, variable in variables_of(new).items():
+    # Keras names the layers of a copy anew
+    for name, variable in zip(variables_of(model), variables_of(new).values(), strict=True):
         if name in params:
             variable.assign(params[name])
-    return _performed(new, calls, gone)
+    names = enumerate(layer.name for layer in _layers(model))
+    return _performed(new, calls, {place: gone[name] for place, name in names if name in gone})
 
 
-def _performed(model: Any, calls: Mapping[Place, Action], gone: Gone) -> Any:
-    for layer in _layers(model):
-        if layer.name in gone:
-            layer.__class__ = _gone(type(layer), gone[layer.name])
+def _performed(model: Any, calls: Mapping[Place, Action], gone: Mapping[int, bool]) -> Any:
+    """A model with edits; ``gone``: {number of a layer: whether its bias stays}."""
+    layers = _layers(model)
+    for place, serves in gone.items():
+        layers[place].__class__ = _gone(type(layers[place]), serves)
     if calls or gone:
         model.__class__ = _edited(type(model), tuple(calls.items()), tuple(gone.items()))
     return model
@@ -65,7 +68,7 @@ def _gone(cls: type, serves: bool) -> type:
 
 
 @cache
-def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[str, bool], ...]) -> type:
+def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]) -> type:
     import keras
 
     calls = dict(edits)
@@ -94,7 +97,7 @@ def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[str, bool], ...]
             own = keras.saving.serialize_keras_object(self)
         for entry in ("build_config", "compile_config"):
             own.pop(entry, None)
-        return {"model": own, "edits": _document(calls, dict(gone))}
+        return {"model": own, "edits": _document(calls, gone)}
 
     methods = {"get_config": get_config, "from_config": classmethod(_loaded), "kcalc_base": cls}
     if calls:
@@ -116,10 +119,10 @@ def _as_it_was(model: Any) -> Iterator[None]:
             part.__class__ = cls
 
 
-def _document(calls: Mapping[Place, Action], gone: Gone) -> str:
+def _document(calls: Mapping[Place, Action], gone: tuple[tuple[int, bool], ...]) -> str:
     found = [CallEdit(place, action) for place, action in calls.items()]
     edit = Edit("", "activation", "", calls=tuple(found))
-    return json.dumps([Edits("keras", "", (edit,)).to_dict(), dict(gone)])
+    return json.dumps([Edits("keras", "", (edit,)).to_dict(), gone])
 
 
 def _loaded(_: Any, config: Any, custom_objects: Any = None) -> Any:
@@ -128,10 +131,11 @@ def _loaded(_: Any, config: Any, custom_objects: Any = None) -> Any:
 
     found, gone = json.loads(config["edits"])
     calls = [call for edit in edits_from_dict(found) for call in edit.calls]
-    if not isinstance(gone, dict) or any(c.place[0][0] == MODULE for c in calls):
-        raise KcalcError("the configuration is none of an edited Keras model")
     model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-    return _performed(model, by_place(calls), {str(k): bool(v) for k, v in gone.items()})
+    layers = range(len(_layers(model)))
+    if any(place not in layers for place, _ in gone):
+        raise KcalcError("the configuration is none of an edited Keras model")
+    return _performed(model, by_place(calls), {place: bool(serves) for place, serves in gone})
 
 
 class Loader:
