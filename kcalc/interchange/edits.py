@@ -417,7 +417,7 @@ def _real(value: Any, where: str) -> float:
 
 def _numbers(value: Any, where: str, signed: bool = False) -> tuple[int, ...]:
     good = isinstance(value, list | tuple) and all(
-        type(n) is int and (0 <= n or signed) and abs(n) < 2**62 for n in value
+        type(n) is int and (n >= 0 or signed) and abs(n) < 2**62 for n in value
     )
     if not good:
         raise KcalcError(f"{where}: expected a list of whole numbers")

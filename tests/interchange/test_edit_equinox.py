@@ -139,7 +139,9 @@ class Residual(eqx.Module):
 def test_residual_blocks_called_by_the_same_lines(depth: int) -> None:
     keys = iter(jax.random.split(jax.random.key(3), 2 * depth + 1))
     linear = lambda: eqx.nn.Linear(8, 8, key=next(keys))  # noqa: E731
-    model = Residual(linear(), [Block(eqx.nn.LayerNorm(8), linear(), linear()) for _ in range(depth)])
+    model = Residual(
+        linear(), [Block(eqx.nn.LayerNorm(8), linear(), linear()) for _ in range(depth)]
+    )
     s = kc.shape(kc.read(model, X[0]))
     new = s.apply_to(model, X[0])
     k = next(iter(s.constants.by_node.values()))

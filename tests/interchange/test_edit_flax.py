@@ -90,7 +90,9 @@ def test_linen_modules_in_both_modes(remat: bool) -> None:
     loss = lambda module: lambda p: (module.apply(drawn | {"params": p}, X) ** 2).sum()  # noqa: E731
     one, two = (jax.grad(loss(module))(drawn["params"]) for module in (new, twin))
     for block in ("blocks_0", "blocks_1"):
-        assert np.allclose(one[block]["Dense_0"]["kernel"], two[block]["Dense_0"]["kernel"], atol=1e-4)
+        assert np.allclose(
+            one[block]["Dense_0"]["kernel"], two[block]["Dense_0"]["kernel"], atol=1e-4
+        )
     assert np.allclose(jax.jit(new.apply)(drawn, X), new.apply(drawn, X), atol=1e-6)
 
 

@@ -25,7 +25,6 @@ from .markers import labels_dropping, marking
 from .program import Program
 from .reader import Reader
 
-
 NAMING: dict[str, Callable[[str], str]] = {
     "nnx": lambda name: name.removesuffix(".value"),
     "linen": lambda name: name.removeprefix("params."),
@@ -204,9 +203,7 @@ def traced(
         ops, outputs, recipes, program = _finish(framework, reader, closed, [*args, *entries])
         shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
         views = reader.norm_views
-        model = JaxModel(
-            kind, original, params, shapes, recipes, views, program, program.names()
-        )
+        model = JaxModel(kind, original, params, shapes, recipes, views, program, program.names())
         drops.update(reader.drops)
         return Trace(framework, ops, outputs, channel_axis, remarks, model=model)
 

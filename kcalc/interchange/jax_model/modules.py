@@ -1,8 +1,9 @@
 """Copies of JAX models whose own code runs with some of its calls edited.
 
-Each takes a function or module, the tree of its new parameters, {place: action} of the edited calls, and {module: whether
-its bias stays} of the normalisation and dropout that are gone. A copy is an object of a subclass
-with the name of the user's class, so that its methods, fields and state are the user's.
+Each takes a function or module, the tree of its new parameters, {place: action} of the edited
+calls, and {module: whether its bias stays} of the normalisation and dropout that are gone. A copy
+is an object of a subclass with the name of the user's class, so that its methods, fields and state
+are the user's.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ def _edited_linen(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[str, bool]
     from flax.linen.transforms import lift_transform
 
     def edited(fn: Any) -> Any:
-        def inner(scopes: Any, repack: Any, variables: Any, rngs: Any, *args: Any, **kw: Any) -> Any:
+        def inner(scopes: Any, repack: Any, variables: Any, rngs: Any, *args: Any, **kw: Any):
             def run(variables: Any, rngs: Any, args: Any, kwargs: Any) -> Any:
                 scope = scopes(variables, rngs)
                 with nn.intercept_methods(_skipping(dict(gone))):

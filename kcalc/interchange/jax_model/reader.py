@@ -151,9 +151,7 @@ class Reader:
         self.scope, self.source, self.path, self.present = scope, source, path, present
         return [_value(known, v) for v in jaxpr.outvars]
 
-    def _noted(
-        self, eqn: Any, given: list[Value], values: list[Value], before: int
-    ) -> list[Value]:
+    def _noted(self, eqn: Any, given: list[Value], values: list[Value], before: int) -> list[Value]:
         """The results of an equation, on the tape; every one an object of its own.
 
         Of equations that call others, these are on it instead, from ``before`` on; but not inside

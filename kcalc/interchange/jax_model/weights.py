@@ -172,8 +172,10 @@ class Weights:
         places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         where = np.asarray(view.of(places)).reshape(wide)
         offset = int(where.flat[0])
-        ahead = [where[tuple(int(a == k) for a in range(len(wide)))] if n > 1 else offset
-                 for k, n in enumerate(wide)]
+        ahead = [
+            where[tuple(int(a == k) for a in range(len(wide)))] if n > 1 else offset
+            for k, n in enumerate(wide)
+        ]
         strides = tuple(int(place) - offset for place in ahead)
         layout = Layout(wide, shape, groups, spread, strides=strides, offset=offset)
         if not np.array_equal(entries(layout), where):
