@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 import kcalc as kc
 from kcalc.network.layers import Opaque
@@ -21,18 +24,20 @@ LARGE = 50e6  # parameters, of models whose orthogonal weights take too long
 APART = 10_000  # of the seeds of weights from those of inputs
 
 
-class Watched(torch.fx.Interpreter):
-    """A run of a graph that keeps the mean squares of some nodes."""
+@contextmanager
+def watched(model: torch.nn.Module, name: str | None) -> Iterator[list[float]]:
+    """Mean squares of what a module of a model returns, one for each of its calls."""
+    found: list[float] = []
 
-    def __init__(self, module: torch.fx.GraphModule, names: set[str]) -> None:
-        super().__init__(module)
-        self.names, self.found = names, {}
+    def note(_: Any, args: Any, value: Any) -> None:
+        found.append(float(value.detach().double().square().mean()))
 
-    def run_node(self, n: torch.fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.name in self.names:
-            self.found[n.name] = float(value.detach().double().square().mean())
-        return value
+    handle = None if name is None else model.get_submodule(name).register_forward_hook(note)
+    try:
+        yield found
+    finally:
+        if handle is not None:
+            handle.remove()
 
 
 def alike(entry: Architecture, seed: int) -> tuple[torch.Tensor, ...]:
@@ -61,9 +66,13 @@ def predicted(network: kc.Network) -> dict[Any, float]:
     return {}
 
 
-def watched_node(network: kc.Network, wanted: dict[Any, float]) -> tuple[Any, int]:
-    """The last node of at least 512 channels, the widest of all where there is none."""
-    widths = {node: network.features[node] for node in network if node in wanted}
+def watched_node(
+    model: torch.nn.Module, network: kc.Network, wanted: dict[Any, float]
+) -> tuple[Any, int]:
+    """The last module of at least 512 channels, the widest of all where there is none."""
+    modules = dict(model.named_modules())
+    nodes = [node for node in network if node in wanted and node in modules]
+    widths = {node: network.features[node] for node in nodes}
     known = {node: k for node, k in widths.items() if isinstance(k, int)}
     if not known:
         return None, 0
@@ -118,7 +127,7 @@ def copied(
     """
     network = getattr(shaping, "network", None)
     wanted = {} if network is None else predicted(network)
-    node, width = watched_node(network, wanted) if network is not None else (None, 0)
+    node, width = (None, 0) if network is None else watched_node(model, network, wanted)
     large = sum(parameter.numel() for parameter in model.parameters()) > LARGE
     law = {"weights": "gaussian_delta"} if large else {}
     ratios: list[float] = []
@@ -126,14 +135,12 @@ def copied(
     for seed in range(DRAWS[1]):
         torch.manual_seed(APART + seed)
         new = shaping.apply_to(model, **law)
-        names = {new.kcalc_nodes[node]} if node in new.kcalc_nodes else set()
-        run = Watched(new, names)
-        with torch.no_grad():
-            outputs = run.run(*alike(entry, seed))
-        leaves = outputs if isinstance(outputs, tuple) else (outputs,)
+        with torch.no_grad(), watched(new, node) as found:
+            outputs = new(*alike(entry, seed))
+        leaves = [y for y in tree_leaves(outputs) if isinstance(y, torch.Tensor)]
         if not all(bool(torch.isfinite(y).all()) for y in leaves):
             return Copy(False)
-        ratios += [value / wanted[node] for value in run.found.values()]
+        ratios += [value / wanted[node] for value in found[-1:]]
         if not ratios:
             return Copy(True)
         error = float(np.std(ratios, ddof=1) / len(ratios) ** 0.5) if seed else math.inf

@@ -318,7 +318,7 @@ def page(rows: Sequence[Row]) -> str:
         "A result is exact or heuristic according to its `.assumptions`; parentheses give the edit "
         "that the network needed first, or the reason of a refusal. The last column measures a "
         "shaped copy of the model, by the first of the methods dks, tat, eoc that shapes it: the q "
-        f"value at the last node of at least {WIDTH} channels, divided by the predicted one; the "
+        f"value at the last module of at least {WIDTH} channels, divided by the predicted one; the "
         f"mean over {DRAWS[0]} to {DRAWS[1]} draws of the weights (until the standard error is "
         f"below {PRECISION:.0%}, or {SECONDS:.0f} s are over), orthogonal ones, for models of more "
         f"than {LARGE / 1e6:.0f} million Gaussian ones, each for {2 * BATCHES} inputs that are "

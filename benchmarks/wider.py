@@ -159,7 +159,7 @@ def texts(name: str, found: dict[str, Any]) -> tuple[str, ...]:
 def page(rows: dict[str, Any]) -> str:
     """The whole text."""
     table = Table(
-        "Measured as in `benchmarks/MODELS.md`: q of shaped copies at the last node of at least "
+        "Measured as in `benchmarks/MODELS.md`: q of shaped copies at the last module of at least "
         f"{WIDTH} channels, divided by the predicted one, for orthogonal weights and inputs that "
         "are equal at all locations. Bold: further off than 10 % and than three standard errors.",
         ("architecture", "variant", "narrowest layer", "parameters", "dks", "`apply_to`"),

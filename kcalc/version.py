@@ -1,3 +1,3 @@
 """The version, which built files carry."""
 
-__version__ = "0.2.1"
+__version__ = "0.3.0"

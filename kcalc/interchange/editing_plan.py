@@ -14,21 +14,21 @@ from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..network import layers as L
-from ..network.network import Network, sum_weights
+from ..network.network import Network, require_numbers, sum_weights
 from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
 from .model_reading import Reading
-from .trace import Drop, Op, Part, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
+from .trace import Drop, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
 
 Node = Hashable
 Made = tuple[int, int]  # (call, which of its results); (-1, i) is the i-th input
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
 LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
-PICKS = "it takes some of the tokens"
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model makes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
 SHARED = "the model also uses a value from inside of it elsewhere"
 NO_PATH = "its input does not come out of the calls that would be left out"
+TOGETHER = "the model makes it together with others, which are not edited in the same way"
 ZERO = "the model multiplies a term of it by 0"
 TWICE = "one call of the model belongs to two nodes that are edited"
 
@@ -44,6 +44,8 @@ class Target:
         self, reading: Reading, networks: Sequence[Network], left_alone: Mapping[Node, str]
     ) -> None:
         assert reading.trace is not None
+        for network in networks:
+            require_numbers(network)
         self.reading, self.model = reading, reading.unmerged
         self.ops: dict[str, Op] = {op.name: op for op in reading.trace.ops}
         steps = {
@@ -52,16 +54,14 @@ class Target:
             for node, layer, parents in network.steps()
             if not isinstance(layer, L.Input)
         }
-        picks = {node: PICKS for node, step in steps.items() if self._picks(node, step[0])}
-        self.left_alone = {**left_alone, **picks}
-        self.steps = {node: step for node, step in steps.items() if node not in self.left_alone}
+        self.left_alone = left_alone
+        self.steps = {node: step for node, step in steps.items() if node not in left_alone}
         self.inputs = {node for network in networks for node in network.inputs}
         self.gone = {
             node
             for node in self.model
-            if node not in self.steps and node not in self.left_alone and self._goes(node)
+            if node not in self.steps and node not in left_alone and self._goes(node)
         }
-
         self._check()
 
     def _check(self) -> None:
@@ -89,11 +89,6 @@ class Target:
                     f"node {node!r} reads {reads} in the shaped network and {read} in the model; "
                     f"keep the edges that were read"
                 )
-
-    def _picks(self, node: Node, layer: L.Layer) -> bool:
-        """Whether a node takes some of the tokens as the model does, such as its last one."""
-        mixes = isinstance(layer, L.TokenMix) and isinstance(self.ops.get(str(node)), Part)
-        return mixes and layer == self.model.layer(node)
 
     def _goes(self, node: Node) -> bool:
         place = self.past(node)
@@ -176,7 +171,8 @@ class Flow:
     ``reads``: of each call, {slot: what made the argument}; ``values``: {operation of the trace:
     what made its value}; ``carries``: whether a call hands numbers on in another layout or type;
     ``single``: whether a call returns one array;
-    ``whole``: the smallest module that makes a value of another, None where there is none.
+    ``whole``: the smallest module that makes a value of another, None where there is none;
+    ``shape``: of a value, None where it is not known; ``returned``: the model's outputs.
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -184,6 +180,8 @@ class Flow:
     carries: Callable[[int], bool]
     single: Callable[[int], bool]
     whole: Callable[[Made, Made], Whole | None] = field(default=lambda start, end: None)
+    shape: Callable[[Made], Any] = field(default=lambda made: None)
+    returned: frozenset[Made] = frozenset()
 
     @cached_property
     def readers(self) -> dict[Made, set[int]]:
@@ -236,6 +234,8 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
         for made, readers in flow.readers.items():
             if made[0] == call and not readers <= inside:
                 raise Unplaced(SHARED)
+        if any(made[0] == call for made in flow.returned):
+            raise Unplaced(SHARED)
     return Group(end, frozenset(inside), entries)
 
 
@@ -261,7 +261,46 @@ class Planner:
         self.left: dict[Node, str] = {}
 
     def edits(self) -> Iterator[tuple[Edit, Calls]]:
-        """Every edit of activations, sums and what is removed, with its actions by call."""
+        """Every edit of activations, sums and what is removed, with its actions by call.
+
+        Of nodes that are parts of one operation, the first has the actions of all.
+        """
+        found = [*self._by_node()]
+        for members in self._parts(found):
+            kinds = {(edit.kind, tuple(sorted(calls.items(), key=str))) for edit, calls in members}
+            wanted = self.whole_of[self.target.ops[members[0][0].node].whole]
+            if len(kinds) > 1 or {edit.node for edit, _ in members} != wanted:
+                self.left |= {self.by_name[edit.node]: TOGETHER for edit, _ in members}
+                continue
+            for _, calls in members[1:]:
+                calls.clear()
+        yield from ((e, calls) for e, calls in found if self.by_name[e.node] not in self.left)
+
+    def _parts(self, found: Sequence[tuple[Edit, Calls]]) -> list[list[tuple[Edit, Calls]]]:
+        """The edits of operations that are read in parts, by operation."""
+        by_whole: dict[str, list[tuple[Edit, Calls]]] = {}
+        for edit, calls in found:
+            op = self.target.ops.get(edit.node)
+            if op is not None and op.whole:
+                by_whole.setdefault(op.whole, []).append((edit, calls))
+        return [*by_whole.values()]
+
+    @cached_property
+    def whole_of(self) -> dict[str, set[str]]:
+        """{operation that is read in parts: the nodes that are its parts}."""
+        found: dict[str, set[str]] = {}
+        for name in self.by_name:
+            op = self.target.ops.get(name)
+            if op is not None and op.whole:
+                found.setdefault(op.whole, set()).add(name)
+        return found
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """{the text of a node: the node}."""
+        return {str(node): node for node in self.target.model}
+
+    def _by_node(self) -> Iterator[tuple[Edit, Calls]]:
         for node in self.target.model:
             step = self.target.steps.get(node)
             try:
@@ -387,9 +426,14 @@ class Planner:
                 if call not in ways or len(way) < len(ways[call]):
                     ways[call] = way
         way = ways.get(end[0])
-        if not way:
+        if not way or any(self._resized(call, slot) for call, slot in way):
             raise Unplaced(reason)
         return {call: Taken(slot) for call, slot in way}
+
+    def _resized(self, call: int, slot: Slot) -> bool:
+        """Whether a call's result has another shape than its argument."""
+        before, after = self.flow.shape(self.flow.reads[call][slot]), self.flow.shape((call, 0))
+        return before != after and None not in (before, after)
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -399,7 +443,8 @@ class Planner:
         return self._value(source)
 
     def _value(self, name: str) -> Made:
-        made = self.flow.values.get(name)
+        op = self.target.ops.get(name)
+        made = self.flow.values.get(op.whole if op is not None and op.whole else name)
         if made is None:
             raise Unplaced(NO_VALUE)
         return made

@@ -5,43 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Mapping
 from itertools import pairwise
 
-from ..network.layers import Embedding
 from .model_reading import Reading
-from .regions import Regions
 from .trace import Held, Linear, Lookup, Op
 
 Node = Hashable
-
-
-TIED = (
-    "it shares the parameter {!r} with another operation, so that its weights cannot be drawn anew"
-)
-INSIDE = (
-    "it reads an array that the model makes together with others, inside of an operation that is "
-    "left alone"
-)
-TURNED = "its channels are on the first axis, where examples are"
-
-
-def bound(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
-    """{node: reason} of further nodes that have to be left alone where those of ``left`` are."""
-    shared = shared_parameters(reading, left)
-    found = {node: TIED.format(parameter) for node, parameter in shared.items()}
-    assert reading.trace is not None
-    made = getattr(reading.trace.model, "made", None)
-    if made is None:
-        return found
-    regions = Regions(reading, reading.cut([*left]), left)
-    for node in regions.steps:
-        op = regions.ops.get(str(node))
-        if op is not None and regions.axes.get(op.name) == 0:
-            found.setdefault(node, TURNED)
-        outside = [name for kind, name in regions.sources(node) if kind == "program"]
-        together = any(reading.places.get(name) == node for name in outside)
-        embeds = isinstance(regions.steps[node][0], Embedding)
-        if not embeds and (together or not made.issuperset(outside)):
-            found.setdefault(node, INSIDE)
-    return found
 
 
 def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:

@@ -43,13 +43,14 @@ class Op(Record):
     """One operation.
 
     ``name`` is its label in the network; ``source`` says where it stands in the user's model, in
-    words.
+    words. ``whole``: the operation of which it makes some channels, "" where it is one by itself.
     """
 
     name: str
     shape: tuple[int, ...]
     reads: tuple[str, ...] = ()
     source: str = ""
+    whole: str = ""
 
     def become(self, kind: Callable[..., Kind], /, **fields: Any) -> Kind:
         """Another operation in its place, of its name, shape, inputs and source unless given."""

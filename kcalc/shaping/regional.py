@@ -39,6 +39,7 @@ TWICE = (
     ". Read and shape the part that is used twice by itself, kc.shape(kc.read(model.part, x)), and "
     "put it back, model.part = s.apply_to(model.part)"
 )
+TIED = "it shares the parameter {!r} with another operation, so its weights cannot be drawn anew"
 WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
 MIXES = "weights over tokens are left as they are"
@@ -127,7 +128,6 @@ class RegionalShaping(Approximable, Tabled):
         """A copy of the model in which the regions are shaped and all else is as it was.
 
         ``model`` is left as it is; the arguments are those of :meth:`Shaping.apply_to`.
-        ``.kcalc_changes`` of a PyTorch model also lists the operations left alone.
         Raises: KcalcError as there.
         """
         from ..interchange.apply import apply_to
@@ -433,10 +433,14 @@ def _left_alone(reading: Reading, unplaced: Mapping[Node, str]) -> dict[Node, st
 
 
 def _with_bound(reading: Reading, left: dict[Node, str]) -> dict[Node, str]:
-    """The nodes left alone, with those that cannot be exchanged where these stay."""
-    from ..interchange.sharing import bound
+    """The nodes left alone, with those that share weights with them, or with each other."""
+    from ..interchange.sharing import shared_parameters
 
-    while further := {n: why for n, why in bound(reading, left).items() if n not in left}:
+    while further := {
+        node: TIED.format(parameter)
+        for node, parameter in shared_parameters(reading, left).items()
+        if node not in left
+    }:
         left |= further
     return left
 

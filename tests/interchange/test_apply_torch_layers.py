@@ -1,7 +1,4 @@
-"""The network of a PyTorch model, unchanged and with the model's own weights, given back.
-
-It computes what the model computes.
-"""
+"""Functions of PyTorch edited, against runs in which the calls are changed as they happen."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
+from kcalc.interchange.apply import apply_to, edits_of
 from kcalc.interchange.read import read
 from kcalc.network import layers as L
 
@@ -22,8 +20,7 @@ torch = pytest.importorskip("torch")
 from test_read_torch_operators import Fn  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-
-from kcalc.interchange.torch_model.apply import apply_torch  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 
 FLAT, ROWS, IMAGE = (2, 6), (2, 4, 6), (2, 3, 6, 8)
 
@@ -128,85 +125,93 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     ),
     "windows of one location": (lambda m, x: F.avg_pool2d(conv(m, x).tanh(), 1).sin(), IMAGE),
     "a buffer as weights": (lambda m, x: F.linear(x, m.c).tanh(), FLAT),
+    # -- channels and locations merged, exchanged and turned
+    "rows of channels": (lambda m, x: conv(m, x).tanh().flatten(1, 2).sin(), IMAGE),
+    "an elementwise function across a transpose": (
+        lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).transpose(1, 2).sin(),
+        ROWS,
+    ),
+    "one bias for two": (
+        lambda m, x: F.linear(F.linear(x, m.u, m.b).tanh(), m.k.reshape(6, 18)[:, :6], m.b),
+        FLAT,
+    ),
+    "an input": (lambda m, x: conv(m, x.mT).tanh(), IMAGE),
+    "a vector of an image": (
+        lambda m, x: F.linear(F.avg_pool2d(conv(m, x).tanh(), 2).mT.flatten(1), m.u.repeat(1, 8)),
+        IMAGE,
+    ),
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_an_unchanged_network_computes_what_the_model_computes(name: str) -> None:
-    function, shape = MODELS[name]
-    module = Fn(function).double().eval()
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    reading = read(module, x)
-    assert reading.fidelity.counts.get("not read", 0) == 0, [str(note) for note in reading.notes]
-    again = apply_torch(module, reading, SimpleNamespace(network=reading.network), weights="keep")
-    assert isinstance(again, nn.Module)
-    with torch.no_grad():
-        assert again(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-9, abs=1e-9)
+PHIS = ("tanh", "sin", "sigmoid", "leaky_relu", "elu", "clamp", "hardshrink", "threshold")
+NUMBERS = {"input_scale": 0.7, "input_shift": 0.2, "output_scale": 1.3, "output_shift": -0.4}
+HIDDEN = {"gated": "glu_3"}  # no call of the model makes it
+FACTORS = {"a shortcut": 0.5}  # that an activation has behind its call
+COMPOSED = ("clamped", "an elementwise function across a transpose")  # one activation of two calls
+
+
+class Changed(TorchFunctionMode):
+    """Calls of activations with transformed inputs and outputs, and their number.
+
+    ``each``: the calls that make up one activation; ``factor``: what its output has behind them.
+    """
+
+    def __init__(self, each: int, factor: float) -> None:
+        super().__init__()
+        self.each, self.factor, self.count = each, factor, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "").strip("_") not in PHIS:
+            return func(*args, **(kwargs or {}))
+        first, self.count = self.count % self.each == 0, self.count + 1
+        x, *rest = args
+        y = func(0.7 * x + 0.2 if first else x, *rest, **(kwargs or {}))
+        return 1.3 * (y - 0.4 / self.factor) if self.count % self.each == 0 else y
 
 
 def given(name: str) -> tuple[Any, Any, Any]:
-    """(module, reading, its network's steps) of a model of the table."""
+    """(module, input, reading) of a model of the table."""
     function, shape = MODELS[name]
     module = Fn(function).double().eval()
-    reading = read(module, torch.ones(shape, dtype=torch.float64))
-    return module, reading, list(reading.network.steps())
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return module, x, read(module, x)
 
 
-def changed(
-    steps: list[Any], kind: type[Any], layer: Callable[[Any], Any], outputs: Any = None
-) -> Any:
-    """A shaping of a network whose first layer of a kind is another."""
-    place = next(i for i, step in enumerate(steps) if isinstance(step[1], kind))
-    node, old, parents = steps[place]
-    return SimpleNamespace(
-        network=kc.Network.from_steps(
-            [*steps[:place], (node, layer(old), parents), *steps[place + 1 :]], outputs
-        )
+@pytest.mark.parametrize("name", MODELS)
+def test_changed_activations_are_those_of_a_run_that_changes_every_call(name: str) -> None:
+    module, x, reading = given(name)
+    assert reading.fidelity.counts.get("not read", 0) == 0, [str(note) for note in reading.notes]
+    phis = reading.network.map_layers(
+        lambda _, layer: L.Nonlinear(layer.activation.transformed(**NUMBERS)), L.Nonlinear
     )
+    edits = edits_of(reading, SimpleNamespace(network=phis))
+    left = {node for node, why in edits.left_alone.items() if "computes its weights" not in why}
+    assert left == {*filter(None, [HIDDEN.get(name)])}
+    new = kc.apply_edits(module, edits, weights="keep")
+    with torch.no_grad():
+        before = module(x)
+        with Changed(1 + (name in COMPOSED), FACTORS.get(name, 1.0)) as changed:
+            expected = module(x)
+        found = new(x)
+        same = edits_of(reading, SimpleNamespace(network=reading.network))
+        assert torch.equal(kc.apply_edits(module, same, weights="keep")(x), before)
+        assert kc.apply_edits(module, same)(x).shape == before.shape
+    assert changed.count // changed.each == len(edits.only("activation"))
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
+    assert not changed.count or float((found - before).abs().max()) > 1e-3
 
 
-def test_networks_that_the_parameters_do_not_fit_are_refused_by_name() -> None:
-    module, reading, steps = given("a whole mean")
-    wider = changed(steps, L.Affine, lambda old: replace(old, features=7))
-    with refused(
-        r"'conv2d'.*\(4.*3.*3.*3\).*\(7.*3.*3.*3\)",
-    ):
-        apply_torch(module, reading, wider, weights="keep")
-    assert apply_torch(module, reading, wider)(torch.ones(IMAGE, dtype=torch.float64)).shape == (
-        2,
-        7,
-    )
-    module, reading, steps = given("gated")
-    wide = [
-        (node, replace(layer, features=4) if isinstance(layer, L.Affine) else layer, parents)
-        for node, layer, parents in steps
-    ]
-    with refused(r"'u'.*\(4.*6\)"):
-        apply_torch(module, reading, SimpleNamespace(network=kc.Network.from_steps(wide)))
-    module, reading, steps = given("a shortcut")
-    half = changed(steps, L.Sum, lambda _: L.Sum((1, sp.Symbol("w"))))
-    with refused("symbol.*substitute"):
-        apply_torch(module, reading, half)
-    module, reading, steps = given("dense along locations")
-    with refused("another.*several"):
-        apply_torch(
-            module, reading, changed(steps, L.TokenMix, lambda _: L.TokenMix(torch.eye(3).tolist()))
-        )
-    with refused("PyTorch.*model"):
-        apply_torch(module, replace(reading, trace=None), SimpleNamespace(network=reading.network))
-
-
-def test_other_outputs_than_the_model_has() -> None:
-    """Values inside the network may be outputs too.
-
-    They have the shapes of the model's operations.
-    """
-    module, reading, steps = given("a whole mean")
-    inner = next(node for node, layer, _ in steps if isinstance(layer, L.Nonlinear))
-    network = kc.Network.from_steps(steps, [inner, reading.network.outputs[0]])
-    x = torch.randn(IMAGE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    image, mean = apply_torch(module, reading, SimpleNamespace(network=network), weights="keep")(x)
-    assert torch.allclose(image, conv(module, x).tanh()) and torch.allclose(mean, module(x))
+def test_networks_that_the_model_does_not_fit_are_refused_by_name() -> None:
+    module, _, reading = given("a shortcut")
+    half = reading.network.map_layers(lambda *_: L.Sum((1, sp.Symbol("w"))), L.Sum)
+    with refused("symbols.*subs"):
+        apply_to(module, SimpleNamespace(network=half))
+    module, _, reading = given("dense along locations")
+    mixing = reading.network.map_layers(lambda *_: L.TokenMix(torch.eye(3).tolist()), L.TokenMix)
+    with refused("TokenMix.*keep"):
+        apply_to(module, SimpleNamespace(network=mixing))
+    with refused("no operations.*read"):
+        edits_of(replace(reading, trace=None), SimpleNamespace(network=reading.network))
 
 
 class Named(nn.Module):
@@ -223,57 +228,14 @@ class Named(nn.Module):
         return self.a_1(self.b(self.a(x)))
 
 
-def test_names_that_fall_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    # as in PyTorch before 2.4
-    monkeypatch.delattr("torch.fx.graph_module._USER_PRESERVED_ATTRIBUTES_KEY", raising=False)
+def test_names_that_fall_together() -> None:
     module = Named().double()
     x = torch.randn(FLAT, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     reading = read(module, x)
-    again = apply_torch(module, reading, SimpleNamespace(network=reading.network), weights="keep")
-    assert torch.allclose(again(x), module(x)) and again.kcalc_nodes
-
-
-REFUSED: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], str]] = {
-    "rows of channels": (
-        lambda m, x: conv(m, x).tanh().flatten(1, 2).sin(),
-        IMAGE,
-        "merges channels with some locations",
-    ),
-    "an elementwise function across a transpose": (
-        lambda m, x: (x @ m.u).tanh().reshape(2, 2, 2, 6).transpose(1, 2).sin(),
-        ROWS,
-        "exchanges the axes of locations",
-    ),
-    "one bias for two": (
-        lambda m, x: F.linear(F.linear(x, m.u, m.b).tanh(), m.k.reshape(6, 18)[:, :6], m.b),
-        FLAT,
-        "two layers want the parameter 'b'",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_built_anew_is_refused_by_name(name: str) -> None:
-    function, shape, words = REFUSED[name]
-    module = Fn(function).double().eval()
-    reading = read(module, torch.ones(shape, dtype=torch.float64))
-    with refused(words):
-        apply_torch(module, reading, SimpleNamespace(network=reading.network))
-
-
-TURNED: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
-    "an input": (lambda m, x: conv(m, x.mT).tanh(), IMAGE),
-    "a vector of an image": (
-        lambda m, x: F.linear(F.avg_pool2d(conv(m, x).tanh(), 2).mT.flatten(1), m.u.repeat(1, 8)),
-        IMAGE,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TURNED)
-def test_locations_change_places_as_in_the_model(name: str) -> None:
-    function, shape = TURNED[name]
-    module, x = Fn(function).double().eval(), torch.randn(shape, dtype=torch.float64)
-    reading = read(module, x)
-    new = apply_torch(module, reading, SimpleNamespace(network=reading.network), weights="keep")
-    assert torch.allclose(new(x), module(x), rtol=0, atol=1e-14)
+    s = kc.shape(reading, "sin")
+    assert {edit.node for edit in s.edits.only("activation")} == {"a.1"}  # a_1 makes the output
+    new, (phi,) = apply_to(module, s, weights="keep"), s.network.activations
+    with torch.no_grad():
+        h = module.a[0](x).numpy()
+        expected = module.a_1(module.b(torch.tensor(phi(h))))
+        assert torch.allclose(new(x), expected, rtol=1e-12)

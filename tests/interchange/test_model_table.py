@@ -89,16 +89,18 @@ def test_refusals_are_counted_by_reason() -> None:
 
 
 def test_the_measured_q_is_that_of_the_node() -> None:
-    """Against the mean square that a hook of PyTorch sees."""
+    """Of the widest module at the end."""
     entry = Architecture("stack", "", wide, ((2, 8),))
     model, (x,) = entry.model(), copies.alike(entry, 0)
     assert x.square().mean(1).numpy() == pytest.approx(np.ones(len(x)), rel=1e-6)
     reading = kc.read(model, x)
-    new = kc.shape(reading.network, "tanh").apply_to(model)
-    name = new.kcalc_nodes[reading.network.outputs[0]]
-    run = copies.Watched(new, {name})
-    outputs = run.run(x)
-    assert run.found[name] == pytest.approx(float(outputs.double().square().mean()), rel=1e-6)
+    s = kc.shape(reading.network, "tanh")
+    wanted = copies.predicted(s.network)
+    assert copies.watched_node(model, s.network, wanted) == ("2", 600)
+    new = s.apply_to(model)
+    with copies.watched(new, "2") as found:
+        outputs = new(x)
+    assert found == pytest.approx([float(outputs.double().square().mean())], rel=1e-6)
 
 
 def test_images_are_alike_at_all_locations() -> None:

@@ -80,7 +80,8 @@ def test_a_maximum_is_left_alone_and_what_surrounds_it_shaped() -> None:
     assert {k.activation.name for k in shaping.constants.by_node.values()} == {"tanh"}
     copy = shaping.apply_to(model)
     assert bool(torch.isfinite(copy(torch.randn(4, 6).double())).all())
-    assert any("relu -> " in change for change in copy.kcalc_changes)
+    changed = shaping.edits.only("activation")
+    assert len(changed) and all("relu -> " in edit.what for edit in changed)
 
 
 class Maxout(nn.Module):

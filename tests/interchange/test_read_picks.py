@@ -314,4 +314,3 @@ def test_shaped_models_take_the_same_tokens(pick: Callable[[Any], Any]) -> None:
 
     one, every = shaped(pick), shaped(lambda x: x)
     assert torch.allclose(one(ids), pick(every(ids)), atol=1e-5)
-    assert any("some of the tokens" in change for change in one.kcalc_changes)

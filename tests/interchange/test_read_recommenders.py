@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from forward_oracle import WIDTH, images, measured, redrawn  # noqa: E402
 
 import kcalc as kc  # noqa: E402
-from kcalc.interchange.torch_model.apply import apply_torch  # noqa: E402
+from kcalc.interchange.apply import apply_to  # noqa: E402
 
 nn = torch.nn
 IDS = torch.tensor([[5, 7, 9], [5, 3, 9]])  # columns 0 and 2 are equal, column 1 is not
@@ -65,7 +65,7 @@ def test_shaped_recommenders(how: str) -> None:
     model, dense = Recommender(how), images((64,), 0.4)
     r = kc.read(model, IDS, dense)
     with torch.no_grad():
-        kept = apply_torch(model, r, SimpleNamespace(network=r.network, changes=()), weights="keep")
+        kept = apply_to(model, SimpleNamespace(network=r.network), weights="keep")
         torch.testing.assert_close(kept(IDS, dense), model(IDS, dense))
         y = kc.shape(r, activation="tanh").apply_to(model)(IDS, dense)
     assert abs(float(y.square().mean()) - 1) < 0.4  # 512 channels, one draw of a few weights
@@ -92,8 +92,8 @@ def test_bags_of_ids(mode: str) -> None:
     assert k.deviation(expected * float(kc.c_map(r.network)(2 / 3))) < 3.5
     r = kc.read(model, IDS)  # whose weights are others by now
     with torch.no_grad():
-        same = SimpleNamespace(network=r.network, changes=())
-        kept = apply_torch(model, r, same, weights="keep")
+        same = SimpleNamespace(network=r.network)
+        kept = apply_to(model, same, weights="keep")
         torch.testing.assert_close(kept(IDS), model(IDS))
     table = kc.shape(r, activation="tanh").apply_to(model).state_dict()["table.weight"]
     assert float(table.square().mean()) == pytest.approx(3 if mode == "mean" else 1 / 3, rel=0.1)

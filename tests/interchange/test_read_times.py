@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from forward_oracle import WIDTH, images, measured, redrawn  # noqa: E402
 
 import kcalc as kc  # noqa: E402
-from kcalc.interchange.torch_model.apply import apply_torch  # noqa: E402
+from kcalc.interchange.apply import apply_to  # noqa: E402
 
 nn = torch.nn
 SPEEDS = 10.0 ** -torch.arange(8)
@@ -84,9 +84,9 @@ def test_a_number_that_scales_features_is_not_read() -> None:
 def test_a_shaped_model_takes_the_time_itself(how: str) -> None:
     model, x = Conditioned(how, False), images((32, 2, 2), 0.6)
     r = kc.read(model, x, TIMES)
-    same = SimpleNamespace(network=r.network, changes=())
+    same = SimpleNamespace(network=r.network)
     with torch.no_grad():
-        kept = apply_torch(model, r, same, weights="keep")(x, TIMES)
+        kept = apply_to(model, same, weights="keep")(x, TIMES)
         torch.testing.assert_close(kept, model(x, TIMES))
         drawn = kc.shape(r, activation="tanh").apply_to(model)(x, TIMES)
     assert drawn.shape == kept.shape and drawn.isfinite().all()

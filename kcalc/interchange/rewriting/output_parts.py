@@ -194,7 +194,7 @@ class _Parts(Edit):
         name = self.names(f"{op.name}[{span(rows)}]")
         if isinstance(op, Linear):
             return self.add(self._layer(op, rows, shape, name), op)
-        part = partial(replace, op, name=name, shape=shape)
+        part = partial(replace, op, name=name, shape=shape, whole=op.whole or op.name)
         if isinstance(op, Pass | Drop | Repeat) or (
             isinstance(op, Pooling) and axis not in op.axes and len(op.shape) == self._rank(op)
         ):
@@ -237,6 +237,7 @@ class _Parts(Edit):
             op,
             name=name,
             shape=shape,
+            whole=op.whole or op.name,
             weight=np.asarray(op.weight)[chosen],
             bias=None if op.bias is None else np.asarray(op.bias)[chosen],
             rows=tuple(own),
@@ -284,7 +285,9 @@ class _Parts(Edit):
             there = reshaped_axis(before.shape, op.shape, axis)
             if there is None or there[0] != "kept":
                 raise NoPartError("it is a part of channels and locations that a reshape merged")
-        return self.add(replace(op, name=name, shape=shape, reads=(self._cut(before, rows),)), op)
+        read = self._cut(before, rows)
+        whole = op.whole or op.name
+        return self.add(replace(op, name=name, shape=shape, whole=whole, reads=(read,)), op)
 
 
 def _channel_order(taken: np.ndarray, wanted: np.ndarray, axis: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""PyTorch models: read into a trace, and built anew from a shaped network."""
+"""PyTorch models: read into a trace, and edited in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kcalc's activations as PyTorch modules."""
+"""kcalc's activations as PyTorch functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import sympy as sp
 import torch
-from torch import nn
 from torch.nn import functional
 
 from ...activations import Activation, X
@@ -150,23 +149,3 @@ def _compiled(phi: Activation, expr: Any) -> Function:
             f"activation {phi.name!r}: {str(expr)[:80]} has a function that PyTorch does not have"
         ) from error
     return function
-
-
-class ShapedActivation(nn.Module):
-    """An activation of kcalc's, transformed or not, on tensors of floats.
-
-    Its constants have 17 digits.
-    """
-
-    def __init__(self, activation: Activation) -> None:
-        super().__init__()
-        self.activation = activation
-        torch_function(activation)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """phi(x), elementwise."""
-        return torch_function(self.activation)(x)
-
-    def extra_repr(self) -> str:
-        """The activation's name and constants."""
-        return self.activation.name

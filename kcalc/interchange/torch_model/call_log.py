@@ -23,10 +23,10 @@ from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-TORCH = torch.__path__[0]
-HOME = str(Path(__file__).parent)
+TORCH = torch.__path__[0] + "/"
+HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch whose functions are edited as a user's: their layers are made of others
-OPEN = (f"{TORCH}/nn/modules/transformer.py",)
+OPEN = (f"{TORCH}nn/modules/transformer.py",)
 KEY = "kcalc_call"
 
 Slot = tuple[Any, ...]  # (place of an argument, and inside of a list or tuple)
@@ -59,7 +59,8 @@ class LoggedCall:
 
     ``levels``: innermost module first; of a module's call the module itself is the first.
     ``reads``: {place of an argument: what made it}; ``writes``: the argument that it writes into.
-    ``single``: whether it returns one array. ``begin``, ``end``: the calls made inside.
+    ``single``: whether it returns one array; ``shapes``: those of its results. ``begin``, ``end``:
+    the calls made inside.
     """
 
     function: Any
@@ -69,6 +70,7 @@ class LoggedCall:
     begin: int = 0
     end: int = 0
     single: bool = True
+    shapes: tuple[tuple[int, ...], ...] = ()
     results: dict[int, Made] = field(default_factory=dict)
 
 
@@ -125,6 +127,7 @@ class CallLog(TorchFunctionMode):
                 return found
             self.calls.append(call)
         call.single = isinstance(found, torch.Tensor)
+        call.shapes = tuple(tuple(map(int, leaf.shape)) for _, leaf in _tensors(found))
         self._note(found, number)
         return found
 

@@ -38,18 +38,13 @@ class Captured:
 class Program:
     """A captured model and the operations of the trace at its nodes.
 
-    ``names``: {node: the operation whose value it has}; ``written``: {write in place: the earlier
-    nodes that have its value from then on}; ``memory``: {node: the node in whose memory its value
-    lies}, of nodes that are written into, and ``writes``: {the latter: the writes into it};
-    ``arguments``: those it was captured with, None where it cannot be captured again;
-    ``given_arrays``: whether they are the user's, not drawn for their shapes.
+    ``names``: {node: the operation whose value it has}; ``arguments``: those it was captured with,
+    None where it cannot be captured again; ``given_arrays``: whether they are the user's, not drawn
+    for their shapes.
     """
 
     captured: Captured
     names: dict[Any, str]
-    written: dict[Any, list[Any]]
-    memory: dict[Any, Any]
-    writes: dict[Any, list[Any]]
     arguments: Call | None
     given_arrays: bool = False
 

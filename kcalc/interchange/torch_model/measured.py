@@ -9,8 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .captured import Program
-from .copies import copied
-from .examples import called, undisturbed
+from .examples import undisturbed
 
 
 def mean_squares(program: Program, names: Sequence[str]) -> dict[str, float]:
@@ -28,30 +27,6 @@ def mean_squares(program: Program, names: Sequence[str]) -> dict[str, float]:
     except Exception:  # the user's operations may raise anything
         return {}
     return runner.found
-
-
-def own_gradients(model: Any, program: Program) -> list[str]:
-    """The classes of ``torch.autograd.Function`` that a model calls, by one run of a copy."""
-    if program.arguments is None or isinstance(model, torch.jit.ScriptModule):
-        return []
-    try:
-        with undisturbed(), torch.enable_grad():
-            found = called(copied(model), program.arguments)
-    except Exception:  # the user's operations may raise anything
-        return []
-    waiting = [leaf.grad_fn for leaf in pytree.tree_leaves(found) if hasattr(leaf, "grad_fn")]
-    names: dict[str, None] = {}
-    seen: set[Any] = set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        function = getattr(node, "_forward_cls", None)
-        if function is not None:
-            names[function.__name__] = None
-        waiting += [before for before, _ in node.next_functions]
-    return list(names)
 
 
 def _inputs(program: Program) -> list[Any]:

@@ -91,10 +91,7 @@ def group_norm(call: Call) -> Any:
 
 @rule("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 def dropout(call: Call) -> Any:
-    """Dropout of single numbers or of whole channels, in training and in evaluation.
-
-    ``feature_dropout`` drops whole channels.
-    """
+    """Dropout of single numbers or of whole channels, in training and in evaluation."""
     rate = float(call["p"] or 0.0)
     name = call.read(call.operand)
     if rate >= 1:
@@ -105,8 +102,6 @@ def dropout(call: Call) -> Any:
         call.walker.remarks.append(
             f"{call.path or 'alpha_dropout'}: alpha dropout is read as dropout"
         )
-    if "feature" in call.kind:
-        call.walker.drops_channels.append(call.node)
     out = call.emit(Drop, [name], rate=rate) if rate else call.emit(Pass, [name])
     if rate and call["train"]:
         call.walker.dropping[out.name] = call

@@ -43,19 +43,9 @@ CARRIES = {
     "double",
     "half",
     "bfloat16",
-    "expand",
-    "expand_as",
     "view_as",
     "reshape_as",
-    "__getitem__",
     "__get__",
-    "narrow",
-    "select",
-    "split",
-    "chunk",
-    "unbind",
-    "cat",
-    "stack",
 }
 NO_SOURCE = "the source of {} cannot be read, and its calls cannot be edited"
 REPLACED = "the forward of {} was replaced on the module itself"
@@ -87,6 +77,8 @@ def flow_of(program: Program) -> Flow:
         lambda call: _name(graph.calls[call]) in CARRIES,
         lambda call: graph.calls[call].single,
         lambda start, end: _whole(graph, start, end),
+        lambda made: graph.calls[made[0]].shapes[made[1]] if made[0] >= 0 else None,
+        frozenset(graph.modules[-1].results.values()),
     )
 
 

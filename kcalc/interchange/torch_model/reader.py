@@ -28,26 +28,14 @@ DROPOUTS = "torch.nn.modules.dropout."
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
-    """The data of the old model, beside the trace, from which a new one is built.
+    """What is known of a model beside its trace, in whose ``model`` it stands.
 
-    It stands in ``Trace.model``.
-
-    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``kinds``: {parameter or
-    buffer: (dtype, device)}; ``trainable``: names of parameters; ``whole_channels``: dropouts of
-    whole channels; ``program``: the model's operations, where what was not read can be found.
+    ``stored``: {parameter: (shape, whether its matrix is transposed)}; ``program``: the model's
+    operations, where the places of edits are found.
     """
 
     stored: dict[str, tuple[tuple[int, ...], bool]]
-    kinds: dict[str, tuple[Any, Any]]
-    trainable: frozenset[str]
-    whole_channels: frozenset[str]
-    training: bool
     program: Program
-
-    @property
-    def made(self) -> frozenset[str]:
-        """The operations whose outputs are values of the model's own program."""
-        return frozenset(self.program.names.values())
 
 
 def trace_torch(model: Any, *examples: Any) -> Trace:
@@ -129,25 +117,8 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
         ),
     ]
     details = TorchModel(
-        stored=walker.places,
-        kinds={
-            name: (tensor.dtype, tensor.device) for tensor, name in captured.held.values() if name
-        },
-        trainable=captured.trainable,
-        whole_channels=frozenset(
-            walker.values[node].name
-            for node in walker.drops_channels
-            if hasattr(walker.values.get(node), "name")
-        ),
-        training=bool(getattr(model, "training", False)),
-        program=Program(
-            captured,
-            _names_of_nodes(walker, raw, renamed),
-            dict(walker.written),
-            *walker.memory_written(),
-            arguments,
-            arrays,
-        ),
+        walker.places,
+        Program(captured, _names_of_nodes(walker, raw, renamed), arguments, arrays),
     )
     return Trace(
         "torch",

@@ -116,7 +116,6 @@ class Walker:
         self.remarks: list[str] = list(captured.remarks)
         self.values: dict[Any, Any] = {}
         self.made: dict[Any, Any] = {}  # node -> its value before later writes into its memory
-        self.written: dict[Any, list[Any]] = {}  # write in place -> nodes with its value from then
         self._memory: dict[
             Any, Any
         ] = {}  # node -> the node in whose memory it lies, as far as it was asked for
@@ -124,7 +123,6 @@ class Walker:
         self._tainted: dict[int, Any] = {}  # memory of constants -> the activations written into it
         self._kept: dict[tuple[Any, ...], Any] = {}
         self.places: dict[str, tuple[tuple[int, ...], bool]] = {}
-        self.drops_channels: list[Any] = []
         self.dropping: dict[str, Call] = {}  # dropout that is on in this run
         self.whole: dict[str, str] = {}  # operation -> the module that is reported as one
         self.token_ids = TokenIds(captured)
@@ -331,22 +329,6 @@ class Walker:
         self._memory |= dict.fromkeys(way, root)
         return root
 
-    def memory_written(self) -> tuple[dict[Any, Any], dict[Any, list[Any]]]:
-        """({node: the node in whose memory it lies}, {the latter: the writes into it}).
-
-        Only of memory that is written into.
-        """
-        writes: dict[Any, list[Any]] = {}
-        for node in self.captured.graph.nodes:
-            if in_place(node):
-                writes.setdefault(self._root(node.args[0]), []).append(node)
-        memory = {}
-        for node in self.captured.graph.nodes if writes else ():
-            root = node if node.op != "call_function" else self._root(node)
-            if root in writes:
-                memory[node] = root
-        return memory, writes
-
     def _written(self, node: Any, value: Any) -> None:
         """Record a write into an array.
 
@@ -380,8 +362,6 @@ class Walker:
                 other is target or (alike and known.shape == value.shape)
             )
             self.values[other] = value if same else Stale(known, reason)
-            if same:
-                self.written.setdefault(node, []).append(other)
 
     def _through(self, one: str, two: str) -> bool:
         """Whether two operations return the same array."""

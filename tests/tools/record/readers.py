@@ -1,7 +1,7 @@
 """What the readers answer: the models of the tests' zoos, generated ones, and real architectures.
 
 A model is asked four questions: "reading" (network, fidelity and notes, node by node), "kept" (a
-new model of the network as it was read, with the model's weights: names, changes, statistics of its
+new model of the network as it was read, with the model's weights: names, edits, statistics of its
 outputs), "shaped" (the same of the network shaped by DKS with tanh), "exports" (of that shaping).
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import kcalc as kc
-from kcalc.interchange.apply import apply_to
+from kcalc.interchange.apply import apply_to, edits_of
 
 from .corpus import numbered
 from .questions import Answer, Slow, limited, number
@@ -214,7 +214,7 @@ def _shaping(found: Any) -> Any:
 
 
 def applied(made: Made, found: Any, shaping: Any, **options: Any) -> Answer:
-    """The new model of a shaping: its changes, and statistics of what it computes."""
+    """The new model of a shaping: its edits, and statistics of what it computes."""
     import jax
     import torch
 
@@ -229,7 +229,8 @@ def applied(made: Made, found: Any, shaping: Any, **options: Any) -> Answer:
             call, *given = new if isinstance(new, tuple) else (new,)
             names = [str(np.shape(p)) for p in jax.tree.leaves(given)]
             computed = getattr(call, "apply", call)(*given, *example[-1:]) if example else ()
-    out: Answer = {"names": names, "changes": list(getattr(new, "kcalc_changes", ()))}
+    edits = edits_of(found, shaping) if found.framework == "torch" else ()
+    out: Answer = {"names": names, "edits": [f"{e.node}: {e.kind}: {e.what}" for e in edits]}
     for index, leaf in enumerate(jax.tree.leaves(computed)):
         y = np.asarray(leaf, float)
         out[f"output {index}"] = str(y.shape)
