@@ -67,7 +67,7 @@ class Same(eqx.Module):
 
 def test_modules_keep_class_state_and_methods() -> None:
     model, state = eqx.nn.make_with_state(Model)(jax.random.key(0))
-    s = kc.shape(kc.read(model, X[0], state))
+    s: Any = kc.shape(kc.read(model, X[0], state))
     (region,) = s.regions.values()
     new = s.apply_to(model, X[0], state)
     assert isinstance(new, Model) and type(new).__name__ == "Model"
@@ -97,7 +97,7 @@ def test_modules_keep_class_state_and_methods() -> None:
 
 def test_an_mlp_of_the_library() -> None:
     model = eqx.nn.MLP(8, 2, 16, 3, activation=jnp.tanh, key=jax.random.key(0))
-    s = kc.shape(kc.read(model, X[0]))
+    s: Any = kc.shape(kc.read(model, X[0]))
     new = s.apply_to(model, (2, 8))
     assert isinstance(new, eqx.nn.MLP) and len(s.edits.only("activation")) == 3
     phi = s.constants["tanh"].transformed
@@ -142,7 +142,7 @@ def test_residual_blocks_called_by_the_same_lines(depth: int) -> None:
     model = Residual(
         linear(), [Block(eqx.nn.LayerNorm(8), linear(), linear()) for _ in range(depth)]
     )
-    s = kc.shape(kc.read(model, X[0]))
+    s: Any = kc.shape(kc.read(model, X[0]))
     new = s.apply_to(model, X[0])
     k = next(iter(s.constants.by_node.values()))
     phi = lambda x: k.gamma * (jnp.tanh(k.alpha * x + k.beta) + k.delta)  # noqa: E731

@@ -22,6 +22,11 @@ X = jnp.asarray(np.random.default_rng(2).standard_normal((4, 8)), jnp.float32)
 HALF = np.float32(np.sqrt(0.5))
 
 
+def is_a(model: Any, kind: type) -> bool:
+    """Whether a model is of a class, by its name too."""
+    return isinstance(model, kind) and type(model).__name__ == kind.__name__
+
+
 def transformed(s: Any) -> Any:
     k = next(iter(s.constants.by_node.values()))
     return lambda x: k.gamma * (jnp.tanh(k.alpha * x + k.beta) + k.delta)
@@ -66,14 +71,14 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_linen_modules_in_both_modes(remat: bool) -> None:
-    net = Net(remat=remat)
+    net: Any = Net(remat=remat)
     variables = net.init(jax.random.key(0), X)
-    s = kc.shape(kc.read((net, variables), X))
+    s: Any = kc.shape(kc.read((net, variables), X))
     new, drawn = s.apply_to((net, variables), X)
-    assert isinstance(new, Net) and type(new).__name__ == "Net" and new.remat == remat
+    assert is_a(new, Net) and new.remat == remat
     assert jax.tree.structure(drawn) == jax.tree.structure(variables)
     assert jax.tree.structure(new.init(jax.random.key(0), X)) == jax.tree.structure(variables)
-    twin = Net(transformed(s), False, float(HALF), remat)
+    twin: Any = Net(transformed(s), False, float(HALF), remat)
     for x in (X, X[:1]):
         wanted = twin.apply({"params": drawn["params"]}, x)
         assert np.allclose(new.apply(drawn, x), wanted, atol=1e-5)
@@ -97,9 +102,9 @@ def test_linen_modules_in_both_modes(remat: bool) -> None:
 
 
 def test_linen_modules_inside_of_others_and_bound() -> None:
-    net = Net(norm=False)
+    net: Any = Net(norm=False)
     variables = net.init(jax.random.key(0), X)
-    s = kc.shape(kc.read((net, variables), X))
+    s: Any = kc.shape(kc.read((net, variables), X))
     new, drawn = s.apply_to((net, variables), X)
 
     class Outer(nn.Module):
@@ -111,7 +116,7 @@ def test_linen_modules_inside_of_others_and_bound() -> None:
 
     wanted = new.apply(drawn, X)
     assert np.allclose(new.bind(drawn)(X), wanted, atol=1e-6)
-    outer = Outer(new).apply({"params": {"inner": drawn["params"]}}, X)
+    outer: Any = Outer(new).apply({"params": {"inner": drawn["params"]}}, X)
     assert np.allclose(outer, 2 * wanted, atol=1e-5)
 
 
@@ -134,9 +139,10 @@ class Turning(nn.Module):
 
 def test_linen_layers_in_a_scan() -> None:
     variables = Turning().init(jax.random.key(0), X)
-    s = kc.shape(kc.read((Turning(), variables), X))
+    s: Any = kc.shape(kc.read((Turning(), variables), X))
     new, drawn = s.apply_to((Turning(), variables), X)
-    wanted = Turning(transformed(s)).apply(drawn, X)
+    twin: Any = Turning(transformed(s))
+    wanted = twin.apply(drawn, X)
     assert np.allclose(new.apply(drawn, X), wanted, atol=1e-5)
     for kernel in np.asarray(drawn["params"]["turns"]["Dense_0"]["kernel"], float):
         assert np.allclose(kernel @ kernel.T, np.eye(8), atol=1e-5)
@@ -164,12 +170,12 @@ class Model(nnx.Module):
 
 def test_nnx_modules_keep_state_modes_and_methods() -> None:
     model = Model(nnx.Rngs(0))
-    s = kc.shape(kc.read(model, X))
+    s: Any = kc.shape(kc.read(model, X))
     new = s.apply_to(model, X)
     (region,) = s.regions.values()
-    assert isinstance(new, Model) and type(new).__name__ == "Model"
+    assert is_a(new, Model)
     assert isinstance(new.norm, nnx.BatchNorm) and "kept" in {str(n) for n in s.left_alone}
-    twin = nnx.clone(model)
+    twin: Any = nnx.clone(model)
     nnx.update(twin, nnx.state(new))
     twin.norm, twin.act = (lambda x: x), transformed(region)
     for _ in range(2):  # in training, with the same random numbers and the same statistics
@@ -195,19 +201,19 @@ def test_nnx_modules_keep_state_modes_and_methods() -> None:
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 def test_without_edits_models_are_equal_to_the_bit(kind: str) -> None:
     variables = Net().init(jax.random.key(0), X)
-    model = Model(nnx.Rngs(0)) if kind == "nnx" else (Net(), variables)
+    net: Any = Net()
+    model: Any = Model(nnx.Rngs(0)) if kind == "nnx" else (net, variables)
     reading = kc.read(model, X)
     new = kc.apply_edits(model, edits_of(reading, reading), weights="keep")
     if kind == "nnx":
-        assert isinstance(model, Model) and isinstance(new, Model)
         assert np.array_equal(new(X), model(X))
     else:
-        assert np.array_equal(new[0].apply(new[1], X), Net().apply(variables, X))
+        assert np.array_equal(new[0].apply(new[1], X), net.apply(variables, X))
 
 
 def test_edits_of_linen_modules_saved_and_performed(tmp_path: Any) -> None:
     variables = Net().init(jax.random.key(0), X)
-    s = kc.shape(kc.read((Net(), variables), X))
+    s: Any = kc.shape(kc.read((Net(), variables), X))
     s.edits.save(tmp_path / "edits.json")
     edits = kc.load_edits(tmp_path / "edits.json")
     new, drawn = kc.apply_edits((Net(), variables), edits)

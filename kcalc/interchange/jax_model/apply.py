@@ -36,7 +36,7 @@ def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
     name = getattr(model.original, "__name__", type(model.original).__name__)
     order = {str(node): place for place, node in enumerate(target.model)}
     found.sort(key=lambda edit: order[edit.node])
-    left = target.left_alone | planner.left | weights.left
+    left = {**target.left_alone, **planner.left, **weights.left}
     return Edits(trace.framework, name, tuple(found), {str(n): why for n, why in left.items()})
 
 

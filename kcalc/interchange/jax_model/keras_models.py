@@ -94,7 +94,7 @@ def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]
 
     def get_config(self: Any) -> dict[str, Any]:
         with _as_it_was(self):
-            own = keras.saving.serialize_keras_object(self)
+            own: Any = keras.saving.serialize_keras_object(self)
         for entry in ("build_config", "compile_config"):
             own.pop(entry, None)
         return {"model": own, "edits": _document(calls, gone)}
