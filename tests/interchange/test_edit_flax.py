@@ -198,6 +198,43 @@ def test_nnx_modules_keep_state_modes_and_methods() -> None:
     assert np.allclose(one, two, atol=1e-4)
 
 
+class Residual(nnx.Module):
+    """Everything on one line: the norm's own sums are not the model's."""
+
+    def __init__(self, rngs: Any) -> None:
+        self.one = nnx.Linear(8, 8, use_bias=False, rngs=rngs)
+        self.two, self.norm = nnx.Linear(8, 8, rngs=rngs), nnx.BatchNorm(8, rngs=rngs)
+
+    def __call__(self, x: Any, act: Any, w: float) -> Any:
+        return w * x + w * self.two(act(self.norm(self.one(act(x)))))
+
+
+class Stack(nnx.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.stem = nnx.Linear(8, 8, rngs=rngs)
+        self.blocks = nnx.List([Residual(rngs) for _ in range(3)])
+
+    def __call__(self, x: Any, act: Any = nnx.tanh, w: float = 1.0) -> Any:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x, act, w)
+        return act(x)
+
+
+def test_a_bias_that_serves_another_layer_beside_a_sum() -> None:
+    model = Stack(nnx.Rngs(0))
+    s: Any = kc.shape(kc.read(model, X))
+    new = s.apply_to(model, X)
+    twin: Any = nnx.clone(model)
+    nnx.update(twin, nnx.state(new))
+    for block, own in zip(twin.blocks, new.blocks, strict=True):
+        own.norm.bias[...] = jnp.arange(8.0) / 10
+        block.norm = lambda x: x + jnp.arange(8.0) / 10
+    assert np.allclose(new(X), twin(X, transformed(s), HALF), atol=1e-5)
+    again = kc.read(new, X)
+    assert not again.fidelity.counts.get("not read")
+
+
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 def test_without_edits_models_are_equal_to_the_bit(kind: str) -> None:
     variables = Net().init(jax.random.key(0), X)

@@ -15,8 +15,8 @@ from ...foundation.errors import KcalcError
 from ..edits import Action, CallEdit, Place
 
 LIBRARIES = ("/flax/", "/equinox/", "/keras/")
-PASSED = ("/jax/", "/jaxlib/", "/kcalc/interchange/", "/optree/", "/jaxtyping/")
-PASSED += ("/functools.py", "/contextlib.py")
+PASSED = ("/jax/", "/jaxlib/", "/optree/", "/jaxtyping/", "/functools.py", "/contextlib.py")
+OWN = "/kcalc/interchange/"
 TRACING = ("jax/_src/linear_util.py",)
 DERIVATIVES = "jax/_src/interpreters/ad.py"
 MODULE = "module"
@@ -36,7 +36,7 @@ def _lines(eqn: Any) -> list[str]:
     for frame in _frames(eqn):
         kind, stem = _origin(frame.file_name)
         if kind == "library":
-            library = library or ("" if lines else frame.function_name)
+            library = library or ("" if lines else stem or frame.function_name)
         elif kind == "user":
             lines.append(f"{stem}:{frame.function_name}:{frame.line_num}")
     return [library, *lines] if library else lines
@@ -44,12 +44,15 @@ def _lines(eqn: Any) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _origin(path: str) -> tuple[str, str]:
-    """(whose file it is, its name)."""
+    """(whose file it is, its name if that counts)."""
     file = path.replace("\\", "/")
     if any(part in file for part in PASSED):
         return "passed", ""
-    kind = "library" if any(part in file for part in LIBRARIES) else "user"
-    return kind, "" if file.startswith("<") else file.rsplit("/", 1)[-1]
+    if OWN in file:
+        return "library", "kcalc"
+    if any(part in file for part in LIBRARIES):
+        return "library", ""
+    return "user", "" if file.startswith("<") else file.rsplit("/", 1)[-1]
 
 
 def _frames(eqn: Any) -> list[Any]:
