@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,6 +22,7 @@ from result_examples import (
     relu,
     residual,
     shaped,
+    torch_edits,
     torch_model,
     torch_shaped,
     torch_sorted,
@@ -52,6 +54,13 @@ def y() -> np.ndarray:
 def saved() -> str:
     path = path_to("network.json")
     kc.save_json(vanilla(), path)
+    return path
+
+
+@cache
+def saved_edits() -> str:
+    path = path_to("edits.json")
+    torch_edits().save(path)
     return path
 
 
@@ -89,6 +98,8 @@ FUNCTIONS: dict[str, Callable[[], Good]] = {
     "kernel_regression": lambda: good(ntk(), x(), y(), ridge=0.1),
     "large_batch": lambda: good(batch_norms()),
     "learnable_kernel": lambda: good(A.vanilla(2)),
+    "apply_edits": lambda: good(copy.deepcopy(torch_shaped()), torch_edits()),
+    "load_edits": lambda: good(saved_edits()),
     "load_json": lambda: good(saved()),
     "lsuv": lambda: good(*model()),
     "maximal": lambda: good(residual(), lambda psi: psi),
@@ -355,6 +366,9 @@ METHODS: dict[str, Callable[[], Good]] = {
     "ResidualSpectrum.density": lambda: good(0.5),
     # shaping
     "Shaping.apply_to": lambda: good(torch_shaped(), (2, 8)),
+    "Edits.__getitem__": lambda: good("1"),
+    "Edits.only": lambda: good("activation"),
+    "Edits.save": lambda: good(path_to("edits.json")),
     "Reading.cut": lambda: good(["1"]),
     "RegionalShaping.export": lambda: good("json"),
     "RegionalShaping.apply_to": lambda: good(torch_sorted(), (2, 8)),
@@ -404,6 +418,7 @@ METHODS: dict[str, Callable[[], Good]] = {
 # hooks between the parts of the library, which hand each other states, fields and jets
 HOOKS = {
     "beside",
+    "edits_on",
     "strengths",
     "steepness",
     "refuse_rough",
@@ -502,6 +517,7 @@ EXAMPLES = (
     "shape.read",
     "shape.regions",
     "shape.constants",
+    "shape.edits",
     "shape.geometric",
     "smoothness.level",
     "subnetworks",

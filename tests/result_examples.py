@@ -167,6 +167,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "shape.tat": lambda: kc.shape(A.vanilla(20), method="tat", eta=0.9),
     "shape.eoc": lambda: kc.shape(vanilla(), method="eoc", sigma_b=0.1),
     "shape.geometric": lambda: kc.shape(A.lenet(), method="geometric"),
+    "shape.edits": lambda: torch_edits(),
     "shape.regions": lambda: kc.shape(kc.read(torch_sorted(), (2, 8)), zeta=1.2),
     "smoothness": lambda: kc.smoothness(
         A.vanilla(2, activation="tanh", features=4), features=4, radius=1.0
@@ -224,6 +225,11 @@ def torch_shaped() -> Any:
     from torch import nn
 
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+@cache
+def torch_edits() -> Any:
+    return kc.shape(kc.read(torch_shaped(), (2, 8)), zeta=1.2).edits
 
 
 @cache

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import linecache
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -144,7 +145,10 @@ def _execute(block: Block, names: dict[str, Any]) -> str:
         with contextlib.redirect_stdout(out):
             if block.language == "python":
                 # Padding keeps the line numbers of tracebacks those of the page.
-                exec(compile("\n" * block.line + block.text, "<page>", "exec"), names)
+                text, name = "\n" * block.line + block.text, f"<page, line {block.line}>"
+                # Functions have a source, as those of a notebook do.
+                linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+                exec(compile(text, name, "exec"), names)
             else:
                 _commands(block)
     except Exception as error:

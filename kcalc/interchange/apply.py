@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ..foundation.errors import KcalcError, unknown
+from ..foundation.plain_arguments import truth
 from .editing_plan import Target
 from .edits import Edits
 from .geometry import checked_law
@@ -157,6 +158,7 @@ def apply_edits(
     if not isinstance(edits, Edits):
         raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")
     law = checked_law(weights)
+    truth(inplace, "inplace")
     if edits.framework in JAX:
         from .jax_model.apply import edited as edited_jax
 

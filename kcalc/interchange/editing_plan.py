@@ -172,7 +172,9 @@ class Flow:
     what made its value}; ``carries``: whether a call hands numbers on in another layout or type;
     ``single``: whether a call returns one array;
     ``whole``: the smallest module that makes a value of another, None where there is none;
-    ``shape``: of a value, None where it is not known; ``returned``: the model's outputs.
+    ``shape``: of a value, None where it is not known; ``written``: whether a later call writes
+    into it; ``needed``: whether the gradient of what made it reads it; ``returned``: the model's
+    outputs.
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -181,6 +183,8 @@ class Flow:
     single: Callable[[int], bool]
     whole: Callable[[Made, Made], Whole | None] = field(default=lambda start, end: None)
     shape: Callable[[Made], Any] = field(default=lambda made: None)
+    written: Callable[[Made], bool] = field(default=lambda made: False)
+    needed: Callable[[Made], bool] = field(default=lambda made: False)
     returned: frozenset[Made] = frozenset()
 
     @cached_property
@@ -337,7 +341,7 @@ class Planner:
         last = max(made, key=lambda call: call if isinstance(call, int) else 0)
         taken = made[last]
         assert isinstance(taken, Taken)
-        made[last] = Exchanged(taken.slot, base, *numbers)
+        made[last] = Exchanged(taken.slot, base, *numbers, taken.copied)
         return edit, made
 
     def _scaled(
@@ -414,7 +418,7 @@ class Planner:
         """Every call on the way from a value to another hands its argument on."""
         whole = self.flow.whole(start, end)
         if whole is not None:
-            return {whole.key: Taken(whole.slot)}
+            return {whole.key: Taken(whole.slot, self._copied(start, end))}
         found = group(self.flow, [start], end)
         ways: dict[int, list[tuple[int, Slot]]] = {}
         for call in sorted(found.calls):
@@ -428,7 +432,22 @@ class Planner:
         way = ways.get(end[0])
         if not way or any(self._resized(call, slot) for call, slot in way):
             raise Unplaced(reason)
-        return {call: Taken(slot) for call, slot in way}
+        made: Calls = {call: Taken(slot) for call, slot in way}
+        last, slot = way[-1]
+        made[last] = Taken(slot, self._copied(start, end))
+        return made
+
+    def _copied(self, start: Made, end: Made) -> bool:
+        """Whether a value must not lie in the memory of another that it is made equal to.
+
+        So where the model writes into it, and into the other nothing may be written: an input, a
+        value that is read elsewhere, or one that gradients need.
+        """
+        if not self.flow.written(end):
+            return False
+        inside = group(self.flow, [start], end).calls
+        elsewhere = self.flow.readers.get(start, set()) - inside
+        return start[0] < 0 or bool(elsewhere) or self.flow.needed(start)
 
     def _resized(self, call: int, slot: Slot) -> bool:
         """Whether a call's result has another shape than its argument."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..activations import Activation
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.files import write_whole
-from ..foundation.plain_arguments import file_path
+from ..foundation.plain_arguments import choice, file_path, is_key
 from ..foundation.printing import Tabled, html_table, text_table
 from .expressions import TreeReader
 from .json_format import activation_from_dict, activation_to_dict, parse_json
@@ -56,9 +56,13 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Taken:
-    """The argument at a slot in place of the call's result."""
+    """The argument at a slot in place of the call's result.
+
+    ``copied``: a copy of it, where the model writes into the result.
+    """
 
     slot: Slot
+    copied: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Exchanged:
     b: float = 0.0
     scale: float = 1.0
     shift: float = 0.0
+    copied: bool = False
 
 
 Action = Scaled | Taken | Exchanged
@@ -80,7 +85,8 @@ Action = Scaled | Taken | Exchanged
 class CallEdit:
     """What happens at one call: the ``visit``-th of ``visits`` at its place; of 1, at every one.
 
-    ``written``: the argument that the call writes into, as ``relu_(x)`` does.
+    ``written``: the argument that the call writes into, as ``relu_(x)`` does; ``calls``: the name
+    of what is called there, where the code tells it.
     """
 
     place: Place
@@ -88,6 +94,7 @@ class CallEdit:
     visit: int = 0
     visits: int = 1
     written: Slot = ()
+    calls: str = ""
 
 
 # -- what happens to weights -----------------------------------------------------------------------
@@ -173,17 +180,20 @@ class Edits(Tabled):
         return len(self.items)
 
     def __getitem__(self, node: Any) -> tuple[Edit, ...]:
-        found = tuple(edit for edit in self.items if edit.node == str(node))
-        if not found:
-            raise KcalcError(f"nothing is edited at node {node!r}; print the edits for their list")
-        return found
+        found: dict[str, list[Edit]] = {}
+        for edit in self.items:
+            found.setdefault(edit.node, []).append(edit)
+        if not isinstance(node, str) and isinstance(node, Hashable):
+            node = glimpse(node)  # nodes of networks may be tuples or numbers
+        if not is_key(node, found):
+            raise unknown("node that is edited", node, found)
+        return tuple(found[node])
 
     def only(self, *kinds: str) -> Edits:
         """The edits of some kinds, such as ``edits.only("activation", "sum")``."""
         known = ("activation", "sum", "norm", "factor", "dropout", "weight", "bias")
         for kind in kinds:
-            if kind not in known:
-                raise KcalcError(f"{kind!r} is no kind of edit; the kinds are {', '.join(known)}")
+            choice(kind, "kind of edit", known)
         return replace(self, items=tuple(edit for edit in self.items if edit.kind in kinds))
 
     # -- as text -----------------------------------------------------------------------------------
@@ -258,6 +268,7 @@ def _edit_to_dict(edit: Edit) -> dict[str, Any]:
     made["where"] = edit.where
     made["calls"] = [
         {"place": call.place, "visit": call.visit, "visits": call.visits, "written": call.written}
+        | {"calls": call.calls}
         | _action_to_dict(call.action)
         for call in edit.calls
     ]
@@ -269,9 +280,13 @@ def _action_to_dict(action: Action) -> dict[str, Any]:
     if isinstance(action, Scaled):
         return {"inputs": action.inputs, "scale": action.scale, "shift": action.shift}
     if isinstance(action, Taken):
-        return {"take": action.slot}
+        return {"take": action.slot, "copied": action.copied}
     numbers = {name: getattr(action, name) for name in ("a", "b", "scale", "shift")}
-    return {"take": action.slot, "activation": activation_to_dict(action.activation)} | numbers
+    return {
+        "take": action.slot,
+        "copied": action.copied,
+        "activation": activation_to_dict(action.activation),
+    } | numbers
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -330,20 +345,29 @@ def _call(data: Any, where: str, reader: TreeReader) -> CallEdit:
         raise KcalcError(f"{where}: visit {visit} of {visits}")
     given = data.get("written", ())
     written = _slot(given, where) if given else ()
+    calls = _text({"calls": ""} | data, "calls", where)
+    return CallEdit(place, _action(data, where, reader), visit, visits, written, calls)
+
+
+def _action(data: Any, where: str, reader: TreeReader) -> Action:
     if "take" not in data:
-        inputs = tuple(
-            (_slot(entry[0], where), _real(entry[1], where), _real(entry[2], where))
-            for entry in _list(data, "inputs", where)
-            if isinstance(entry, list) and len(entry) == 3
-        )
+        inputs = tuple(_input(entry, where) for entry in _list(data, "inputs", where))
         scale, shift = (_real(data.get(name), where) for name in ("scale", "shift"))
-        return CallEdit(place, Scaled(inputs, scale, shift), visit, visits, written)
-    slot = _slot(data["take"], where)
+        if not scale:
+            raise KcalcError(f"{where}: scale must not be 0")
+        return Scaled(inputs, scale, shift)
+    slot, copied = _slot(data["take"], where), _flag(data, "copied", where)
     if "activation" not in data:
-        return CallEdit(place, Taken(slot), visit, visits, written)
+        return Taken(slot, copied)
     phi = activation_from_dict(data["activation"], where, reader)
     numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return CallEdit(place, Exchanged(slot, phi, *numbers), visit, visits, written)
+    return Exchanged(slot, phi, *numbers, copied)
+
+
+def _input(entry: Any, where: str) -> tuple[Slot, float, float]:
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise KcalcError(f"{where}: an input is a place and two numbers")
+    return _slot(entry[0], where), _real(entry[1], where), _real(entry[2], where)
 
 
 def _weight(data: Any, where: str) -> WeightEdit:

@@ -16,6 +16,7 @@ from .edits import Edit, Layout, WeightEdit
 from .trace import Linear, Lookup, Normalise
 
 Node = Hashable
+TIED = "it shares the parameter {!r} with {!r}, which gets other numbers"
 COMPUTED = "the model computes its weights from others, at every step"
 NO_BIAS = "a bias of zeros in place of the normalisation after it"
 
@@ -42,22 +43,38 @@ class Weights:
     def __init__(self, target: Target, stored: Stored) -> None:
         self.target, self.stored = target, stored
         self.left: dict[Node, str] = {}
+        self._given: dict[str, list[Edit]] = {}
 
     def edits(self) -> Iterator[Edit]:
-        """One edit for every layer with weights."""
+        """The edits of every layer with weights."""
         for node, (layer, _) in self.target.steps.items():
-            op = self.target.ops.get(str(node))
             try:
-                if isinstance(op, Linear) and isinstance(layer, L.Affine):
-                    yield from self._affine(node, op, layer)
-                elif isinstance(op, Lookup) and isinstance(layer, L.Embedding):
-                    yield self._table(node, op, layer)
-                elif isinstance(op, Normalise) and isinstance(layer, L.LayerNorm | L.RMSNorm):
-                    yield from self._gains(node, op)
-                elif isinstance(op, Linear) and isinstance(layer, L.TokenMix):
-                    yield from self._bias_of_mixing(node, op)
+                found = [*self._of(node, self.target.ops.get(str(node)), layer)]
+                for edit in found:
+                    self._check_apart(edit)
             except Unplaced as error:
                 self.left[node] = str(error)
+                continue
+            yield from found
+
+    def _of(self, node: Node, op: Any, layer: L.Layer) -> Iterator[Edit]:
+        if isinstance(op, Linear) and isinstance(layer, L.Affine):
+            yield from self._affine(node, op, layer)
+        elif isinstance(op, Lookup) and isinstance(layer, L.Embedding):
+            yield self._table(node, op, layer)
+        elif isinstance(op, Normalise) and isinstance(layer, L.LayerNorm | L.RMSNorm):
+            yield from self._gains(node, op)
+        elif isinstance(op, Linear) and isinstance(layer, L.TokenMix):
+            yield from self._bias_of_mixing(node, op)
+
+    def _check_apart(self, edit: Edit) -> None:
+        """Raises: Unplaced where another layer gives the same entries of a parameter numbers."""
+        for weight in edit.weights:
+            known = self._given.setdefault(weight.parameter, [])
+            for other in known:
+                if any(_clash(weight, one) for one in other.weights):
+                    raise Unplaced(TIED.format(weight.parameter, other.node))
+            known.append(edit)
 
     def scaled(self, node: Node, factor: float) -> Iterator[Edit]:
         """The edits that multiply the weights and the bias of a layer.
@@ -165,3 +182,11 @@ class Weights:
     def _edit(self, node: Node, kind: str, what: str, *weights: Any) -> Edit:
         where = str(self.target.reading.sources.get(node, ""))
         return Edit(str(node), kind, what, where, weights=weights)
+
+
+def _clash(one: WeightEdit, two: WeightEdit) -> bool:
+    """Whether two edits give some entries of a parameter different numbers."""
+    if one.kind == two.kind == "filled" and one.sigma == two.sigma:
+        return False
+    rows, others = (edit.layout.rows if edit.layout else edit.rows for edit in (one, two))
+    return not rows or not others or not set(rows).isdisjoint(others)

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 TORCH = torch.__path__[0] + "/"
 HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch whose functions are edited as a user's: their layers are made of others
-OPEN = (f"{TORCH}nn/modules/transformer.py",)
+OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
 
 Slot = tuple[Any, ...]  # (place of an argument, and inside of a list or tuple)
@@ -53,6 +53,18 @@ class Level:
         return type(self.module)
 
 
+@dataclass(frozen=True, eq=False)
+class Through:
+    """The function of PyTorch that the user's code called, and the logged call was made by.
+
+    ``places``: {place of an argument of the logged call: its place among the function's
+    parameters, and their name}.
+    """
+
+    code: CodeType
+    places: dict[Any, tuple[int, str]]
+
+
 @dataclass(eq=False)
 class LoggedCall:
     """A call of a function of PyTorch, or of a module of the model (``function`` None).
@@ -60,7 +72,8 @@ class LoggedCall:
     ``levels``: innermost module first; of a module's call the module itself is the first.
     ``reads``: {place of an argument: what made it}; ``writes``: the argument that it writes into.
     ``single``: whether it returns one array; ``shapes``: those of its results. ``begin``, ``end``:
-    the calls made inside.
+    the calls made inside. ``through``: what of PyTorch's Python lies between the user's code and
+    the call.
     """
 
     function: Any
@@ -72,6 +85,7 @@ class LoggedCall:
     single: bool = True
     shapes: tuple[tuple[int, ...], ...] = ()
     results: dict[int, Made] = field(default_factory=dict)
+    through: Through | None = None
 
 
 class CallLog(TorchFunctionMode):
@@ -115,19 +129,16 @@ class CallLog(TorchFunctionMode):
         """Note a call and mark the operators that it runs."""
         kwargs = kwargs or {}
         number = len(self.calls)
-        call = LoggedCall(func, self._levels(), self._reads(args, kwargs))
-        call.writes = _written(func, args, kwargs, call.reads)
-        attribute = type(func).__name__ == "method-wrapper"  # x.mT, x.shape
-        if not attribute:
-            self.calls.append(call)
+        levels, through = self._levels(0, args, kwargs)
+        call = LoggedCall(func, levels, self._reads(args, kwargs), through=through)
+        call.writes = _written(func, args, kwargs)
         with traceback.annotate({KEY: number}):
             found = func(*args, **kwargs)
-        if attribute:
-            if not isinstance(found, torch.Tensor):
-                return found
-            self.calls.append(call)
         call.single = isinstance(found, torch.Tensor)
         call.shapes = tuple(tuple(map(int, leaf.shape)) for _, leaf in _tensors(found))
+        if not call.shapes and getattr(func, "__name__", "") != "__setitem__":  # x.dim(), x.shape
+            return found
+        self.calls.append(call)
         self._note(found, number)
         return found
 
@@ -155,7 +166,8 @@ class CallLog(TorchFunctionMode):
         if not path:  # a run of the model begins
             self._enter(args, kwargs)
         self._runs[id(module)] = self._runs.get(id(module), -1) + 1
-        call = LoggedCall(None, self._levels(), self._reads(args, kwargs))
+        levels, through = self._levels(1, args, kwargs)
+        call = LoggedCall(None, levels, self._reads(args, kwargs), through=through)
         call.begin = len(self.calls)
         self._open.append(call)
 
@@ -176,22 +188,35 @@ class CallLog(TorchFunctionMode):
             self.made[id(leaf)] = (-1, place)
             self._alive.append(leaf)
 
-    def _levels(self) -> tuple[Level, ...]:
-        """The modules around the present call, innermost first."""
-        frame, frames, levels = sys._getframe(2), list[Frame](), list[Level]()
+    def _levels(self, own: int, args: Any, kwargs: Any) -> tuple[tuple[Level, ...], Through | None]:
+        """The modules around the present call, innermost first, and what it goes through.
+
+        ``own``: how many of them are the call itself.
+        """
+        frame: Any = sys._getframe(2)
+        frames, levels, below = list[Frame](), list[Level](), None
+        through: Through | None = None
         while frame is not None:
             code = frame.f_code
-            if code.co_name == "_call_impl" and code.co_filename.endswith("nn/modules/module.py"):
-                module = frame.f_locals["self"]
-                path = self.paths.get(id(module))
-                if path is not None:
-                    run = self._runs.get(id(module), 0)
-                    levels.append(Level(path, module, run, tuple(frames[::-1])))
-                    frames = []
+            if code.co_filename.endswith("nn/modules/module.py"):
+                if code.co_name == "_call_impl":
+                    module = frame.f_locals["self"]
+                    path = self.paths.get(id(module))
+                    if path is not None:
+                        run = self._runs.get(id(module), 0)
+                        levels.append(Level(path, module, run, tuple(frames[::-1])))
+                        frames, below = [], None
             elif _is_user_code(code.co_filename):
+                if below is not None and not frames and len(levels) == own:
+                    through = _through(below, args, kwargs)
                 frames.append((code, frame.f_lasti))
+                below = None
+            elif code.co_name == "__torch_function__":  # another mode, such as an exporter's
+                below = None
+            elif not code.co_filename.startswith(HOME):
+                below = frame
             frame = frame.f_back
-        return tuple(levels)
+        return tuple(levels), through
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,14 +301,29 @@ def _tensors(value: Any) -> Iterator[tuple[Slot, Any]]:
                     yield (place,), leaf
 
 
-def _written(func: Any, args: Any, kwargs: Any, reads: dict[Slot, Made]) -> Slot | None:
+def _written(func: Any, args: Any, kwargs: Any) -> Slot | None:
     """The argument that a call writes into and returns, None for the usual ones."""
     name = getattr(func, "__name__", "")
     inplace = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name.endswith("__") and name != "__invert__"
     place = _place_of_inplace(func)
     flag = kwargs.get("inplace", args[place] if place is not None and place < len(args) else False)
-    return next(iter(reads), None) if inplace or augmented or flag is True else None
+    if kwargs.get("out") is not None:
+        return ("out",)
+    first = (0,) if args else (next(iter(kwargs), 0),)
+    return first if inplace or augmented or flag is True else None
+
+
+def _through(frame: Any, args: Any, kwargs: Any) -> Through:
+    """Which parameters of a running function are the arguments of a call that it makes."""
+    code = frame.f_code
+    given = {id(value): place for place, value in [*enumerate(args), *kwargs.items()]}
+    places: dict[Any, tuple[int, str]] = {}
+    for number, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+        value = frame.f_locals.get(name)
+        if isinstance(value, torch.Tensor | list | tuple) and id(value) in given:
+            places.setdefault(given[id(value)], (number, name))
+    return Through(code, places)
 
 
 def _is_user_code(file: str) -> bool:

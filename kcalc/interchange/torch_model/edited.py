@@ -9,15 +9,21 @@ and are not saved.
 
 from __future__ import annotations
 
+import abc
+import ast
+import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import json
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 from ...activations import Activation
 from ...activations.rectifiers import leaky_relu
@@ -25,15 +31,26 @@ from ...foundation.errors import KcalcError
 from ..expressions import TreeReader
 from ..json_format import activation_from_dict, activation_to_dict
 from .activation import torch_function
-from .splicing import FUNCTIONS, definition, digest, innermost, reached, rewritten
+from .splicing import (
+    FUNCTIONS,
+    definition,
+    digest,
+    has_argument,
+    innermost,
+    looked_up,
+    name_of,
+    reached,
+    rewritten,
+    sites,
+)
 
 CONSTANT = "kcalc_constant_{}"
+NUMBERS = "_kcalc_numbers"
 ENTRY = "_kcalc_begin"
 Slot = tuple[Any, ...]
-Step = tuple[str, str, str, int, int]  # module, qualified name, digest, site, whether a method
 
 
-# -- what happens at a site, without its numbers ---------------------------------------------------
+# -- what happens at a site, as data without its numbers -------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,8 @@ class Change:
     Numbers are given by their places among the constants of the module, None where there is none.
     ``inputs``: (slot, a, b). ``taken``: the slot whose argument takes the place of the result, of
     which ``function`` is taken first. ``written``: the argument that the call writes into.
+    ``calls``: the name of what is called, empty where it is not known. ``copied``: a copy of an
+    argument that is taken as it is.
     """
 
     inputs: tuple[tuple[Slot, int | None, int | None], ...] = ()
@@ -51,29 +70,14 @@ class Change:
     taken: Slot | None = None
     function: str = ""  # the document of an activation, as JSON
     written: Slot | None = None
+    calls: str = ""
+    copied: bool = False
 
-    def __call__(self, owner: nn.Module, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result in place of ``func(*args, **kwargs)``."""
-        # of 2 * x, the operator was seen as x * 2
-        turned = func in _BINARY and len(args) == 2 and not isinstance(args[0], torch.Tensor)
-        if turned:
-            args = args[::-1]
-        written = None if self.written is None else _argument(args, kwargs, self.written)
-        for slot, a, b in self.inputs:
-            args, kwargs = _changed(args, kwargs, slot, lambda x, a=a, b=b: _affine(owner, x, a, b))
-        if self.taken is None:
-            found = func(*(args[::-1] if turned else args), **kwargs)
-        else:
-            found = _argument(args, kwargs, self.taken)
-            if self.function:
-                found = _function(self.function)(found)
-        if self.shift is not None:
-            found = found + _constant(owner, self.shift)
-        if self.scale is not None:
-            found = found * _constant(owner, self.scale)
-        if written is None or found is written:
-            return found
-        return written.copy_(found)
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The places of all arguments that it needs."""
+        more = (self.taken, self.written)
+        return (*(s for s, *_ in self.inputs), *(s for s in more if s is not None))
 
 
 @dataclass(frozen=True)
@@ -96,41 +100,52 @@ class FunctionPlan:
         several = any(len(changes) > 1 for *_, changes in self.sites)
         return several or any(plan.counted for plan in inner)
 
+    @property
+    def methods(self) -> tuple[tuple[int, bool], ...]:
+        """(site, whether a method of an array is called there)."""
+        return tuple((site, method) for site, method, _ in self.sites)
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """What is edited in a module: its result as a whole, or calls in its ``forward``.
+
+    ``dropped``: parameters and buffers that the module does without.
+    """
+
+    whole: Change | None = None
+    function: FunctionPlan | None = None
+    dropped: tuple[str, ...] = ()
+
+
+# -- what runs -------------------------------------------------------------------------------------
+
 
 class Run:
-    """One run of an edited function: what redirected calls ask."""
+    """One run of an edited function: what redirected calls ask.
 
-    def __init__(
-        self,
-        owner: nn.Module,
-        plan: FunctionPlan,
-        functions: Mapping[Any, Any],
-        outer: Run | None = None,
-        way: tuple[int, ...] = (),
-    ) -> None:
-        self.owner, self.functions, self.way = owner, functions, way
-        self.sites = functions[plan]
+    ``sites``: {site: what happens at each visit}; ``way``: the sites from ``forward`` to here.
+    """
+
+    def __init__(self, owner: Any, sites: Any, visits: Any, way: tuple[int, ...] = ()) -> None:
+        self.owner, self.sites, self.way = owner, sites, way
         # {sites from forward on: [visits, visits that were planned]}, one for all inner functions
-        self.visits: dict[Any, list[int]] = {} if outer is None else outer.visits
+        self.visits: dict[Any, list[int]] = visits
 
     def __call__(self, site: int, func: Any, /, *args: Any, **kwargs: Any) -> Any:
         """The result of a call, edited."""
         changes = self.sites[site]
-        if len(changes) == 1:
-            change = changes[0]
-        else:
-            count = self.visits.setdefault((*self.way, site), [0, len(changes)])
-            count[0] += 1
-            if count[0] > len(changes):
-                raise KcalcError(LENGTH.format(*count))
-            change = changes[count[0] - 1]
+        change = changes[0] if len(changes) == 1 else self._next(site, changes)
         if change is None:
             return func(*args, **kwargs)
-        if isinstance(change, FunctionPlan):
-            own = (func.__self__,) if inspect.ismethod(func) else ()
-            inner = Run(self.owner, change, self.functions, self, (*self.way, site))
-            return self.functions[change, "function"](inner, *own, *args, **kwargs)
-        return change(self.owner, func, args, kwargs)
+        return change(self, site, func, args, kwargs)
+
+    def _next(self, site: int, changes: tuple[Any, ...]) -> Any:
+        count = self.visits.setdefault((*self.way, site), [0, len(changes)])
+        count[0] += 1
+        if count[0] > len(changes):
+            raise KcalcError(LENGTH.format(*count))
+        return changes[count[0] - 1]
 
     def done(self, value: Any) -> Any:
         """The value that a function returns, after as many visits as were planned."""
@@ -149,48 +164,201 @@ LENGTH = (
     "a loop of the edited model ran {} times, and its edits are for {}, each its own; run it as "
     "often as when it was read, or shape the model for the new length"
 )
+OTHER = (
+    "the edited model calls {} where it called {} when it was shaped; run it as it was read, or "
+    "read and shape it again"
+)
+NO_ARGUMENT = (
+    "the edited model calls {} without the argument {!r} that it had when it was shaped; run it "
+    "as it was read, or read and shape it again"
+)
+NO_NUMBERS = (
+    "this {} was built anew from the class of an edited module, without its numbers; copy the "
+    "edited model with copy.deepcopy, or edit the new one with kc.apply_edits"
+)
 for _name, _function_of in FUNCTIONS.items():
     setattr(Run, _name, staticmethod(_function_of))
-_BINARY = frozenset(FUNCTIONS.values())
 
 
-def _constant(owner: nn.Module, number: int) -> torch.Tensor:
-    return getattr(owner, CONSTANT.format(number))
+class Act:
+    """A :class:`Change` to be made at a call.
+
+    ``names``: of the parameters of what is called, where they are known; ``operator``: whether it
+    is one, so that of ``2 * x`` what was seen is ``x * 2``.
+    """
+
+    def __init__(self, change: Change, names: tuple[str, ...] = (), operator: bool = False) -> None:
+        self.names, self.operator = names, operator
+        self.inputs = tuple((slot, _name(a), _name(b)) for slot, a, b in change.inputs)
+        self.scale, self.shift = _name(change.scale), _name(change.shift)
+        self.taken, self.written = change.taken, change.written
+        self.function = _function(change.function) if change.function else None
+        # what the call writes into keeps its values until the result is written
+        own = change.written is not None and change.written != ("out",)
+        moved = change.written in [slot for slot, *_ in change.inputs]
+        plain = change.scale is None and change.shift is None
+        removed = change.taken is not None and not change.function
+        self.copied = own and not moved and not removed and not (plain and change.taken is None)
+        self.apart = change.copied
+
+    def __call__(self, run: Run, site: int, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result in place of ``func(*args, **kwargs)``."""
+        owner = run.owner
+        turned = self.operator and _turned(*args)
+        if turned:
+            args = args[::-1]
+        written = None
+        if self.written is not None:
+            written = self._argument(args, kwargs, self.written, func)
+        if self.copied:
+            args, kwargs = self._changed(args, kwargs, self.written, func, _clone)
+        for slot, a, b in self.inputs:
+
+            def moved(x: Any, a: Any = a, b: Any = b) -> Any:
+                x = x if a is None else x * _constant(owner, a)
+                return x if b is None else x + _constant(owner, b)
+
+            args, kwargs = self._changed(args, kwargs, slot, func, moved)
+        if self.taken is None:
+            found = func(*(args[::-1] if turned else args), **kwargs)
+        else:
+            found = self._argument(args, kwargs, self.taken, func)
+            given = found
+            if self.function is not None:
+                found = self.function(found)
+            if self.apart and found is given:
+                found = found.clone()
+        if self.shift is not None:
+            found = found + _constant(owner, self.shift)
+        if self.scale is not None:
+            found = found * _constant(owner, self.scale)
+        if written is None or found is written:
+            return found
+        return written.copy_(found)
+
+    def _place(self, args: Any, kwargs: Any, place: Any, func: Any) -> Any:
+        """Where an argument is in this call, which may name what another one gives by its place."""
+        given = place in kwargs if isinstance(place, str) else place < len(args)
+        if given:
+            return place
+        if isinstance(place, str) and place in self.names:
+            other: Any = self.names.index(place)
+            if other < len(args):
+                return other
+        elif not isinstance(place, str) and place < len(self.names):
+            other = self.names[place]
+            if other in kwargs:
+                return other
+        raise KcalcError(NO_ARGUMENT.format(_called(func), place))
+
+    def _argument(self, args: Any, kwargs: Any, slot: Slot, func: Any) -> Any:
+        place = self._place(args, kwargs, slot[0], func)
+        value = kwargs[place] if isinstance(place, str) else args[place]
+        for part in slot[1:]:
+            _check_within(value, part, func)
+            value = value[part]
+        return value
+
+    def _changed(
+        self, args: Any, kwargs: Any, slot: Slot, func: Any, change: Callable[[Any], Any]
+    ) -> tuple[Any, Any]:
+        """The arguments with the one at a slot changed."""
+        place = self._place(args, kwargs, slot[0], func)
+        if isinstance(place, str):
+            return args, {**kwargs, place: _within(kwargs[place], slot[1:], change, func)}
+        new = _within(args[place], slot[1:], change, func)
+        return (*args[:place], new, *args[place + 1 :]), kwargs
 
 
-def _affine(owner: nn.Module, x: Any, a: int | None, b: int | None) -> Any:
-    x = x if a is None else x * _constant(owner, a)
-    return x if b is None else x + _constant(owner, b)
+class Enter:
+    """A function of Python with edited sites, to be entered at a call of it.
+
+    ``original``: the function as it is reached from the one that calls it.
+    """
+
+    def __init__(self, plan: FunctionPlan, original: Any, sites: Any) -> None:
+        self.plan, self.original, self.sites = plan, original, sites
+        self.function = rewritten(original, plan.methods, None, False)
+        # the same code with other closures, as of a lambda of a copied model
+        self.versions: Any = weakref.WeakKeyDictionary()
+
+    def __call__(self, run: Run, site: int, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of the edited function in place of ``func(*args, **kwargs)``."""
+        inner = Run(run.owner, self.sites, run.visits, (*run.way, site))
+        found = self._version(func, inner)
+        if found is not None:
+            return found(*args, **kwargs)
+        # it is an argument of what is called: checkpoint(self.block, x)
+        placed = [self._version(arg, inner) for arg in args]
+        named = {name: self._version(arg, inner) for name, arg in kwargs.items()}
+        if not any(v is not None for v in (*placed, *named.values())):
+            raise KcalcError(OTHER.format(_called(func), self.plan.name))
+        args = [arg if new is None else new for arg, new in zip(args, placed, strict=True)]
+        return func(*args, **{n: kwargs[n] if new is None else new for n, new in named.items()})
+
+    def _version(self, func: Any, run: Run) -> Any:
+        """The edited form of a function that is called; None where it is another one."""
+        if isinstance(func, functools.partial):
+            found = self._version(func.func, run)
+            return found and functools.partial(found, *func.args, **func.keywords)
+        own = (func.__self__,) if inspect.ismethod(func) else ()
+        plain: Any = func.__func__ if own else func
+        if plain is self.original:
+            return functools.partial(self.function, run, *own)
+        if not inspect.isfunction(plain):
+            return None
+        if plain not in self.versions:
+            inner = innermost(plain)
+            same = inspect.isfunction(inner) and inner.__code__ is innermost(self.original).__code__
+            self.versions[plain] = (
+                rewritten(plain, self.plan.methods, None, False) if same else None
+            )
+        version = self.versions[plain]
+        return version and functools.partial(version, run, *own)
 
 
-def _argument(args: Any, kwargs: Any, slot: Slot) -> Any:
-    place, *inner = slot
-    value = kwargs[place] if isinstance(place, str) else args[place]
-    for part in inner:
-        value = value[part]
-    return value
+def _name(number: int | None) -> str | None:
+    return None if number is None else CONSTANT.format(number)
 
 
-def _changed(args: Any, kwargs: Any, slot: Slot, change: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """The arguments with the one at a slot changed."""
-    place, *inner = slot
-    if isinstance(place, str):
-        return args, {**kwargs, place: _within(kwargs[place], inner, change)}
-    return (*args[:place], _within(args[place], inner, change), *args[place + 1 :]), kwargs
+def _constant(owner: Any, name: str) -> torch.Tensor:
+    found = owner._buffers.get(name)
+    if found is None:
+        raise KcalcError(NO_NUMBERS.format(type(owner).__name__))
+    return found
 
 
-def _within(value: Any, inner: list[Any], change: Callable[[Any], Any]) -> Any:
+def _turned(left: Any, right: Any = None) -> bool:
+    if isinstance(left, torch.Tensor):
+        return False
+    return isinstance(right, torch.Tensor) or isinstance(left, bool | int | float | complex)
+
+
+def _clone(x: Any) -> Any:
+    return x.clone()
+
+
+def _called(func: Any) -> str:
+    return str(getattr(func, "__name__", type(func).__name__))
+
+
+def _check_within(value: Any, part: Any, func: Any) -> None:
+    good = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+    if not good:
+        raise KcalcError(NO_ARGUMENT.format(_called(func), part))
+
+
+def _within(value: Any, inner: Slot, change: Callable[[Any], Any], func: Any) -> Any:
     if not inner:
         return change(value)
+    _check_within(value, inner[0], func)
     parts = list(value)
-    parts[inner[0]] = _within(parts[inner[0]], inner[1:], change)
+    parts[inner[0]] = _within(parts[inner[0]], inner[1:], change, func)
     return tuple(parts) if isinstance(value, tuple) else parts
 
 
 @functools.lru_cache(maxsize=512)
 def _function(document: str) -> Callable[[Any], Any]:
-    import json
-
     phi = activation_from_dict(json.loads(document), "an edit", TreeReader())
     slope = getattr(phi, "negative_slope", None)
     if slope is not None and leaky_relu(slope) == phi:
@@ -201,180 +369,350 @@ def _function(document: str) -> Callable[[Any], Any]:
 
 def document_of(phi: Activation) -> str:
     """An activation as the text that a :class:`Change` has of it."""
-    import json
-
     return json.dumps(activation_to_dict(phi), sort_keys=True)
 
 
 # -- functions -------------------------------------------------------------------------------------
 
-
-def resolved(module: str, name: str, known: str, callers: Any, owner: Any) -> Any:
-    """The function that a plan names, among those that another one names.
-
-    Raises: KcalcError where there is none, or its source has changed.
-    """
-    for function in reached(innermost(callers), owner):
-        inner = innermost(function)
-        if (inner.__module__, inner.__qualname__) == (module, name):
-            found = definition(inner.__code__)
-            if found is not None and digest(found[0]) == known:
-                return function
-    raise KcalcError(CHANGED.format(f"{module}.{name}"))
-
-
 CHANGED = (
     "the source of {} is not the one that was shaped: it has changed, or cannot be read; read and "
     "shape the model again"
 )
+Functions = tuple[Any, ...]  # those of a plan, outer ones first
 
 
-def checked_forward(cls: type, plan: FunctionPlan) -> Any:
-    """``forward`` of a class. Raises: KcalcError where it is not the function of a plan."""
-    function = cls.forward  # type: ignore[attr-defined]
-    inner = innermost(function)
-    found = definition(inner.__code__) if inspect.isfunction(inner) else None
-    same = found is not None and (inner.__module__, inner.__qualname__, digest(found[0])) == (
-        plan.module,
-        plan.name,
-        plan.digest,
-    )
-    if not same:
-        raise KcalcError(CHANGED.format(f"{plan.module}.{plan.name}"))
-    return function
+def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]:
+    """The function of a plan and those of its inner plans, in order.
 
-
-def _compiled(
-    function: Any, plan: FunctionPlan, owner: Any, entry: str | None, into: dict[Any, Any]
-) -> Any:
-    """The function of a plan, and those of its inner plans, in ``into``."""
-    into[plan] = {site: changes for site, _, changes in plan.sites}
+    Raises: KcalcError where one cannot be found, or its source has changed.
+    """
+    yield function
     for _, _, changes in plan.sites:
         for change in changes:
-            if isinstance(change, FunctionPlan) and (change, "function") not in into:
-                inner = resolved(change.module, change.name, change.digest, function, owner)
-                into[change, "function"] = _compiled(inner, change, owner, None, into)
-    methods = {site: method for site, method, _ in plan.sites}
-    return rewritten(function, methods, entry, entry is not None and plan.counted)
+            if isinstance(change, FunctionPlan):
+                yield from functions_of(change, _resolved(change, function, owner), owner)
+
+
+def _resolved(plan: FunctionPlan, caller: Any, owner: Any) -> Any:
+    """The function of a plan among those that another one names."""
+    for function in reached(innermost(caller), owner):
+        if _is_of(plan, function):
+            return function
+    raise KcalcError(CHANGED.format(f"{plan.module}.{plan.name}"))
+
+
+def _is_of(plan: FunctionPlan, function: Any) -> bool:
+    inner = innermost(function)
+    if not inspect.isfunction(inner):
+        return False
+    if (str(inner.__module__), inner.__qualname__) != (plan.module, plan.name):
+        return False
+    found = definition(inner.__code__)
+    return found is not None and digest(found[0]) == plan.digest
+
+
+def checked_forward(cls: Any, plan: FunctionPlan) -> Any:
+    """``forward`` of a class. Raises: KcalcError where it is not the function of a plan."""
+    if not _is_of(plan, cls.forward):
+        raise KcalcError(CHANGED.format(f"{plan.module}.{plan.name}"))
+    return cls.forward
+
+
+def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> tuple[Any, dict[int, Any]]:
+    """The first of the functions, and {site: what happens at each visit}; the rest is inside."""
+    function = next(functions)
+    found = definition(innermost(function).__code__)
+    assert found is not None
+    nodes = sites(found[0])
+    made: dict[int, Any] = {}
+    for site, _, changes in plan.sites:
+        operator = site < len(nodes) and isinstance(nodes[site], ast.BinOp | ast.AugAssign)
+        made[site] = tuple(_made(change, operator, functions) for change in changes)
+    return function, made
+
+
+def _made(change: Any, operator: bool, functions: Iterator[Any]) -> Any:
+    if isinstance(change, Change):
+        return Act(change, (), operator)
+    return None if change is None else Enter(change, *_sites(change, functions))
+
+
+def _check(plan: FunctionPlan, functions: Iterator[Any], owner: Any) -> None:
+    """Raises: KcalcError for calls without the arguments of a plan, and of something else."""
+    inner = innermost(next(functions))
+    found = definition(inner.__code__)
+    assert found is not None
+    nodes = sites(found[0])
+    for site, method, changes in plan.sites:
+        node: Any = nodes[site] if site < len(nodes) else None
+        if node is None or (method and not _may_be_method(node)):
+            raise KcalcError(f"{plan.name} has no such call")
+        for change in changes:
+            if isinstance(change, FunctionPlan):
+                _check(change, functions, owner)
+            elif change is not None:
+                _check_change(change, node, method, inner, owner)
+
+
+def _check_change(change: Change, node: Any, method: bool, inner: Any, owner: Any) -> None:
+    for slot in change.slots:
+        if not has_argument(node, method, slot):
+            raise KcalcError(f"`{ast.unparse(node)[:60]}` has no argument at {[*slot]}")
+    if change.calls and isinstance(node, ast.Call):
+        called = name_of(looked_up(node.func, inner, owner))
+        if called not in ("", change.calls):
+            what = f"`{ast.unparse(node)[:60]}` is {called!r} here"
+            raise KcalcError(f"{what} and {change.calls!r} there")
+
+
+def _may_be_method(node: Any) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
 
 
 # -- classes ---------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class ModulePlan:
-    """What is edited in a module: its result as a whole, or calls in its ``forward``.
-
-    ``dropped``: parameters and buffers that the module does without.
-    """
-
-    whole: Change | None = None
-    function: FunctionPlan | None = None
-    dropped: tuple[str, ...] = ()
+_KNOWN: dict[Any, type] = {}  # {(class, plan, its functions): the subclass}
 
 
-@dataclass
-class _Subclasses:
-    """The subclasses made so far; a class belongs to the module that it was made of first."""
-
-    made: dict[tuple[type, ModulePlan], type] = field(default_factory=dict)
-
-
-_KNOWN = _Subclasses()
-
-
-def subclass(cls: type, plan: ModulePlan, owner: Any = None) -> type:
+def subclass(cls: Any, plan: ModulePlan, owner: Any = None) -> type:
     """A subclass with edits.
 
     ``owner``: a module of the class, some of whose attributes its code may call.
+    Raises: KcalcError where the source is not the one of the plan.
     """
-    key = (cls, plan)
-    if key not in _KNOWN.made:
-        _KNOWN.made[key] = _subclass(cls, plan, owner)
-    return _KNOWN.made[key]
-
-
-def _subclass(cls: type, plan: ModulePlan, owner: Any) -> type:
-    names = ("__module__", "__qualname__", "__doc__")
-    made = type(cls)(
-        cls.__name__,
-        (cls,),
-        {name: getattr(cls, name, None) for name in names}
-        | {
-            "kcalc_class": cls,
-            "kcalc_plan": plan,
-            "__reduce_ex__": _reduced,
-            "_apply": _applied,
-            "_load_from_state_dict": _loaded,
-        },
-    )
+    functions: Functions = ()
     if plan.function is not None:
-        functions: dict[Any, Any] = {}
-        root, function = plan.function, checked_forward(cls, plan.function)
-        forward = _compiled(function, root, owner or cls, ENTRY, functions)
+        forward = checked_forward(cls, plan.function)
+        owner = cls if owner is None else owner
+        functions = tuple(functions_of(plan.function, forward, owner))
+        _check(plan.function, iter(functions), owner)
+    key = (cls, plan, functions)
+    if key not in _KNOWN:
+        _KNOWN[key] = _subclass(cls, plan, functions)
+    return _KNOWN[key]
+
+
+def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
+    names = ("__module__", "__qualname__", "__doc__")
+    space: dict[str, Any] = {name: getattr(cls, name, None) for name in names} | {
+        "kcalc_class": cls,
+        "kcalc_plan": plan,
+        "__reduce_ex__": _reduced,
+        "_apply": _applied,
+        "_load_from_state_dict": _loaded,
+        "extra_repr": _extra_repr,
+        "__prepare_scriptable__": _refuse_script,
+    }
+    if hasattr(cls, "__deepcopy__"):
+        space["__deepcopy__"] = _deepcopied
+    made: Any = _new_class(cls, space)
+    if plan.function is not None:
+        _, table = _sites(plan.function, iter(functions))
 
         def begin(self: nn.Module) -> Run:
-            return Run(self, root, functions)
+            return Run(self, table, {})
 
         setattr(made, ENTRY, begin)
+        counted = plan.function.counted
+        forward = rewritten(functions[0], plan.function.methods, ENTRY, counted)
     else:
-        whole = plan.whole
-
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before = super(made, self).forward  # pyright: ignore
-            if whole is None:
-                return before(*args, **kwargs)
-            return whole(self, before, args, kwargs)
-
-        functools.update_wrapper(forward, cls.forward)  # type: ignore[attr-defined]
+        forward = _around(cls, made, plan.whole)
     made.forward = forward  # after the class, whose metaclass may wrap what it is made with
     return made
 
 
+def _new_class(cls: Any, space: dict[str, Any]) -> type:
+    """A subclass, made without what its class does when it is subclassed, such as registering."""
+    meta = type(cls)
+    make = abc.ABCMeta.__new__ if issubclass(meta, abc.ABCMeta) else type.__new__
+    try:
+        made = make(meta, cls.__name__, (nn.Module,), space)  # type: ignore[arg-type]
+        made.__bases__ = (cls,)
+    except TypeError:  # of another layout in memory
+        made = make(meta, cls.__name__, (cls,), space)  # type: ignore[arg-type]
+    return made
+
+
+def _around(cls: Any, made: Any, change: Change | None) -> Any:
+    """A ``forward`` that changes what goes in and out of the one of a class."""
+    signature: Any = None
+    names: tuple[str, ...] = ()
+    try:
+        signature = inspect.signature(cls.forward)
+        names = tuple(signature.parameters)[1:]
+    except (TypeError, ValueError):  # of functions written in C
+        pass
+    for slot in () if change is None or signature is None else change.slots:
+        if not _takes(signature, slot):
+            raise KcalcError(f"{cls.__name__}.forward has no argument at {[*slot]}")
+    act = None if change is None else Act(change, names)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = super(made, self).forward  # pyright: ignore
+        if act is None:
+            return before(*args, **kwargs)
+        return act(Run(self, None, None), 0, before, args, kwargs)
+
+    functools.update_wrapper(forward, cls.forward)
+    del forward.__wrapped__  # whose source is not what runs
+    if signature is not None:
+        forward.__signature__ = signature  # type: ignore[attr-defined]
+    return forward
+
+
+def _takes(signature: inspect.Signature, slot: Slot) -> bool:
+    """Whether a method may have an argument at a slot."""
+    place, *inner = slot
+    given = [*signature.parameters.values()][1:]
+    kinds = {parameter.kind for parameter in given}
+    if len(inner) > 2 or not all(isinstance(part, int) and part >= 0 for part in inner):
+        return False
+    if isinstance(place, str):
+        return inspect.Parameter.VAR_KEYWORD in kinds or place in [p.name for p in given]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    count = sum(parameter.kind in positional for parameter in given)
+    return 0 <= place < (1000 if inspect.Parameter.VAR_POSITIONAL in kinds else count)
+
+
+def edited_class(module: Any) -> Any:
+    """The subclass that has a module's edits, None for modules without."""
+    return next((kind for kind in type(module).__mro__ if "kcalc_plan" in vars(kind)), None)
+
+
+def _plain(module: Any) -> Any:
+    """The module as one of the user's own class; they share their attributes."""
+    cls = edited_class(module).kcalc_class
+    twin = object.__new__(cls)
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    return twin
+
+
 def _reduced(self: Any, protocol: Any) -> Any:
     """Pickled as its own class, its plan, and its state."""
+    kind = edited_class(self)
+    cls = kind.kcalc_class
+    ways = ("__reduce_ex__", "__reduce__")
+    if any(getattr(cls, way) is not getattr(object, way) for way in ways):
+        return _edited_again, (_plain(self), kind.kcalc_plan, self.__dict__[NUMBERS])
     state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
-    kind = type(self)
-    return _again, (kind.kcalc_class, kind.kcalc_plan), state
+    return _again, (cls, kind.kcalc_plan), state
 
 
 def _again(cls: type, plan: ModulePlan) -> Any:
     """An empty module of an edited class. Raises: KcalcError where its source has changed."""
-    made = subclass(cls, plan)
-    return made.__new__(made)
+    try:
+        made: Any = subclass(cls, plan)
+    except KcalcError:  # some of its functions may be attributes of the module
+        made = _new_class(cls, {"__setstate__": _finished, "kcalc_pending": (cls, plan)})
+    return object.__new__(made)
+
+
+def _finished(self: Any, state: Any) -> None:
+    cls, plan = type(self).kcalc_pending
+    self.__class__ = cls
+    if hasattr(self, "__setstate__"):
+        self.__setstate__(state)
+    else:
+        self.__dict__.update(state)
+    self.__class__ = subclass(cls, plan, self)
+
+
+def _edited_again(module: Any, plan: ModulePlan, numbers: tuple[float, ...]) -> Any:
+    edit(module, plan, numbers)
+    return module
+
+
+def _deepcopied(self: Any, memo: Any) -> Any:
+    """A copy by the class's own method, edited again where that builds modules anew."""
+    made = copy.deepcopy(_plain(self), memo)
+    memo[id(self)] = made
+    copies = dict(made.named_modules(remove_duplicate=False))
+    for path, part in self.named_modules(remove_duplicate=False):
+        kind, twin = edited_class(part), copies.get(path)
+        if kind is not None and twin is not None and edited_class(twin) is None:
+            edit(twin, kind.kcalc_plan, part.__dict__[NUMBERS])
+    return made
 
 
 def _applied(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Moved to another device or type, the constants are exact again."""
-    found = super(_edited_class(self), self)._apply(fn, *args, **kwargs)
-    set_constants(self, self.__dict__["_kcalc_numbers"])
+    found = super(edited_class(self), self)._apply(fn, *args, **kwargs)
+    if NUMBERS in self.__dict__:
+        set_constants(self, self.__dict__[NUMBERS])
     return found
 
 
 def _loaded(self: Any, state: Any, prefix: str, *args: Any, **kwargs: Any) -> Any:
     """Weights of what was removed may be in a file of the original model."""
-    for name in type(self).kcalc_plan.dropped:
+    for name in edited_class(self).kcalc_plan.dropped:
         state.pop(f"{prefix}{name}", None)
-    return super(_edited_class(self), self)._load_from_state_dict(state, prefix, *args, **kwargs)
+    return super(edited_class(self), self)._load_from_state_dict(state, prefix, *args, **kwargs)
 
 
-def _edited_class(module: Any) -> Any:
-    return next(kind for kind in type(module).__mro__ if "kcalc_plan" in vars(kind))
+def _refuse_script(self: Any) -> Any:
+    raise KcalcError(
+        f"the edited {type(self).__name__} cannot be scripted, whose compiler reads the source of "
+        f"the original; trace it, torch.jit.trace(model, x), or export it, torch.export.export"
+    )
+
+
+def _extra_repr(self: Any) -> str:
+    kind = edited_class(self)
+    own = super(kind, self).extra_repr()
+    return ", ".join(
+        part for part in (own, _described(kind.kcalc_plan, self.__dict__.get(NUMBERS, ()))) if part
+    )
+
+
+def _described(plan: ModulePlan, numbers: tuple[float, ...]) -> str:
+    """What is edited, in a few words."""
+    if plan.function is not None:
+        count = sum(1 for _ in _changes(plan.function))
+        return f"edited: {count} call{'s' if count != 1 else ''}"
+    change = plan.whole
+    if change is None:
+        return ""
+    if change.taken is not None and not change.function:
+        return "removed"
+
+    def number(place: int | None, nothing: float) -> float:
+        return nothing if place is None or place >= len(numbers) else numbers[place]
+
+    name = json.loads(change.function).get("name", "phi") if change.function else "f"
+    inner = _affine_words("x", *((number(a, 1), number(b, 0)) for _, a, b in change.inputs[:1]))
+    outer = _affine_words(f"{name}({inner})", (1.0, number(change.shift, 0)))
+    scale = number(change.scale, 1)
+    outer = f"({outer})" if change.shift is not None and scale != 1 else outer
+    return f"edited: {outer if scale == 1 else f'{scale:.4g}*{outer}'}"
+
+
+def _changes(plan: FunctionPlan) -> Iterator[Change]:
+    for _, _, changes in plan.sites:
+        for change in changes:
+            if isinstance(change, FunctionPlan):
+                yield from _changes(change)
+            elif change is not None:
+                yield change
+
+
+def _affine_words(x: str, numbers: tuple[float, float] = (1.0, 0.0)) -> str:
+    a, b = numbers
+    return (x if a == 1 else f"{a:.4g}*{x}") + (f"{b:+.4g}" if b else "")
 
 
 def set_constants(module: nn.Module, numbers: tuple[float, ...]) -> None:
     """Give a module its numbers, exact in the type that they have."""
-    module.__dict__["_kcalc_numbers"] = numbers
+    module.__dict__[NUMBERS] = numbers
     for i, number in enumerate(numbers):
         name = CONSTANT.format(i)
         old = module._buffers.get(name)
         device = _device(module) if old is None else old.device
         wide = (_dtype(module) if old is None else old.dtype) == torch.float64
         dtype = torch.float64 if wide else torch.float32
-        if device.type == "meta":
-            module.register_buffer(name, torch.empty((), dtype=dtype, device=device), False)
-            continue
-        module.register_buffer(name, torch.tensor(number, dtype=dtype, device=device), False)
+        found = torch.empty((), dtype=dtype, device=device)
+        if device.type != "meta":
+            found.fill_(number)
+        nn.Module.register_buffer(module, name, found, False)
 
 
 def _first(module: nn.Module) -> torch.Tensor | None:
@@ -392,12 +730,16 @@ def _device(module: nn.Module) -> torch.device:
     return torch.device("cpu") if found is None else found.device
 
 
-def edit(module: nn.Module, plan: ModulePlan, numbers: tuple[float, ...], like: Any = None) -> None:
+def edit(module: Any, plan: ModulePlan, numbers: tuple[float, ...], like: Any = None) -> None:
     """Give a module the subclass of a plan, and its numbers.
 
     ``like``: a tensor whose type and device the constants have.
     """
-    module.__class__ = subclass(type(module), plan, module)
+    cls, made = type(module), subclass_for(module, plan)
+    if _is_parametrised(cls):  # the class that is made for one module stays outside
+        space = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
+        made = type(cls.__name__, (made,), space)
+    module.__class__ = made
     for name in plan.dropped:
         home, _, leaf = name.rpartition(".")
         owner = module.get_submodule(home)
@@ -408,5 +750,15 @@ def edit(module: nn.Module, plan: ModulePlan, numbers: tuple[float, ...], like: 
     if like is not None:
         for i in range(len(numbers)):
             empty = torch.empty((), dtype=like.dtype, device=like.device)
-            module.register_buffer(CONSTANT.format(i), empty, False)
+            nn.Module.register_buffer(module, CONSTANT.format(i), empty, False)
     set_constants(module, numbers)
+
+
+def subclass_for(module: Any, plan: ModulePlan) -> type:
+    """The subclass of a module's class with edits. Raises: KcalcError as :func:`subclass`."""
+    cls = type(module)
+    return subclass(cls.__bases__[0] if _is_parametrised(cls) else cls, plan, module)
+
+
+def _is_parametrised(cls: Any) -> bool:
+    return cls.__name__.startswith("Parametrized") and cls.__module__ == parametrize.__name__

@@ -2,54 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrize
 
 from ...foundation.errors import KcalcError
 from ..edits import Action, CallEdit, Edits, Exchanged, Layout, Scaled, Taken, WeightEdit
-from .edited import Change, FunctionPlan, ModulePlan, document_of, edit, subclass
+from .edited import (
+    Change,
+    FunctionPlan,
+    ModulePlan,
+    document_of,
+    edit,
+    edited_class,
+    subclass_for,
+)
+from .examples import first_line
 from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are of another model: {}; read and shape the model again"
 EDITED = (
-    "the module {!r} is edited already; edit a model that is as it was built, once with all edits"
+    "the module {!r} is edited already; shape and edit a model that is as it was built, once with "
+    "all edits"
 )
 
 
 def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
-    """Make every edit in a model. Raises: KcalcError before anything changes."""
+    """Make every edit in a model. Raises: KcalcError, and then nothing has changed."""
     by_path: dict[str, list[CallEdit]] = {}
     for item in edits:
         for call in item.calls:
             path, _ = _place(call)
             by_path.setdefault(path, []).append(call)
     modules = dict(model.named_modules(remove_duplicate=False))
-    plans = {path: _plan(modules, path, calls) for path, calls in by_path.items()}
+    _check_plain(modules)
+    plans: dict[str, Planned] = {}
+    for path, calls in by_path.items():
+        try:
+            plans[path] = plan_of(modules, path, calls)
+        except KcalcError as error:
+            if "; " in str(error):  # it says what to do
+                raise
+            raise KcalcError(ANOTHER.format(error)) from None
+    _check_apart(modules, plans)
     every = [weight for item in edits for weight in item.weights]
     weights = [w for w in every if law != "keep" or w.added or w.kind == "scaled"]
-    tensors = {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers()),
-    }
-    for weight in weights:
-        _check(weight, tensors, modules)
+    fresh = _new_values(model, modules, weights, law, generator)
     like = next((t for t in model.parameters() if t.is_floating_point()), None)
+    before = [(module, type(module), dict(vars(module))) for module in modules.values()]
+    tables = [
+        (table, dict(table))
+        for module in modules.values()
+        for table in (module._parameters, module._buffers)
+    ]
+    try:
+        for path, (plan, numbers) in plans.items():
+            edit(modules[path], plan, numbers, like)
+        _keep_edits(modules)
+    except Exception as error:
+        _restore(before, tables)
+        if isinstance(error, KcalcError):
+            raise
+        raise KcalcError(f"the model cannot be edited: {first_line(error)}") from error
     with torch.no_grad():
-        for weight in weights:
-            _set(weight, tensors, modules, law, generator)
-    for path, (plan, numbers) in plans.items():
-        edit(modules[path], plan, numbers, like)
+        for tensor, values in fresh.changed:
+            tensor.copy_(values)
+    for home, bias in fresh.added:
+        home.bias = nn.Parameter(bias)
+
+
+Planned = tuple[ModulePlan, tuple[float, ...]]
+
+
+def _check_plain(modules: Mapping[str, nn.Module]) -> None:
+    for path, module in modules.items():
+        if edited_class(module) is not None:
+            raise KcalcError(EDITED.format(path))
+
+
+def _check_apart(modules: Mapping[str, nn.Module], plans: Mapping[str, Planned]) -> None:
+    """Raises: KcalcError where one module has edits under two names."""
+    seen: dict[int, str] = {}
+    for path in plans:
+        other = seen.setdefault(id(modules[path]), path)
+        if other != path:
+            raise KcalcError(ANOTHER.format(f"{other!r} and {path!r} are one module here"))
+
+
+def _restore(before: list[Any], tables: list[Any]) -> None:
+    for module, cls, attributes in before:
+        if type(module) is not cls:
+            module.__class__ = cls
+        module.__dict__.clear()
+        module.__dict__.update(attributes)
+    for table, content in tables:
+        table.clear()
+        table.update(content)
+
+
+def _keep_edits(modules: Mapping[str, nn.Module]) -> None:
+    """See to it that layers run what is edited inside of them, and that copies have it."""
     for layer in modules.values():
-        if isinstance(layer, nn.TransformerEncoderLayer) and _holds_edits(layer):
-            layer.activation_relu_or_gelu = 0  # its fast path runs none of the modules
+        if not _holds_edits(layer):
+            continue
+        if isinstance(layer, nn.TransformerEncoder):
+            for inner in layer.layers:
+                _without_fast_path(inner)
+        _without_fast_path(layer)
+        if hasattr(layer, "__deepcopy__") and edited_class(layer) is None:
+            edit(layer, ModulePlan(), ())  # it may copy itself by building modules anew
+
+
+def _without_fast_path(layer: Any) -> None:
+    """Of an encoder's layer, whose fast path runs none of its modules."""
+    if isinstance(layer, nn.TransformerEncoderLayer):
+        layer.activation_relu_or_gelu = 0
 
 
 def _holds_edits(module: nn.Module) -> bool:
-    return any(hasattr(type(part), "kcalc_plan") for part in module.modules())
+    return any(edited_class(part) is not None for part in module.modules())
 
 
 def _place(call: CallEdit) -> tuple[str, tuple[tuple[str, str, str, int, int], ...]]:
@@ -65,7 +142,8 @@ def _is_step(step: Any) -> bool:
         isinstance(step, tuple)
         and len(step) == 5
         and all(isinstance(part, str) for part in step[:3])
-        and all(isinstance(part, int) for part in step[3:])
+        and all(isinstance(part, int) and part >= 0 for part in step[3:])
+        and step[4] < 2
     )
 
 
@@ -85,19 +163,23 @@ class _Numbers:
         return len(self.found) - 1
 
 
-def _plan(
+def plan_of(
     modules: Mapping[str, nn.Module], path: str, calls: list[CallEdit]
 ) -> tuple[ModulePlan, tuple[float, ...]]:
+    """The plan of a module with all of its edits, and its numbers.
+
+    Raises: KcalcError where the module is another one, or the edits exclude each other.
+    """
     module = modules.get(path)
     if module is None:
-        raise KcalcError(ANOTHER.format(f"this one has no module {path!r}"))
-    if hasattr(type(module), "kcalc_plan"):
-        raise KcalcError(EDITED.format(path))
+        raise KcalcError(f"this one has no module {path!r}")
     if isinstance(module, torch.jit.ScriptModule):
         raise KcalcError(
             f"the module {path!r} is scripted, and has no code that could be edited; edit the "
             f"model before it is scripted"
         )
+    if "forward" in vars(module):
+        raise KcalcError(f"the forward of {path!r} was replaced on the module itself")
     numbers = _Numbers()
     changes: dict[Any, dict[int, tuple[CallEdit, Change]]] = {}
     for call in dict.fromkeys(calls):
@@ -108,8 +190,12 @@ def _plan(
             known[call.visit] = call, _change(call, numbers)
     if () in changes:
         if len(changes) > 1:
-            raise KcalcError(ANOTHER.format(f"{path!r} is edited as a whole and inside"))
-        ((_, change),) = changes[()].values()
+            raise KcalcError(f"{path!r} is edited as a whole and inside")
+        ((call, change), *others) = changes[()].values()
+        if others or call.visits != 1:
+            raise KcalcError(f"{path!r} is edited as a whole in several ways")
+        if call.calls not in ("", class_name(type(module))):
+            raise KcalcError(f"{path!r} is a {type(module).__name__} here and a {call.calls} there")
         dropped = (
             _dropped(module, modules) if change.taken is not None and not change.function else ()
         )
@@ -117,8 +203,15 @@ def _plan(
     else:
         flat = {steps: _by_visit(found, path) for steps, found in changes.items()}
         plan = ModulePlan(None, _function_plan(flat, path))
-    subclass(type(module), plan, module)  # raises where the source has changed
+    subclass_for(module, plan)  # raises where the source has changed
     return plan, tuple(numbers.found)
+
+
+def class_name(cls: Any) -> str:
+    """The full name of a module's class; of one with parametrisations, that below."""
+    if cls.__module__ == parametrize.__name__:
+        cls = cls.__bases__[0]
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) -> None:
@@ -127,26 +220,24 @@ def _merge(known: dict[int, Any], call: CallEdit, numbers: _Numbers, path: str) 
     if before == call:
         return
     if not (isinstance(before.action, Scaled) and isinstance(call.action, Scaled)):
-        raise KcalcError(ANOTHER.format(f"two edits at one call of {path!r}"))
-    both = CallEdit(
-        call.place, call.action.after(before.action), call.visit, call.visits, call.written
-    )
+        raise KcalcError(f"two edits at one call of {path!r}")
+    both = replace(call, action=call.action.after(before.action))
     known[call.visit] = both, _change(both, numbers)
 
 
 def _change(call: CallEdit, numbers: _Numbers) -> Change:
     action: Action = call.action
-    written = call.written or None
+    written, calls = call.written or None, call.calls if call.place[1] else ""
     if isinstance(action, Scaled):
         inputs = tuple(
             (slot, numbers.place(a, 1.0), numbers.place(b, 0.0)) for slot, a, b in action.inputs
         )
         return Change(
             inputs, numbers.place(action.scale, 1.0), numbers.place(action.shift, 0.0), None, "",
-            written,
+            written, calls,
         )  # fmt: skip
     if isinstance(action, Taken):
-        return Change((), None, None, action.slot, "", written)
+        return Change((), None, None, action.slot, "", written, calls, action.copied)
     assert isinstance(action, Exchanged)
     a, b = numbers.place(action.a, 1.0), numbers.place(action.b, 0.0)
     inputs = () if a is None and b is None else ((action.slot, a, b),)
@@ -157,16 +248,18 @@ def _change(call: CallEdit, numbers: _Numbers) -> Change:
         action.slot,
         document_of(action.activation),
         written,
+        calls,
+        action.copied,
     )
 
 
 def _by_visit(found: Mapping[int, tuple[CallEdit, Change]], path: str) -> tuple[Change | None, ...]:
     lengths = {call.visits for call, _ in found.values()}
     if len(lengths) != 1:
-        raise KcalcError(ANOTHER.format(f"a call of {path!r} is reached in two ways"))
+        raise KcalcError(f"a call of {path!r} is reached in two ways")
     (length,) = lengths
     if length > 10_000:
-        raise KcalcError(ANOTHER.format(f"a call of {path!r} is reached {length} times"))
+        raise KcalcError(f"a call of {path!r} is reached {length} times")
     return tuple(found[i][1] if i in found else None for i in range(length))
 
 
@@ -174,15 +267,17 @@ def _function_plan(changes: Mapping[Any, tuple[Any, ...]], path: str) -> Functio
     """The plan of the function that all ways begin with."""
     firsts = {steps[0][:3] for steps in changes}
     if len(firsts) != 1:
-        raise KcalcError(ANOTHER.format(f"the calls of {path!r} begin in several functions"))
+        raise KcalcError(f"the calls of {path!r} begin in several functions")
     ((module, name, known),) = firsts
     by_site: dict[tuple[int, int], dict[Any, tuple[Any, ...]]] = {}
     for steps, visits in changes.items():
         by_site.setdefault(steps[0][3:], {})[steps[1:]] = visits
+    if len({site for site, _ in by_site}) < len(by_site):
+        raise KcalcError(f"a call of {path!r} is one of a method, and none")
     sites: list[tuple[int, bool, tuple[Any, ...]]] = []
     for (site, method), below in sorted(by_site.items()):
         if () in below and len(below) > 1:
-            raise KcalcError(ANOTHER.format(f"a call of {path!r} is edited outside and inside"))
+            raise KcalcError(f"a call of {path!r} is edited outside and inside")
         inner = below[()] if () in below else (_function_plan(below, path),)
         sites.append((site, bool(method), inner))
     return FunctionPlan(module, name, known, tuple(sites))
@@ -205,33 +300,112 @@ def _dropped(module: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[str, 
 # -- weights ---------------------------------------------------------------------------------------
 
 
+@dataclass
+class _Fresh:
+    """New values of tensors: (tensor, values), and (layer, its new bias)."""
+
+    changed: list[tuple[Any, Any]] = field(default_factory=list)
+    added: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+def _new_values(
+    model: nn.Module,
+    modules: Mapping[str, Any],
+    weights: list[WeightEdit],
+    law: str,
+    generator: Any,
+) -> _Fresh:
+    """What the weights become, before any of them changes. Raises: KcalcError."""
+    tensors = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers()),
+    }
+    for weight in weights:
+        _check(weight, tensors, modules)
+    fresh, values = _Fresh(), dict[int, Any]()
+    with torch.no_grad():
+        for weight in weights:
+            if weight.added:
+                home = modules[weight.parameter.rpartition(".")[0]]
+                new = home.weight.new_zeros(weight.shape)
+                if law != "keep":
+                    _set(new, weight, law, generator)
+                fresh.added.append((home, new))
+                continue
+            tensor = tensors[weight.parameter]
+            if id(tensor) not in values:
+                values[id(tensor)] = tensor.detach().clone()
+                fresh.changed.append((tensor, values[id(tensor)]))
+            try:
+                _set(values[id(tensor)], weight, law, generator)
+            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                where = f"{weight.parameter!r} is laid out in another way ({first_line(error)})"
+                raise KcalcError(ANOTHER.format(where)) from None
+    return fresh
+
+
 def _check(weight: WeightEdit, tensors: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
     """Raises: KcalcError for a parameter that is missing or has another shape."""
     if weight.added:
         home = modules.get(weight.parameter.rpartition(".")[0])
-        if home is None or not can_add_bias(home):
+        good = home is not None and can_add_bias(home) and weight.layout is None
+        if not good or weight.parameter.rpartition(".")[2] != "bias":
             raise KcalcError(ANOTHER.format(f"{weight.parameter!r} cannot be added"))
-        return
-    tensor = tensors.get(weight.parameter)
-    if tensor is None:
-        raise KcalcError(ANOTHER.format(f"this one has no parameter {weight.parameter!r}"))
-    if tuple(tensor.shape) != weight.shape:
+        shape: Any = (_outputs(home),)
+    else:
+        tensor = tensors.get(weight.parameter)
+        if tensor is None:
+            raise KcalcError(ANOTHER.format(f"this one has no parameter {weight.parameter!r}"))
+        _check_values(weight.parameter, tensor)
+        shape = tuple(tensor.shape)
+    if shape != weight.shape:
         raise KcalcError(
             ANOTHER.format(
-                f"{weight.parameter!r} has the shape {tuple(tensor.shape)} here and {weight.shape} "
-                f"there"
+                f"{weight.parameter!r} has the shape {shape} here and {weight.shape} there"
             )
         )
+    _check_layout(weight)
+
+
+def _outputs(layer: Any) -> int:
+    return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+
+
+def _check_values(name: str, tensor: Any) -> None:
     if not tensor.is_floating_point():
         raise KcalcError(
-            f"the parameter {weight.parameter!r} is of type {tensor.dtype}, and cannot be drawn; "
-            f"shape the model before it is quantised"
+            f"the parameter {name!r} is of type {tensor.dtype}, and cannot be drawn; shape the "
+            f"model before it is quantised"
         )
     if tensor.device.type == "meta":
         raise KcalcError(
-            f"the parameter {weight.parameter!r} has no values (it is on the meta device); "
-            f"materialise the model first, model.to_empty(device='cpu')"
+            f"the parameter {name!r} has no values (it is on the meta device); materialise the "
+            f"model first, model.to_empty(device='cpu')"
         )
+
+
+def _check_layout(weight: WeightEdit) -> None:
+    """Raises: KcalcError for a layout that does not fit the parameter's shape."""
+    layout, count = weight.layout, prod(weight.shape)
+    wide = prod(weight.shape) if layout is None else prod(layout.wide)
+    good = True
+    if layout is not None:
+        high = layout.height if layout.rows else layout.wide[:1] and layout.wide[0]
+        inner = prod(layout.wide[1:])
+        good = (
+            len(layout.wide) >= 2
+            and 0 < layout.groups <= count
+            and high * inner == count
+            and wide <= count
+            and all(row < high for row in layout.rows)
+            and (not layout.rows or len(layout.rows) == layout.wide[0])
+            and layout.stored == weight.shape
+            and all(0 < part <= count for part in layout.spread)
+        )
+    elif weight.rows:
+        good = bool(weight.shape) and all(row < weight.shape[0] for row in weight.rows)
+    if not good:
+        raise KcalcError(ANOTHER.format(f"{weight.parameter!r} is laid out in another way"))
 
 
 def can_add_bias(module: nn.Module) -> bool:
@@ -239,25 +413,12 @@ def can_add_bias(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | _ConvNd) and module.bias is None
 
 
-def _set(
-    weight: WeightEdit,
-    tensors: Mapping[str, Any],
-    modules: Mapping[str, Any],
-    law: str,
-    generator: Any,
-) -> None:
-    if weight.added:
-        home = modules[weight.parameter.rpartition(".")[0]]
-        home.bias = nn.Parameter(home.weight.new_zeros(weight.shape))
-        tensor = home.bias
-        if law == "keep":
-            return
-    else:
-        tensor = tensors[weight.parameter]
+def _set(tensor: Any, weight: WeightEdit, law: str, generator: Any) -> None:
+    """Change the values of a parameter."""
     if weight.layout is not None:
         _set_layer(tensor, weight, weight.layout, law, generator)
         return
-    rows = _within(tensor, weight.rows)
+    rows: Any = list(weight.rows) or slice(None)
     if weight.kind == "filled":
         tensor[rows] = weight.sigma
     elif weight.kind == "normal":
@@ -270,13 +431,6 @@ def _set(
         tensor[rows] = fresh.to(tensor.device, tensor.dtype)
     else:
         tensor[rows] *= weight.sigma
-
-
-def _within(tensor: Any, rows: Iterable[int]) -> Any:
-    chosen = list(rows)
-    if chosen and max(chosen) >= len(tensor):
-        raise KcalcError(ANOTHER.format(f"a parameter has {len(tensor)} rows"))
-    return chosen or slice(None)
 
 
 def _set_layer(tensor: Any, weight: WeightEdit, layout: Layout, law: str, generator: Any) -> None:

@@ -5,18 +5,35 @@ from __future__ import annotations
 import ast
 import builtins
 import types
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from ...foundation.errors import KcalcError
 from ..editing_plan import Calls, Flow, Made, Unplaced, Whole
 from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, Level, LoggedCall
 from .captured import Program
-from .splicing import definition, digest, innermost, inside, reached, site_at, sites
+from .edited import edited_class
+from .performing import EDITED, class_name, plan_of
+from .splicing import (
+    NO_SOURCE,
+    definition,
+    digest,
+    has_argument,
+    innermost,
+    inside,
+    is_redirectable,
+    looked_up,
+    name_of,
+    plain_function,
+    reached,
+    site_at,
+    sites,
+)
 
 # functions that hand numbers on in another layout or type
 CARRIES = {
@@ -47,7 +64,22 @@ CARRIES = {
     "reshape_as",
     "__get__",
 }
-NO_SOURCE = "the source of {} cannot be read, and its calls cannot be edited"
+# further functions whose results may lie in the memory of their argument
+VIEWS = {"__getitem__", "select", "narrow", "split", "chunk", "unbind", "expand", "expand_as"}
+# functions whose gradients read their arguments, not their results
+LINEAR = {
+    "linear",
+    "matmul",
+    "__matmul__",
+    "bmm",
+    "mm",
+    "addmm",
+    "add",
+    "__add__",
+    "sub",
+    "cat",
+} | {f"conv{turn}{axes}d" for turn in ("", "_transpose") for axes in (1, 2, 3)}
+INDIRECT = "which argument of `{}` it is cannot be told"
 REPLACED = "the forward of {} was replaced on the module itself"
 OTHER = "{}.forward is not the function that runs there"
 NO_SITE = "it is no call or operator of {}"
@@ -60,10 +92,16 @@ Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
 def flow_of(program: Program) -> Flow:
-    """The calls of a captured model. Raises: Unplaced where they were not logged."""
+    """The calls of a captured model.
+
+    Raises: Unplaced where they were not logged; KcalcError for models with edits.
+    """
     graph = program.captured.calls
     if graph is None:
         raise Unplaced("the calls of the model's code could not be followed")
+    for module in graph.modules:
+        if edited_class(module.levels[0].module) is not None:
+            raise KcalcError(EDITED.format(module.levels[0].path))
     values: dict[str, Made] = {}
     for node, name in program.names.items():
         made = graph.made(node)
@@ -78,8 +116,25 @@ def flow_of(program: Program) -> Flow:
         lambda call: graph.calls[call].single,
         lambda start, end: _whole(graph, start, end),
         lambda made: graph.calls[made[0]].shapes[made[1]] if made[0] >= 0 else None,
+        _written(graph).__contains__,
+        lambda made: made[0] >= 0 and _name(graph.calls[made[0]]) not in LINEAR,
         frozenset(graph.modules[-1].results.values()),
     )
+
+
+def _written(graph: CallGraph) -> set[Made]:
+    """The values into which a later call writes, by another view of their memory too."""
+    found: set[Made] = set()
+    for number in reversed(range(len(graph.calls))):
+        call = graph.calls[number]
+        name = _name(call)
+        target = (0,) if name == "__setitem__" else call.writes
+        if target in call.reads:
+            found.add(call.reads[target])
+        seen = any(made in found for made in ((number, i) for i in range(len(call.shapes))))
+        if seen and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
+            found.add(call.reads[0,])
+    return found
 
 
 def _name(call: LoggedCall) -> str:
@@ -105,19 +160,34 @@ class Placing:
         self.graph = graph
         self.left: dict[str, str] = {}
         self.steps: dict[Any, Any] = {}
-        # {place as it ran: {run: the items that reached it, in order}}
-        self.reached_at: dict[Any, dict[int, list[Item]]] = {}
-        for i, call in enumerate(graph.calls):
-            if call.levels and call.levels[0].frames:
-                self._note(call.levels[0], ("call", i))
-        for i, module in enumerate(graph.modules):
-            own = module.levels[0]
-            self.reached_at.setdefault((own.path,), {})[own.run] = [("module", i)]
-            if len(module.levels) > 1 and module.levels[1].frames:
-                self._note(module.levels[1], ("module", i))
+        levels = [level for call in (*graph.calls, *graph.modules) for level in call.levels]
+        self.modules = {level.path: level.module for level in levels}
+        # {module: the calls in its own code, in order}, and {module: its own calls}
+        self.inside: dict[str, list[tuple[Level, Item]]] = {}
+        self.whole: dict[str, list[Item]] = {}
+        self.visits: dict[str, dict[Place, dict[int, list[Item]]]] = {}
+        order = [(2 * i + 1, ("call", i)) for i in range(len(graph.calls))]
+        order += [(2 * m.begin, ("module", i)) for i, m in enumerate(graph.modules)]
+        for _, item in sorted(order):
+            call = self._item(item)
+            if item[0] == "module":
+                self.whole.setdefault(call.levels[0].path, []).append(item)
+            own = call.levels[item[0] == "module" :]
+            if own and own[0].frames:
+                self.inside.setdefault(own[0].path, []).append((own[0], item))
 
-    def _note(self, level: Level, item: Item) -> None:
-        self.reached_at.setdefault(_key(level), {}).setdefault(level.run, []).append(item)
+    def _visits(self, path: str, steps: Place) -> dict[int, list[Item]]:
+        """{run of a module: the items that reached a place in its code, in order}."""
+        if path not in self.visits:
+            found: dict[Place, dict[int, list[Item]]] = {}
+            for level, item in self.inside[path]:
+                try:
+                    known, _ = self._steps(level, self._item(item))
+                except Unplaced:
+                    continue
+                found.setdefault(known, {}).setdefault(level.run, []).append(item)
+            self.visits[path] = found
+        return self.visits[path][steps]
 
     def placed(self, wanted: Mapping[str, Calls]) -> dict[str, tuple[CallEdit, ...]]:
         """{owner: its edits} of ``{owner: {call: action}}``, without those in ``left``.
@@ -148,9 +218,33 @@ class Placing:
                         self._edit(i, a, {k: v[0] for k, v in actions.items()})
                     ),
                 )
+        if len(self.left) == before:
+            self._check_plans(found)
         if len(self.left) > before:
             return None
         return {owner: tuple(dict.fromkeys(calls)) for owner, calls in found.items()}
+
+    def _check_plans(self, found: Mapping[str, list[CallEdit]]) -> None:
+        """Leave alone what cannot be performed together in one module."""
+        by_path: dict[str, list[tuple[str, CallEdit]]] = {}
+        for owner, calls in found.items():
+            for call in calls:
+                by_path.setdefault(call.place[0], []).append((owner, call))
+        for path, owned in by_path.items():
+            reason = self._conflict(path, [call for _, call in owned])
+            if reason is None:
+                continue
+            alone = {o: self._conflict(path, [c for w, c in owned if w == o]) for o, _ in owned}
+            guilty = {owner: why for owner, why in alone.items() if why is not None}
+            self.left.update(guilty or dict.fromkeys(alone, reason))
+
+    def _conflict(self, path: str, calls: list[CallEdit]) -> str | None:
+        """Why some edits of a module cannot be performed, None where they can."""
+        try:
+            plan_of(self.modules, path, calls)
+        except KcalcError as error:
+            return str(error)
+        return None
 
     def _tried(self, owner: str, step: Any) -> None:
         try:
@@ -181,11 +275,7 @@ class Placing:
         for i in self.graph.ending.get((number, 0), ()):
             module = self.graph.modules[i]
             if (module.levels[0].path, module.levels[0].run) == (own.path, own.run):
-                slots = {
-                    slot: next((s for s, made in module.reads.items() if made == read), None)
-                    for slot, read in call.reads.items()
-                }
-                return ("module", i), _with_slots(action, slots, own.kind.__name__)
+                return ("module", i), _with_slots(action, _Moved(call, module))
         raise Unplaced(MANY.format(own.kind.__name__))
 
     # -- places ------------------------------------------------------------------------------------
@@ -195,23 +285,26 @@ class Placing:
         level = call.levels[0]
         written = () if call.writes is None else call.writes
         if item[0] == "module":
-            alike = {actions.get(runs[0]) for runs in self.reached_at[(level.path,)].values()}
+            alike = {actions.get(other) for other in self.whole[level.path]}
             if len(alike) == 1:
                 written = self._written_by(item[1])
-                return CallEdit((level.path, ()), action, written=written)
+                kind = class_name(call.levels[0].kind)
+                return CallEdit((level.path, ()), action, written=written, calls=kind)
             if len(call.levels) < 2 or not call.levels[1].frames:
                 raise Unplaced(SEVERAL.format(level.path))
             level, written = call.levels[1], self._written_by(item[1])
-        runs = self.reached_at[_key(level)]
+        steps, site = self._steps(level, call)
+        runs = self._visits(level.path, steps)
         shown = {run: [actions.get(other) for other in items] for run, items in runs.items()}
         mine = shown[level.run]
+        action = _with_slots(action, lambda slot: site(call, slot))
+        written = site(call, written) if written else ()
+        if len({known for items in shown.values() for known in items}) == 1:
+            return CallEdit((level.path, steps), action, written=written, calls=site.calls)
         if any(known != mine for known in shown.values()):
             raise Unplaced(TIMES)
-        steps = self._steps(level, call)
-        if all(known == action for known in mine):
-            return CallEdit((level.path, steps), action, written=written)
         visit = runs[level.run].index(item)
-        return CallEdit((level.path, steps), action, visit, len(mine), written)
+        return CallEdit((level.path, steps), action, visit, len(mine), written, site.calls)
 
     def _written_by(self, number: int) -> Slot:
         """The argument of a module that the call which makes its result writes into."""
@@ -222,16 +315,23 @@ class Placing:
         call = self.graph.calls[end[0]]
         if call.writes is None:
             return ()
-        read = call.reads[call.writes]
+        read = call.reads.get(call.writes)
         return next((slot for slot, made in module.reads.items() if made == read), ())
 
     def _item(self, item: Item) -> LoggedCall:
         return (self.graph.calls if item[0] == "call" else self.graph.modules)[item[1]]
 
-    def _steps(self, level: Level, call: LoggedCall) -> Place:
-        key = _key(level)
+    def _steps(self, level: Level, call: LoggedCall) -> tuple[Place, Site]:
+        key = _key(level), call.function is None
         if key not in self.steps:
-            self.steps[key] = tuple(_steps(level, call))
+            try:
+                way = [*_steps(level, call)]
+            except Unplaced as error:
+                self.steps[key] = error
+            else:
+                self.steps[key] = tuple(step for step, _ in way), way[-1][1]
+        if isinstance(self.steps[key], Unplaced):
+            raise self.steps[key]
         return self.steps[key]
 
 
@@ -239,13 +339,7 @@ def _key(level: Level) -> Any:
     return level.path, tuple((id(code), instruction) for code, instruction in level.frames)
 
 
-def _with_slots(action: Action, slots: Mapping[Slot, Slot | None], kind: str) -> Action:
-    def moved(slot: Slot) -> Slot:
-        found = slots.get(slot)
-        if found is None:
-            raise Unplaced(MANY.format(kind))
-        return found
-
+def _with_slots(action: Action, moved: Callable[[Slot], Slot]) -> Action:
     if isinstance(action, Scaled):
         inputs = tuple((moved(slot), a, b) for slot, a, b in action.inputs)
         return replace(action, inputs=inputs)
@@ -253,10 +347,70 @@ def _with_slots(action: Action, slots: Mapping[Slot, Slot | None], kind: str) ->
     return replace(action, slot=moved(action.slot))
 
 
-def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[str, str, str, int, int]]:
+@dataclass(frozen=True, eq=False)
+class _Moved:
+    """Where a module has the argument of a call that is all of it."""
+
+    call: LoggedCall
+    module: LoggedCall
+
+    def __call__(self, slot: Slot) -> Slot:
+        read = self.call.reads.get(slot)
+        found = next((s for s, made in self.module.reads.items() if made == read), None)
+        if read is None or found is None:
+            raise Unplaced(MANY.format(self.module.levels[0].kind.__name__))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The last step of a way: a call or an operator in a function.
+
+    ``method``: whether the array before a method's name is its first argument; ``bound``: how many
+    parameters of what is called have no argument there; ``calls``: the name of what is called.
+    """
+
+    node: ast.AST
+    name: str
+    method: bool
+    bound: int
+    calls: str
+
+    def __call__(self, call: LoggedCall, slot: Slot) -> Slot:
+        """Where the argument at a slot of the logged call stands in this one."""
+        if not isinstance(self.node, ast.Call):
+            return slot
+        place: Any = slot[0]
+        if call.through is not None:
+            if place not in call.through.places:
+                raise Unplaced(INDIRECT.format(self.name))
+            number, name = call.through.places[place]
+            place = self._written(number - self.bound, name)
+        elif not self._has(place):
+            raise Unplaced(INDIRECT.format(self.name))
+        return (place, *slot[1:])
+
+    def _written(self, number: int, name: str) -> Any:
+        node: Any = self.node
+        if name in [keyword.arg for keyword in node.keywords]:
+            return name
+        if self._has(number):
+            return number
+        raise Unplaced(INDIRECT.format(self.name))
+
+    def _has(self, place: Any) -> bool:
+        return has_argument(self.node, self.method, (place,))
+
+
+Step = tuple[str, str, str, int, int]
+
+
+def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
     """The functions from a module's ``forward`` to a call, each with the site of the next."""
     module, frames = level.module, level.frames
     kind = type(module)
+    if edited_class(module) is not None:
+        raise Unplaced(EDITED.format(level.path))
     if "forward" in vars(module):
         raise Unplaced(REPLACED.format(kind.__name__))
     function: Any = kind.forward
@@ -273,15 +427,20 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[str, str, str, int,
         if found is None:
             raise Unplaced(NO_SOURCE.format(inner.__qualname__))
         site = site_at(found[0], *frames[last])
-        if site is None:
+        node = None if site is None else sites(found[0])[site]
+        if site is None or not is_redirectable(node):
             raise Unplaced(NO_SITE.format(inner.__qualname__))
         following = _following(inner, module, codes[last + 1 :])
         ends = following is None
-        node = sites(found[0])[site]
-        method = ends and call.function is not None and _is_method(node, call, inner)
+        method = ends and call.function is not None and _is_method(node, call, inner, module)
         if ends and not method:
             _check_callee(node, call, inner, module)
-        yield inner.__module__, inner.__qualname__, digest(found[0]), site, int(method)
+        step = str(inner.__module__), inner.__qualname__, digest(found[0]), site, int(method)
+        if not ends and not _enters(node, following, inner, module):
+            raise Unplaced(HIDDEN.format(following.__qualname__))
+        bound = 0 if method else _bound(node, call, inner, module)
+        calls = name_of(looked_up(node.func, inner, module)) if isinstance(node, ast.Call) else ""
+        yield step, Site(node, ast.unparse(node)[:60], bool(method), bound, calls if ends else "")
         if following is None:
             if len(frames) > last + 1 and call.function is not None:
                 raise Unplaced(HIDDEN.format(codes[last + 1].co_name))
@@ -291,6 +450,27 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[str, str, str, int,
         if inner_at is None:
             raise Unplaced(HIDDEN.format(function.__qualname__))
         at = last + 1 + inner_at
+
+
+def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:
+    """Whether a call may enter a function: by its name, or as one of its arguments."""
+    if not isinstance(node, ast.Call):
+        return False
+    given = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+    values = [plain_function(looked_up(value, inner, module)) for value in given]
+    code = innermost(function).__code__  # functions may differ in their closures
+    if any(value is not None and innermost(value).__code__ is code for value in values):
+        return True
+    # a name that only the running code knows
+    return looked_up(node.func, inner, module) is None
+
+
+def _bound(node: Any, call: LoggedCall, inner: Any, module: nn.Module) -> int:
+    """How many parameters of what is called have no argument between the brackets of the call."""
+    code = None if call.through is None else call.through.code
+    if not isinstance(node, ast.Call) or code is None or code.co_varnames[:1] != ("self",):
+        return 0
+    return int(not isinstance(looked_up(node.func, inner, module), types.FunctionType))
 
 
 def _index(codes: list[types.CodeType], function: Any) -> int | None:
@@ -315,41 +495,23 @@ def _following(inner: Any, module: nn.Module, codes: list[types.CodeType]) -> An
     return None
 
 
-def _is_method(node: ast.AST, call: LoggedCall, inner: Any) -> bool:
+def _is_method(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -> bool:
     """Whether a call is one of a method of an array, ``x.relu()``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
-    home = getattr(torch.Tensor, node.func.attr, None)
-    if home is None or getattr(call.function, "__name__", "") != getattr(home, "__name__", None):
+    if getattr(torch.Tensor, node.func.attr, None) is not call.function:
         return False
-    base = _looked_up(node.func.value, inner, None)
-    return not isinstance(base, types.ModuleType | type)
+    base = looked_up(node.func.value, inner, module)
+    return base is None or isinstance(base, torch.Tensor)
 
 
 def _check_callee(node: ast.AST, call: LoggedCall, inner: Any, module: nn.Module) -> None:
     """Raises: Unplaced where a call of something else, such as ``sum``, makes the logged one."""
     if not isinstance(node, ast.Call):
         return
-    found = _looked_up(node.func, inner, module)
+    found = looked_up(node.func, inner, module)
     if found is None or call.function is None:
         return
     name = getattr(found, "__name__", "")
     if vars(builtins).get(name) is found:
         raise Unplaced(BUILT_IN.format(f"Python's {name}"))
-
-
-def _looked_up(node: ast.expr, inner: Any, module: Any) -> Any:
-    """What a name or an attribute in a function is, None where only the running code knows."""
-    if isinstance(node, ast.Name):
-        code = inner.__code__
-        if module is not None and code.co_varnames[:1] == (node.id,):
-            return module
-        if node.id in code.co_varnames or node.id in code.co_cellvars + code.co_freevars:
-            return None
-        return inner.__globals__.get(node.id, vars(builtins).get(node.id))
-    if isinstance(node, ast.Attribute):
-        home = _looked_up(node.value, inner, module)
-        if home is None or isinstance(home, torch.Tensor):
-            return None
-        return getattr(home, node.attr, None)
-    return None

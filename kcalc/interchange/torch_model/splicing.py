@@ -8,6 +8,7 @@ and the closure of the original; decorators stay around it.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import functools
 import hashlib
@@ -18,7 +19,12 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
+from ...foundation.errors import KcalcError
+
 Definition = ast.FunctionDef | ast.Lambda
+WIDE = 10**8  # more than a line has letters
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
 RUN = "_kcalc_run"  # the name of the argument or variable that redirected calls go to
 OPERATORS = {
@@ -51,20 +57,21 @@ def _tree(code: types.CodeType) -> ast.Module | None:
         return None
 
 
+@functools.lru_cache(maxsize=4000)
 def definition(code: types.CodeType) -> tuple[Definition, str | None] | None:
-    """A function's definition and the name of its class; None where its source cannot be had."""
+    """A function's definition and the name of its class; None where its source cannot be had.
+
+    The source is compiled and compared: a file may have changed since it was imported.
+    """
     tree = _tree(code)
     if tree is None:
         return None
-    for node, owner in _definitions(tree):
-        if isinstance(node, ast.Lambda):
-            if code.co_name == "<lambda>" and _holds(node, code):
-                return node, owner
-        elif node.name == code.co_name:
-            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return node, owner
-    return None
+    found = [pair for pair in _definitions(tree) if _may_be(pair[0], code)]
+    # of lambdas in one line, the inner one lies within the outer one
+    found.sort(key=lambda pair: _span(pair[0])[1] - _span(pair[0])[0])
+    if not found or not (_is_compiled(code) or _rewritten_by_pytest(found[0][0], code)):
+        return None
+    return found[0]
 
 
 @functools.lru_cache(maxsize=1000)
@@ -80,19 +87,72 @@ def _definitions(tree: ast.Module) -> tuple[tuple[Definition, str | None], ...]:
     return tuple(found)
 
 
+def _may_be(node: Definition, code: types.CodeType) -> bool:
+    if isinstance(node, ast.Lambda):
+        return code.co_name == "<lambda>" and _holds(node, code)
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    return node.name == code.co_name and first == code.co_firstlineno
+
+
 def _holds(node: ast.Lambda, code: types.CodeType) -> bool:
-    """Whether a lambda is the one that was compiled to some code: by the places of its body."""
-    if node.lineno != code.co_firstlineno:
-        return False
-    body = node.body
-    span = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
-    places = [(p[0], p[2]) for p in code.co_positions() if p[0] and p[2]]
-    return any(span[0] <= place < span[1] for place in places)  # type: ignore[operator]
+    """Whether all of some code stands in the body of a lambda."""
+    low, high = _span(node.body)
+    places = [
+        line * WIDE + column
+        for line, _, column, end in code.co_positions()
+        if line and column is not None and column != end  # else of no text
+    ]
+    return node.lineno == code.co_firstlineno and all(low <= at < high for at in places)
+
+
+def _span(node: ast.AST) -> tuple[int, int]:
+    """The places where a node begins and ends."""
+    at: Any = node
+    return at.lineno * WIDE + at.col_offset, at.end_lineno * WIDE + at.end_col_offset
+
+
+def _is_compiled(code: types.CodeType) -> bool:
+    text = "".join(linecache.getlines(code.co_filename))
+    return code in _compiled_codes(code.co_filename, text)
+
+
+@functools.lru_cache(maxsize=200)
+def _compiled_codes(file: str, text: str) -> frozenset[types.CodeType]:
+    return frozenset(_codes(compile(text, file, "exec", dont_inherit=True)))
+
+
+def _rewritten_by_pytest(node: ast.AST, code: types.CodeType) -> bool:
+    """Whether a function's assertions were rewritten, so that its code is another one."""
+    holds = any(isinstance(inner, ast.Assert) for inner in ast.walk(node))
+    return holds and any(name.startswith("@pytest") for name in code.co_names)
 
 
 def sites(node: Definition) -> list[ast.AST]:
     """The calls and operators in a definition, in a fixed order."""
     return [inner for inner in ast.walk(node) if isinstance(inner, SITES)]
+
+
+def has_argument(node: Any, method: bool, slot: tuple[Any, ...]) -> bool:
+    """Whether a site may have an argument at a slot.
+
+    ``method``: whether the array before a method's name is its first argument.
+    """
+    place, *inner = slot
+    if len(inner) > 2 or not all(isinstance(part, int) and part >= 0 for part in inner):
+        return False
+    if isinstance(node, ast.UnaryOp | ast.BinOp | ast.AugAssign):
+        return place in ((0,) if isinstance(node, ast.UnaryOp) else (0, 1)) and not inner
+    names = [keyword.arg for keyword in node.keywords]
+    if isinstance(place, str):
+        return place in names or None in names
+    starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+    return 0 <= place < (1000 if starred else len(node.args) + method)
+
+
+def name_of(called: Any) -> str:
+    """The name of a function that is called, empty where it has none."""
+    called = called.func if isinstance(called, functools.partial) else called
+    return "" if isinstance(called, type) else str(getattr(called, "__name__", ""))
 
 
 def digest(node: Definition) -> str:
@@ -134,15 +194,12 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
     Decorated ones as they are.
     """
     names = {name for code in _codes(function.__code__) for name in code.co_names}
-    homes: list[Any] = [owner, type(owner)] if not isinstance(owner, type) else [owner]
+    homes: list[Any] = [type(owner), owner] if not isinstance(owner, type) else [owner, owner]
     found: dict[int, Any] = {}
 
     def take(value: Any) -> None:
-        value = getattr(value, "__func__", value)
-        value = value.func if isinstance(value, functools.partial) else value
-        if isinstance(value, types.FunctionType) and isinstance(
-            innermost(value), types.FunctionType
-        ):
+        value = plain_function(value)
+        if value is not None:
             found.setdefault(id(value), value)
 
     for cell in function.__closure__ or ():
@@ -164,14 +221,88 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
         if isinstance(value := vars(home).get(name), types.ModuleType | type)
     ]
     for home in homes:
-        if home is owner and not isinstance(home, type):
-            values = vars(home)
-            for name in names & set(values):
-                take(values[name])
-            continue
+        # super().f: also what a class overrides
+        kinds = home.__mro__ if isinstance(home, type) else (home,)
         for name in names:
-            take(inspect.getattr_static(home, name, None))
+            for kind in kinds:
+                take(inspect.getattr_static(kind, name, None))
+    for value in named_in(function, owner):
+        found.setdefault(id(value), value)
     yield from found.values()
+
+
+def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
+    """The functions that calls in a function name by a chain of attributes or fixed keys.
+
+    ``self.layer.forward``, ``ACTIVATIONS["swish"]``; also as arguments of calls.
+    """
+    found = definition(function.__code__)
+    for node in sites(found[0]) if found is not None else ():
+        if isinstance(node, ast.Call):
+            given = (node.func, *node.args, *(k.value for k in node.keywords))
+            for value in given:
+                known = plain_function(looked_up(value, function, owner))
+                if known is not None:
+                    yield known
+
+
+def plain_function(value: Any) -> Any:
+    """The function of Python inside of a method, or of a partial; None where there is none."""
+    value = value.func if isinstance(value, functools.partial) else value
+    value = getattr(value, "__func__", value)
+    good = isinstance(value, types.FunctionType) and isinstance(
+        innermost(value), types.FunctionType
+    )
+    return value if good else None
+
+
+def looked_up(node: Any, inner: Any, owner: Any) -> Any:
+    """What an expression in a function is, None where only the running code knows.
+
+    ``owner``: its first argument, None where it is none of a module.
+    """
+    if isinstance(node, ast.Name):
+        return _name_of(node.id, inner, owner)
+    if isinstance(node, ast.Attribute):
+        home = looked_up(node.value, inner, owner)
+        if home is None or isinstance(home, torch.Tensor):
+            return None
+        return _attribute_of(home, node.attr, inner)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        home = looked_up(node.value, inner, owner)
+        if isinstance(home, dict | list | tuple):
+            try:
+                return home[node.slice.value]
+            except (KeyError, IndexError, TypeError):
+                return None
+    return None
+
+
+def _name_of(name: str, inner: Any, owner: Any) -> Any:
+    code = inner.__code__
+    method = inner.__qualname__.split(".")[-2:-1] not in ([], ["<locals>"])
+    if owner is not None and method and code.co_argcount and code.co_varnames[0] == name:
+        return owner
+    if name in code.co_freevars:
+        try:
+            return inner.__closure__[code.co_freevars.index(name)].cell_contents
+        except ValueError:
+            return None
+    if name in code.co_varnames or name in code.co_cellvars:
+        return None
+    return inner.__globals__.get(name, vars(builtins).get(name))
+
+
+def _attribute_of(home: Any, name: str, inner: Any) -> Any:
+    if name.startswith("__") and not name.endswith("__"):  # private to its class
+        owner = inner.__qualname__.split(".")[-2:-1]
+        name = f"_{owner[0].lstrip('_')}{name}" if owner else name
+    if isinstance(getattr(type(home), name, None), property):
+        return None
+    try:
+        return getattr(home, name, None)
+    except Exception:  # an attribute of the user's own making
+        return None
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -189,27 +320,24 @@ def inside(code: types.CodeType, outer: types.CodeType) -> bool:
 # -- rewriting -------------------------------------------------------------------------------------
 
 
+NO_SOURCE = "the source of {} cannot be read, and its calls cannot be edited"
+FIXED = "the decorator of {} has no place for what its calls are redirected to"
+SEALED = "a decorator of {} keeps the function where it cannot be exchanged"
+NO_SELF = "the arguments of {} do not begin with the module"
+
+
 def rewritten(
-    function: types.FunctionType,
-    methods: Mapping[int, bool],
-    entry: str | None,
-    counted: bool,
-) -> types.FunctionType:
+    function: Any, methods: tuple[tuple[int, bool], ...], entry: str | None, counted: bool
+) -> Any:
     """A copy of a function in which some sites ask the run first.
 
-    ``methods``: {site: whether it is a call of a method of an array}. ``entry``: how the run is had
+    ``methods``: (site, whether it is a call of a method of an array). ``entry``: how the run is had
     from the first argument (the name of its method); None: the run is a new first argument.
     ``counted``: the run is told when the function returns.
+    Raises: KcalcError for functions without source, and decorators that cannot be rebuilt.
     """
     inner = innermost(function)
-    found = definition(inner.__code__)
-    assert found is not None
-    node, owner = found
-    tree = copy.deepcopy(node)
-    chosen = {id(site): number for number, site in enumerate(sites(tree)) if number in methods}
-    tree = _Redirect(chosen, methods).visit(tree)
-    body = _with_run(tree, entry, counted)
-    code = _compiled(body, owner, inner.__code__)
+    code = _redirected(inner.__code__, methods, entry, counted)
     cells = dict(zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True))
     made = types.FunctionType(
         code,
@@ -221,7 +349,32 @@ def rewritten(
     made.__kwdefaults__ = inner.__kwdefaults__
     functools.update_wrapper(made, inner)
     del made.__wrapped__
-    return _decorated(function, inner, made)
+    return _decorated(function, inner, made, entry is None)
+
+
+@functools.lru_cache(maxsize=1000)
+def _redirected(
+    code: types.CodeType, methods: tuple[tuple[int, bool], ...], entry: str | None, counted: bool
+) -> types.CodeType:
+    found = definition(code)
+    if found is None:
+        raise KcalcError(NO_SOURCE.format(code.co_qualname))
+    node, owner = found
+    tree = copy.deepcopy(node)
+    places = sites(tree)
+    for site, _ in methods:
+        if site >= len(places) or not is_redirectable(places[site]):
+            raise KcalcError(f"{code.co_qualname} has no call or operator number {site}")
+    if entry is not None and not (tree.args.posonlyargs + tree.args.args):
+        raise KcalcError(NO_SELF.format(code.co_qualname))
+    chosen = {id(places[number]): number for number, _ in methods}
+    tree = _Redirect(chosen, dict(methods)).visit(tree)
+    return _compiled(_with_run(tree, entry, counted), owner, code)
+
+
+def is_redirectable(node: Any) -> bool:
+    """Whether a site is a call, or an operator that :data:`OPERATORS` has."""
+    return isinstance(node, ast.Call) or type(node.op) in OPERATORS
 
 
 class _Redirect(ast.NodeTransformer):
@@ -242,9 +395,10 @@ class _Redirect(ast.NodeTransformer):
         if isinstance(node, ast.UnaryOp):
             return _asked(node, number, _operator(node.op), [node.operand])
         assert isinstance(node, ast.AugAssign)
-        target = _loaded(node.target)
-        value = _asked(node, number, _operator(node.op, "i"), [target, node.value])
-        return ast.copy_location(ast.Assign([node.target], value), node)
+        before, target = _settled(node.target)
+        read = _with_context(target, ast.Load())
+        value = _asked(node, number, _operator(node.op, "i"), [read, node.value])
+        return [*before, ast.copy_location(ast.Assign([target], value), node)]
 
     def _call(self, node: ast.Call, number: int) -> ast.Call:
         function, args = node.func, node.args
@@ -272,26 +426,64 @@ def _operator(op: ast.operator | ast.unaryop, prefix: str = "") -> ast.Attribute
     return _attribute(prefix + name.strip("_") if prefix else name)
 
 
-def _loaded(target: ast.expr) -> ast.expr:
-    """What an augmented assignment reads."""
-    read = ast.parse(ast.unparse(target), mode="eval").body
-    return ast.copy_location(read, target)
+def _settled(target: Any) -> tuple[list[ast.stmt], Any]:
+    """The target of an augmented assignment, its parts evaluated once, and what does that."""
+    before: list[ast.stmt] = []
+
+    def once(part: ast.expr, name: str) -> ast.expr:
+        if isinstance(part, ast.Name | ast.Constant):
+            return part
+        stored = ast.Assign([ast.Name(name, ast.Store())], part)
+        before.append(ast.copy_location(stored, part))
+        return ast.copy_location(ast.Name(name, ast.Load()), part)
+
+    target = copy.copy(target)
+    if isinstance(target, ast.Attribute | ast.Subscript):
+        target.value = once(target.value, f"{RUN}_home")
+    if isinstance(target, ast.Subscript):
+        if isinstance(target.slice, ast.Slice):  # x[a:b] has no value of its own before 3.12
+            bounds = [part or ast.Constant(None) for part in _bounds(target.slice)]
+            target.slice = ast.copy_location(
+                ast.Call(ast.Name("slice", ast.Load()), bounds, []), target.slice
+            )
+        target.slice = once(target.slice, f"{RUN}_key")
+    return before, target
 
 
-def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
-    """The definition with its run, without decorators, defaults and annotations of the result."""
-    if entry is None:
-        node.args.posonlyargs.insert(0, ast.arg(RUN))
+def _bounds(part: ast.Slice) -> tuple[ast.expr | None, ...]:
+    return part.lower, part.upper, part.step
+
+
+def _with_context(target: Any, context: ast.expr_context) -> Any:
+    target = copy.copy(target)
+    target.ctx = context
+    return target
+
+
+def _bare(node: Definition) -> Definition:
+    """A definition without decorators, defaults and annotations: the function has its own."""
     node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
     node.args.kw_defaults = [d and ast.Constant(None) for d in node.args.kw_defaults]
     if isinstance(node, ast.Lambda):
         return node
     node.decorator_list, node.returns = [], None
+    if hasattr(node, "type_params"):
+        node.type_params = []
     for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
         argument.annotation = None
     for more in (node.args.vararg, node.args.kwarg):
         if more is not None:
             more.annotation = None
+    return node
+
+
+def _with_run(node: Definition, entry: str | None, counted: bool) -> Definition:
+    """The definition with its run."""
+    if entry is None:
+        node.args.posonlyargs.insert(0, ast.arg(RUN))
+    node = _bare(node)
+    if isinstance(node, ast.Lambda):
+        return node
     if counted:
         _Returns().visit(node)
         node.body.append(ast.Expr(ast.Call(_attribute("done"), [ast.Constant(None)], [])))
@@ -343,32 +535,43 @@ def _compiled(node: Definition, owner: str | None, old: types.CodeType) -> types
     return code.replace(co_qualname=old.co_qualname)
 
 
-def _decorated(function: Any, inner: Any, made: Any) -> Any:
-    """The decorators of a function around another one: their code, with it in their cells."""
+def _decorated(function: Any, inner: Any, made: Any, widened: bool) -> Any:
+    """The decorators of a function around another one: their code, with it in their cells.
+
+    ``widened``: whether the other one has a further first argument.
+    """
     if function is inner:
         return made
-    within = _decorated(function.__wrapped__, inner, made)
+    code = getattr(function, "__code__", None)
+    if code is None or (code.co_flags & inspect.CO_VARARGS == 0 and widened):
+        raise KcalcError((SEALED if code is None else FIXED).format(inner.__qualname__))
+    within = _decorated(function.__wrapped__, inner, made, widened)
     own = types.CellType()
+    used = False
 
     def cell(old: types.CellType) -> types.CellType:
+        nonlocal used
         try:
             content = old.cell_contents
         except ValueError:
             return old
         if content is function.__wrapped__:
+            used = True
             return types.CellType(within)
         return own if content is function else old
 
     again = types.FunctionType(
-        function.__code__,
+        code,
         function.__globals__,
         function.__name__,
         function.__defaults__,
         tuple(map(cell, function.__closure__ or ())),
     )
+    if not used:
+        raise KcalcError(SEALED.format(inner.__qualname__))
     own.cell_contents = again
     again.__kwdefaults__ = function.__kwdefaults__
     again.__dict__.update(function.__dict__)
     again.__wrapped__ = within
-    again.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
+    again.__qualname__, again.__doc__ = function.__qualname__, function.__doc__
     return again

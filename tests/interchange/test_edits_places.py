@@ -1,0 +1,484 @@
+"""Calls in every form of Python are edited where they stand, or left alone with a reason."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+from edit_oracle import agrees, calls_of, chosen, edited, edits_of, gap  # noqa: E402
+from torch.nn.functional import relu as renamed  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+N = 6
+T = TypeVar("T")
+
+
+@pytest.fixture
+def x() -> Any:
+    torch.manual_seed(0)
+    return torch.randn(3, N)
+
+
+def kept(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def fixed(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(self: Any, x: Any) -> Any:
+        return function(self, x) * 1.5
+
+    return wrapper
+
+
+def bare(function: Any) -> Any:
+    def wrapper(self: Any, x: Any) -> Any:
+        return function(self, x) + 1
+
+    return wrapper
+
+
+def made_activation(slope: float) -> Any:
+    def act(x: Any) -> Any:
+        return F.relu(x) + slope
+
+    return act
+
+
+def helper(x: Any, y: Any = None) -> Any:
+    h = inner_helper(x)
+    return h if y is None else h + y
+
+
+def inner_helper(x: Any, act: Callable[..., Any] = F.relu) -> Any:
+    return act(x)
+
+
+TABLE: dict[str, Any] = {"swish": lambda x: x * torch.sigmoid(x), "relu": F.relu, "own": helper}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.a, self.b = nn.Linear(N, N), nn.Linear(N, N)
+        self.act = nn.ReLU()
+        self.alpha = 2.0
+        self.prepare()
+
+    def prepare(self) -> None:
+        """For what further models have."""
+
+
+class Plain(Net):
+    def forward(self, x):
+        return F.relu(self.a(F.relu(self.b(x))))
+
+
+class OneLine(Net):
+    def forward(self, x): x = F.relu(self.a(x)); x = F.relu(self.b(x)); return x + F.relu(x)  # noqa: E702, E704  # fmt: skip
+
+
+class Walrus(Net):
+    def forward(self, x):
+        if (y := F.relu(self.a(x))) is not None and (z := torch.tanh(y)).ndim:
+            return z + y
+        return x
+
+
+class Chain(Net):
+    def forward(self, x):
+        return (
+            self.a(x)
+            .relu()
+            .add(x)
+            .tanh()
+        )  # fmt: skip
+
+
+class Texts(Net):
+    def forward(self, x):
+        text = f"{F.relu(self.a(x)).sum():.3f}"
+        return self.b(x).relu() if text else x
+
+
+class Match(Net):
+    def forward(self, x, kind="relu"):
+        match kind:
+            case "relu":
+                return F.relu(self.a(x))
+            case _:
+                return torch.tanh(self.a(x))
+
+
+class Keywords(Net):
+    def forward(self, x):
+        x = F.relu(input=self.a(x))
+        x = torch.relu(input=self.b(x))
+        return torch.add(input=x, other=F.gelu(x))
+
+
+class Imported(Net):
+    def forward(self, x):
+        from torch import tanh
+
+        return renamed(self.a(tanh(self.b(x))))
+
+
+class Factors(Net):
+    def forward(self, x):
+        x = F.relu(2 * self.a(x)) + 1
+        y = 1 + self.b(x) * 2
+        return self.alpha + x + y
+
+
+class Augmented(Net):
+    def prepare(self):
+        self.count = 0
+
+    def place(self):
+        self.count += 1
+        return 0
+
+    def forward(self, x):
+        x = x + self.a(x)
+        x = x.clone()
+        x += self.b(x)
+        values = [x.clone(), x]
+        values[self.place()] += self.a(x)
+        self.kept = values[0].clone()
+        self.kept += F.relu(x)
+        self.kept[:, 1:3] += x[:, :2]
+        return self.kept + values[0]
+
+
+class Aliased(Net):
+    def forward(self, x):
+        x = self.a(x)
+        view = x.view(-1)
+        torch.relu_(x)
+        y = view.reshape(x.shape) + x
+        y.tanh_()
+        F.relu(y, inplace=True)
+        y.add_(x)
+        return y + view.view_as(y)
+
+
+class InPlaceModule(Net):
+    def prepare(self):
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.a(x)
+        self.act(x)
+        return self.b(x) + x
+
+
+class Shared(Net):
+    def forward(self, x):
+        return self.act(self.b(self.act(self.a(x))))
+
+
+class SharedInSequence(Net):
+    def prepare(self):
+        self.sequence = nn.Sequential(self.a, self.act, self.b, self.act)
+
+    def forward(self, x):
+        return self.sequence(x)
+
+
+class Loop(Net):
+    def forward(self, x, times=3):
+        for _ in range(times):
+            x = F.relu(self.a(x)) + x
+        return x
+
+
+class Comprehension(Net):
+    def forward(self, x):
+        parts = [F.relu(layer(x)) for layer in (self.a, self.b)]
+        more = {i: torch.tanh(part) for i, part in enumerate(parts)}
+        return parts[0] + more[1] + sum(p.sum() for p in parts) * 0.1
+
+
+class Helpers(Net):
+    def method(self, x):
+        return F.relu(x)
+
+    @staticmethod
+    def still(x):
+        return torch.tanh(x)
+
+    @classmethod
+    def of_class(cls, x):
+        return F.silu(x)
+
+    def __private(self, x):
+        return self.method(x) + 1
+
+    def forward(self, x):
+        x = self.still(helper(self.method(self.a(x)), x))
+        return self.of_class(self.__private(self.b(x))) + self.method(x)
+
+
+class Nested(Net):
+    def forward(self, x):
+        def block(y):
+            return F.relu(self.a(y)) + y
+
+        act = lambda y: torch.tanh(y)  # noqa: E731
+        return act(block(block(x)))
+
+
+class Passed(Net):
+    def run(self, x, act):
+        return act(self.a(x))
+
+    def forward(self, x):
+        return self.run(self.run(x, F.relu), torch.tanh) + inner_helper(x, F.silu)
+
+
+class Attributes(Net):
+    def prepare(self):
+        self.f = F.silu
+        self.partial = functools.partial(F.relu, inplace=False)
+        self.own = functools.partial(helper, y=torch.ones(N))
+        self.table = {"x": F.relu}
+        self.name = "x"
+
+    def forward(self, x):
+        x = self.f(self.a(x))
+        x = self.partial(self.b(x))
+        return self.own(self.table[self.name](x)) + TABLE["relu"](x) + TABLE["own"](x)
+
+
+class Lambda(Net):
+    def prepare(self):
+        self.g, self.h = lambda z: torch.tanh(z), lambda z: torch.tanh(z) + z
+
+    def forward(self, x):
+        return self.g(self.a(x)) + self.h(x)
+
+
+class Closures(Net):
+    """Two functions of the same source with other cells."""
+
+    def prepare(self):
+        self.first, self.second = made_activation(0.1), made_activation(0.5)
+
+    def forward(self, x):
+        return self.second(self.a(self.first(self.b(x))))
+
+
+class Base(Net):
+    def forward(self, x):
+        return F.relu(self.a(x)) + x
+
+
+class Super(Base):
+    def forward(self, x):
+        return F.gelu(super().forward(x)) + super().forward(x)
+
+
+class Inherited(Base):
+    pass
+
+
+class OwnReLU(nn.ReLU):
+    def forward(self, input):
+        return super().forward(input) + nn.ReLU.forward(self, input)
+
+
+class OfTorch(Net):
+    def prepare(self):
+        self.own = OwnReLU()
+
+    def forward(self, x):
+        return self.own(self.a(x)) + nn.ReLU.forward(self.act, x) + self.act.forward(x)
+
+
+class Direct(Net):
+    def prepare(self):
+        self.base = Base()
+
+    def forward(self, x):
+        return self.base.forward(self.a(x)) + F.tanh(x)
+
+
+class Decorated(Net):
+    @kept
+    def run(self, x):
+        return F.relu(self.a(x))
+
+    @bare
+    def other(self, x):
+        return F.silu(x)
+
+    @torch.enable_grad()
+    @fixed
+    def forward(self, x):
+        return self.run(x) + self.other(x)
+
+
+class Checkpointed(Net):
+    def block(self, x):
+        return F.relu(self.a(x)) + x
+
+    def forward(self, x):
+        x = checkpoint(self.block, x, use_reentrant=False)
+        x = checkpoint(self.b, x, use_reentrant=False)
+        return F.relu(x)
+
+
+class Mapped(Net):
+    def forward(self, x):
+        return sum(map(helper, (x, self.a(x))))
+
+
+class Wrapped(Net):
+    def forward(self, x):
+        with contextlib.nullcontext():
+            try:
+                return torch.relu(self.a(x)) if self.training else torch.relu(self.b(x))
+            finally:
+                self.last = torch.tanh(x)
+
+
+class OfClass(Net, Generic[T]):
+    registry: list[Any] = []
+
+    def __init_subclass__(cls, **kwargs):
+        OfClass.registry.append(cls)
+
+    def forward(self, x):
+        return F.relu(self.a(x))
+
+
+class Meta(type):
+    made: list[str] = []
+
+    def __new__(meta, name, bases, space):
+        Meta.made.append(name)
+        return super().__new__(meta, name, bases, space)
+
+
+class OfMeta(Net, metaclass=Meta):
+    def forward(self, x):
+        return F.relu(self.a(x))
+
+
+class Slots(Net):
+    __slots__ = ("extra",)
+
+    def forward(self, x):
+        self.extra = 1
+        return F.relu(self.a(x))
+
+
+class Star(Net):
+    def forward(self, *args, **kwargs):
+        return torch.add(*(F.relu(self.a(*args)), *args), **kwargs)
+
+
+class Out(Net):
+    def forward(self, x):
+        made = torch.empty_like(x)
+        torch.add(self.a(x), x, out=made)
+        return torch.tanh(made)
+
+
+GOOD = [
+    Plain, OneLine, Walrus, Chain, Match, Keywords, Imported, Factors, Augmented, Aliased,
+    InPlaceModule, Shared, SharedInSequence, Loop, Helpers, Nested, Passed, Attributes, Lambda,
+    Closures, Super, Inherited, OfTorch, Direct, Decorated, Checkpointed, Wrapped, OfClass[int],
+    OfMeta, Slots, Star, Out, Texts,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: getattr(kind, "__name__", str(kind)))
+def test_every_form_of_a_call_is_edited(kind, x):
+    agrees(kind(), x)
+
+
+@pytest.mark.parametrize("kind", [Comprehension, Mapped])
+def test_calls_inside_of_a_builtin_are_left_alone(kind, x):
+    made = agrees(kind(), x, left=None)
+    *_, edits = edited(kind(), x, left=None)
+    assert edits.left_alone and any("sum" in why for why in edits.left_alone.values())
+    assert isinstance(made, kind)
+
+
+def test_parts_of_an_augmented_target_are_evaluated_once(x):
+    made = agrees(Augmented(), x)
+    made.count = 0
+    made(x)
+    assert made.count == 1
+
+
+def test_edited_classes_are_not_registered(x):
+    before = list(OfClass.registry), list(Meta.made)
+    agrees(OfClass(), x)
+    made = agrees(OfMeta(), x)
+    assert (OfClass.registry, Meta.made) == before
+    assert type(type(made)) is Meta and type(made).__name__ == "OfMeta"
+
+
+def test_loops_of_another_length_are_refused_unless_edits_are_equal(x):
+    kc = pytest.importorskip("kcalc")
+    made = agrees(Loop(), x)
+    for times in (2, 4):
+        with pytest.raises(kc.KcalcError, match="loop"):
+            made(x, times)
+    alike, order, _ = edited(Loop(), x, alike=True)
+    model = Loop()
+    rule = next(iter(order.actions.values()))
+    for times in (1, 5):
+        y = x
+        for _ in range(times):
+            y = F.relu(model.a(y)) + y
+        assert alike(x, times).shape == y.shape and rule is not None
+    again, order, _ = edited(Loop(), x, run={"times": 5}, alike=True)
+    assert gap(again(x, 5), alike(x, 5)) < 1e-6
+
+
+def test_a_run_of_a_module_with_other_calls_is_told(x):
+    """Decorators that have no place for a further argument are left alone with the reason."""
+
+    class Tight(Net):
+        @fixed
+        def run(self, x):
+            return F.relu(self.a(x))
+
+        def forward(self, x):
+            return F.tanh(self.run(x))
+
+    _, _, edits = edited(Tight(), x, left=None)
+    assert len(edits.left_alone) == 1 and "run" in next(iter(edits.left_alone.values()))
+    agrees(Tight(), x, left=None)
+
+
+class Changing(Net):
+    def prepare(self):
+        self.f = helper
+
+    def forward(self, x):
+        return self.f(self.a(x))
+
+
+def test_another_function_at_an_edited_call_is_refused(x):
+    kc = pytest.importorskip("kcalc")
+    made = agrees(Changing(), x)
+    made.f = inner_helper
+    with pytest.raises(kc.KcalcError, match="helper"):
+        made(x)

@@ -1,0 +1,412 @@
+"""Edited PyTorch models stay the user's models: numbers, gradients, state, copies, files."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+from edit_oracle import agrees, edited, first, gap  # noqa: E402
+
+import kcalc as kc  # noqa: E402
+from kcalc.interchange.edits import edits_from_dict  # noqa: E402
+from kcalc.interchange.torch_model.performing import perform  # noqa: E402
+
+N = 8
+
+
+class Block(nn.Module):
+    def __init__(self, wide: int = N) -> None:
+        super().__init__()
+        self.a, self.b, self.norm = nn.Linear(wide, wide), nn.Linear(wide, wide), nn.LayerNorm(wide)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Any, scale: float = 1.0) -> Any:
+        if self.training:
+            x = x + 0.01 * torch.randn_like(x)
+            self.count += 1
+        inner = self.a(F.relu(self.norm(x))).detach()
+        return x + scale * self.b(F.relu(inner))
+
+
+class Classifier(nn.Module):
+    def __init__(self, wide: int = N, depth: int = 2) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Linear(5, wide), nn.BatchNorm1d(wide), nn.ReLU(inplace=True))
+        self.blocks = nn.ModuleList(Block(wide) for _ in range(depth))
+        self.last = nn.Linear(wide, 3)
+
+    def features(self, x: Any) -> Any:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return F.gelu(x, approximate="tanh")
+
+    def forward(self, x: Any, labels: Any = None) -> Any:
+        y = self.last(self.features(x))
+        return y if labels is None else (F.cross_entropy(y, labels), y)
+
+
+@pytest.fixture
+def x() -> Any:
+    torch.manual_seed(2)
+    return torch.randn(6, 5)
+
+
+def model() -> Any:
+    return Classifier().eval()
+
+
+def made_and_order(x: Any, **options: Any) -> Any:
+    made, order, edits = edited(model(), x, **options)
+    return made, order, edits
+
+
+def gradients(net: Any) -> dict[str, Any]:
+    return {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+
+
+def test_every_edit_is_as_by_the_order_of_calls(x):
+    made = agrees(model(), x)
+    assert isinstance(made, Classifier)
+    assert type(made).__name__ == "Classifier" and type(made).__module__ == Classifier.__module__
+
+
+def test_no_edits_are_equal_to_the_bit(x):
+    net = model()
+    made = copy.deepcopy(net)
+    _, _, edits = edited(net, x)
+    perform(made, type(edits)("torch", "a model", (), {}), "keep", None)
+    assert type(made) is Classifier
+    assert torch.equal(made(x), net(x))
+
+
+def test_other_batches_and_labels(x):
+    made, order, _ = made_and_order(x)
+    more, net = torch.randn(11, 5), model()
+    with order:
+        wanted = net(more)
+    assert gap(made(more), wanted) < 1e-6
+    loss, y = made(x, labels=torch.zeros(6, dtype=torch.long))
+    assert torch.equal(y, made(x)) and loss.ndim == 0
+
+
+def test_gradients_are_those_by_the_order_of_calls(x):
+    made, order, edits = made_and_order(x)
+    net = model()
+    made(x).square().sum().backward()
+    with order:
+        y = net(x)
+    y.square().sum().backward()
+    got, wanted = gradients(made), gradients(net)
+    gone = {name for name in wanted if name not in got}
+    assert gone == {n for n in gone if "norm" in n or n.startswith("first.1")} and got
+    for name, gradient in got.items():
+        assert gap(gradient, wanted[name]) < 1e-5, name
+
+
+def test_training_noise_counters_and_detached_values_stay(x):
+    made, *_ = made_and_order(x)
+    made.train()
+    one, two = made(x), made(x)
+    assert not torch.equal(one, two) and made.blocks[0].count == 2
+    one.sum().backward()
+    assert made.blocks[0].a.weight.grad is None and made.blocks[0].b.weight.grad is not None
+
+
+def test_hooks_and_methods_stay(x):
+    net, seen = model(), []
+    net.blocks[0].register_forward_hook(lambda *given: seen.append(given[2]))
+    made, *_ = edited(net, x)
+    made(x)
+    assert len(seen) >= 1
+    assert made.features(x).shape == (6, N)
+
+
+def test_parameters_of_removed_norms_are_deleted(x):
+    made, *_ = made_and_order(x)
+    net = model()
+    gone = set(net.state_dict()) - set(made.state_dict())
+    norms = {f"{home}.{leaf}" for home in ("blocks.0.norm", "blocks.1.norm") for leaf in ("weight", "bias")}
+    batch = {f"first.1.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert gone == norms | batch
+    assert set(made.state_dict()) <= set(net.state_dict())  # no constants
+    assert not made.load_state_dict(net.state_dict()).unexpected_keys
+    with pytest.raises(RuntimeError, match="Unexpected"):
+        made.load_state_dict(net.state_dict() | {"blocks.0.other": torch.zeros(1)})
+    missing = net.load_state_dict(made.state_dict(), strict=False).missing_keys
+    assert set(missing) == gone
+
+
+def test_frozen_parameters_stay_frozen(x):
+    net = model()
+    net.blocks[0].b.requires_grad_(False)
+    made, *_ = edited(net, x)
+    frozen = [name for name, p in made.named_parameters() if not p.requires_grad]
+    assert frozen == ["blocks.0.b.weight", "blocks.0.b.bias"]
+
+
+def test_copies_and_pickles(x):
+    made, *_ = made_and_order(x)
+    wanted = made(x)
+    assert torch.equal(copy.deepcopy(made)(x), wanted)
+    assert torch.equal(copy.copy(made)(x), wanted)
+    assert torch.equal(pickle.loads(pickle.dumps(made))(x), wanted)
+    twin = copy.deepcopy(made)
+    with torch.no_grad():
+        twin.last.weight.zero_()
+    assert torch.equal(made(x), wanted)
+
+
+MODULE = textwrap.dedent(
+    """
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+
+    def act(x):
+        return F.relu(x)
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 16), nn.Linear(16, 16)
+            self.last = nn.Linear(16, 2)
+            self.f = act
+
+        def forward(self, x):
+            x = self.f(self.a(x))
+            return self.last(F.relu(self.b(x)))
+    """
+)
+
+
+def _run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_a_fresh_process_and_a_changed_source(tmp_path):
+    file = tmp_path / "own_net.py"
+    file.write_text(MODULE)
+    made = _run(
+        tmp_path,
+        """
+        import pickle, torch, kcalc as kc
+        from own_net import Net
+        net, x = Net(), torch.ones(3, 4)
+        s = kc.shape(kc.read(net, x))
+        made = s.apply_to(net, x)
+        s.edits.save("edits.json")
+        torch.save((net.state_dict(), made.state_dict(), x, made(x)), "values.pt")
+        pickle.dump(made, open("made.pkl", "wb"))
+        """,
+    )
+    assert made.returncode == 0, made.stderr
+    load = """
+        import pickle, torch, kcalc as kc
+        from own_net import Net
+        old, state, x, wanted = torch.load("values.pt")
+        again = pickle.load(open("made.pkl", "rb"))
+        assert torch.equal(again(x), wanted)
+        net = kc.apply_edits(Net(), kc.load_edits("edits.json"), weights="keep")
+        net.load_state_dict(state)
+        assert torch.equal(net(x), wanted)
+        """
+    found = _run(tmp_path, load)
+    assert found.returncode == 0, found.stderr
+    file.write_text(MODULE.replace("\n\n\n", "\n\n# a comment\n\n\n"))  # layout does not matter
+    assert _run(tmp_path, load).returncode == 0
+    for change in (("return F.relu(x)", "return F.relu(x) + 0"), ("x = self.f(", "x = 2 * self.f(")):
+        file.write_text(MODULE.replace(*change))
+        for line in ("kc.apply_edits(Net(), kc.load_edits('edits.json'))", "pickle.load(open('made.pkl','rb'))"):
+            refused = _run(tmp_path, f"import kcalc as kc, pickle; from own_net import Net; {line}")
+            assert "KcalcError" in refused.stderr and "source" in refused.stderr, refused.stderr
+
+
+def test_types_and_devices(x):
+    made, order, _ = made_and_order(x)
+    wide, net, long = copy.deepcopy(made).double(), model().double(), x.double()
+    with order:
+        wanted = net(long)
+    assert first(wide(x.double())).dtype == torch.float64
+    assert gap(wide(x.double()), wanted) < 1e-13
+    half = copy.deepcopy(made).to(torch.bfloat16)
+    assert half(x.bfloat16()).dtype == torch.bfloat16
+    back = half.float()
+    assert all(b.dtype == torch.float32 for n, b in back.named_buffers() if "kcalc" in n)
+    hollow = copy.deepcopy(made).to("meta")
+    assert hollow(x.to("meta")).shape == (6, 3)
+    full = hollow.to_empty(device="cpu")
+    full.load_state_dict(made.state_dict())
+    assert gap(full(x), made(x)) < 1e-6
+
+
+def test_one_shared_activation_with_different_edits(x):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.act = nn.Linear(5, 5), nn.ReLU()
+
+        def forward(self, x):
+            return self.act(self.a(self.act(x)))
+
+    made = agrees(Twice(), x)
+    assert "edited" in repr(made) and type(made.act) is nn.ReLU
+
+
+def test_repr_tells_what_was_done(x):
+    made, *_ = made_and_order(x)
+    text = repr(made)
+    assert "removed" in text and "edited: " in text and "Classifier(" in text
+    assert "(norm): LayerNorm((8,), eps=1e-05, " in text
+
+
+def test_edited_models_are_not_edited_again(x):
+    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    s = kc.shape(kc.read(net, x))
+    made = s.apply_to(net, x)
+    with pytest.raises(kc.KcalcError, match="edited"):
+        s.apply_to(made, x)
+    with pytest.raises(kc.KcalcError, match="edited"):
+        kc.apply_edits(made, s.edits)
+    with pytest.raises(kc.KcalcError, match="edited"):
+        kc.shape(kc.read(made, x), method="eoc", sigma_b=0.1)
+
+
+def test_scripting_an_edited_model_is_refused(x):
+    made, *_ = edited(nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2)), x)
+    with pytest.raises(kc.KcalcError, match="trace"):
+        torch.jit.script(made)
+    assert gap(torch.jit.trace(made, x)(x), made(x)) < 1e-6
+
+
+def test_a_module_built_anew_of_an_edited_class_is_refused(x):
+    made, *_ = made_and_order(x)
+    block = made.blocks[0]
+    assert block.__class__.__mro__[1] is Block
+    with pytest.raises(kc.KcalcError, match="anew"):
+        type(block)()(torch.ones(2, N))
+
+
+def test_replicas_for_data_parallel(x):
+    made, *_ = made_and_order(x)
+    assert torch.equal(made._replicate_for_data_parallel()(x), made(x))
+    assert gap(nn.DataParallel(made)(x), made(x)) < 1e-6
+
+
+def test_functional_calls_and_maps(x):
+    made, *_ = made_and_order(x)
+    state = dict(made.named_parameters())
+    assert torch.equal(torch.func.functional_call(made, state, (x,)), made(x))
+    rows = torch.func.vmap(lambda row: torch.func.functional_call(made, state, (row[None],))[0])(x)
+    assert gap(rows, made(x)) < 1e-5
+
+
+class Own(nn.Module):
+    """Copies itself by building a new one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2))
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+    def __deepcopy__(self, memo: Any) -> Own:
+        new = Own()
+        new.load_state_dict(self.state_dict())
+        return new
+
+
+class OwnActing(Own):
+    def forward(self, x: Any) -> Any:
+        return F.relu(self.inner(x))
+
+    def __deepcopy__(self, memo: Any) -> OwnActing:
+        new = OwnActing()
+        new.load_state_dict(self.state_dict())
+        return new
+
+
+@pytest.mark.parametrize("kind", [Own, OwnActing])
+def test_models_that_copy_themselves_keep_their_edits(kind, x):
+    made = agrees(kind(), x)
+    assert torch.equal(copy.deepcopy(made)(x), made(x))
+    assert torch.equal(pickle.loads(pickle.dumps(made))(x), made(x))
+
+
+def test_graph_modules(x):
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.act = nn.Linear(5, 5), nn.ReLU()
+
+        def forward(self, x):
+            return torch.tanh(self.act(self.a(x)) + x)
+
+    made = agrees(torch.fx.symbolic_trace(Small()), x)
+    assert torch.equal(copy.deepcopy(made)(x), made(x))
+    assert torch.equal(pickle.loads(pickle.dumps(made))(x), made(x))
+
+
+def test_parametrised_modules(x):
+    from torch.nn.utils import parametrizations, parametrize
+
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5, 5))
+
+        def forward(self, x):
+            return torch.relu(x @ self.weight)
+
+    net = nn.Sequential(Holder(), nn.Linear(5, 5)).eval()
+    parametrizations.orthogonal(net[0])
+    parametrizations.spectral_norm(net[1])
+    made = agrees(net, x)
+    before = made(x)
+    assert torch.equal(copy.deepcopy(made)(x), before)
+    parametrize.remove_parametrizations(made[0], "weight")
+    assert gap(made(x), before) < 1e-6 and isinstance(made[0], Holder)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_fast_path_of_transformer_layers_is_off(norm_first):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
+    net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).eval()
+    x = torch.randn(2, 4, 8)
+    mask = torch.tensor([[False] * 4, [False, False, True, True]])
+    made, order, _ = edited(net, x)
+    slow = copy.deepcopy(net)
+    for part in slow.layers:
+        part.activation_relu_or_gelu = 0
+    with torch.no_grad():
+        with order:
+            wanted = slow(x)
+        assert gap(made(x), wanted) < 1e-5
+        assert gap(made(x, src_key_padding_mask=mask)[0], wanted[0]) < 1e-5
+        assert gap(net(x), wanted) > 1e-3
+
+
+def test_edits_as_a_document(x):
+    net = model()
+    made, order, edits = edited(net, x)
+    again = edits_from_dict(json.loads(json.dumps(edits.to_dict())))
+    assert again == edits
+    new = copy.deepcopy(net)
+    perform(new, again, "keep", None)
+    assert torch.equal(new(x), made(x))
