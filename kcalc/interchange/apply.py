@@ -118,7 +118,7 @@ def apply_edits(
     *,
     weights: str = "orthogonal_delta",
     generator: Any = None,
-    key: Any = 0,
+    key: Any = None,
     inplace: bool = False,
 ) -> Any:
     """A model with edits: a copy of it, or the model itself with ``inplace=True``.
@@ -140,7 +140,8 @@ def apply_edits(
     generator : torch.Generator, optional
         The source of the draws for PyTorch; its own by default.
     key : int or jax.random.key, optional
-        The source of the draws for JAX, Flax, Equinox and Keras; equal keys give equal weights.
+        The source of the draws for JAX, Flax, Equinox and Keras, 0 by default; equal keys give
+        equal weights.
     inplace : bool
         Whether to change ``model`` itself, for PyTorch.
 
@@ -162,9 +163,12 @@ def apply_edits(
     if edits.framework in JAX:
         from .jax_model.apply import edited as edited_jax
 
-        if inplace:
-            raise KcalcError("inplace=True is for PyTorch; a JAX model is copied: leave it out")
-        return edited_jax(model, edits, law, key)
+        for name, given in (("inplace", inplace), ("generator", generator)):
+            if given:
+                raise KcalcError(f"{name}= is for PyTorch; leave it out for a JAX model")
+        return edited_jax(model, edits, law, 0 if key is None else key)
+    if key is not None:
+        raise KcalcError("key= is for JAX; give generator= for a PyTorch model")
     if edits.framework != "torch":
         raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
     from .torch_model.apply import edited
