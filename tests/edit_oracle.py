@@ -66,9 +66,7 @@ def performed(action: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def writes(func: Any, kwargs: Any) -> bool:
     """Whether a call writes into its first argument."""
     name = func.__name__
-    return (
-        kwargs.get("inplace") is True or name in ("__iadd__", "iadd") or name[-1] == "_" != name[-2]
-    )
+    return kwargs.get("inplace") is True or name in ("__iadd__", "iadd") or name[-1] == "_" != name[-2]
 
 
 def calls_of(model: torch.nn.Module, *args: Any, **kwargs: Any) -> CallGraph:

@@ -206,9 +206,7 @@ def test_generation_and_checkpoints(name, transformers):
     net = _of_transformers(transformers, name)
     made = agrees(net, ids, run={"use_cache": False})
     options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    assert torch.equal(
-        made.generate(ids, **options), made.generate(ids, use_cache=False, **options)
-    )
+    assert torch.equal(made.generate(ids, **options), made.generate(ids, use_cache=False, **options))
     made.train()
 
     def gradient() -> Any:

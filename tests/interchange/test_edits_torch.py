@@ -137,15 +137,8 @@ def test_parameters_of_removed_norms_are_deleted(x):
     made, *_ = made_and_order(x)
     net = model()
     gone = set(net.state_dict()) - set(made.state_dict())
-    norms = {
-        f"{home}.{leaf}"
-        for home in ("blocks.0.norm", "blocks.1.norm")
-        for leaf in ("weight", "bias")
-    }
-    batch = {
-        f"first.1.{n}"
-        for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    }
+    norms = {f"{home}.{leaf}" for home in ("blocks.0.norm", "blocks.1.norm") for leaf in ("weight", "bias")}
+    batch = {f"first.1.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
     assert gone == norms | batch
     assert set(made.state_dict()) <= set(net.state_dict())  # no constants
     assert not made.load_state_dict(net.state_dict()).unexpected_keys
@@ -202,9 +195,7 @@ MODULE = textwrap.dedent(
 
 def _run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.slow
@@ -239,15 +230,9 @@ def test_a_fresh_process_and_a_changed_source(tmp_path):
     assert found.returncode == 0, found.stderr
     file.write_text(MODULE.replace("\n\n\n", "\n\n# a comment\n\n\n"))  # layout does not matter
     assert _run(tmp_path, load).returncode == 0
-    for change in (
-        ("return F.relu(x)", "return F.relu(x) + 0"),
-        ("x = self.f(", "x = 2 * self.f("),
-    ):
+    for change in (("return F.relu(x)", "return F.relu(x) + 0"), ("x = self.f(", "x = 2 * self.f(")):
         file.write_text(MODULE.replace(*change))
-        for line in (
-            "kc.apply_edits(Net(), kc.load_edits('edits.json'))",
-            "pickle.load(open('made.pkl','rb'))",
-        ):
+        for line in ("kc.apply_edits(Net(), kc.load_edits('edits.json'))", "pickle.load(open('made.pkl','rb'))"):
             refused = _run(tmp_path, f"import kcalc as kc, pickle; from own_net import Net; {line}")
             assert "KcalcError" in refused.stderr and "source" in refused.stderr, refused.stderr
 
