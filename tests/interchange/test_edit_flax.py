@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.interchange.apply import edits_of
@@ -69,7 +70,7 @@ class Net(nn.Module):
         return self.stem(x)
 
 
-@pytest.mark.parametrize("remat", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("remat", mostly_slow([True, False]))
 def test_linen_modules_in_both_modes(remat: bool) -> None:
     net: Any = Net(remat=remat)
     variables = net.init(jax.random.key(0), X)

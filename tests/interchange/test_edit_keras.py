@@ -44,6 +44,7 @@ def by_hand(model: Any, phi: Any, x: Any) -> Any:
     return phi(h) @ kernels[5]
 
 
+@pytest.mark.slow
 def test_a_functional_model_trains_and_is_loaded_in_another_process(tmp_path: Any) -> None:
     model = functional()
     before = [np.array(v.value) for v in model.weights]
