@@ -195,6 +195,38 @@ def test_another_program_and_other_parameters_are_refused() -> None:
         other(P, X)
 
 
+SOURCE = """
+import jax.numpy as jnp
+
+def net(p, x):
+    h = jnp.tanh(x @ p["a"])
+    return jnp.tanh(h @ p["b"]) @ p["d"]
+"""
+
+
+def test_code_may_move_but_not_change(tmp_path: Any) -> None:
+    def written(name: str, text: str) -> Any:
+        names: dict[str, Any] = {}
+        path = tmp_path / name / "net.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        exec(compile(text, str(path), "exec"), names)
+        return names["net"]
+
+    first = written("first", SOURCE)
+    s = kc.shape(kc.read(first, P, X))
+    new, params = s.apply_to(first, P, X)
+    moved = written(
+        "moved", "\n# a comment\n\n" + SOURCE.replace("    h =", "    # more\n    h  =")
+    )
+    changed = written("changed", SOURCE.replace("    h =", "    x = jnp.tanh(x)\n    h ="))
+    same, again = kc.apply_edits((moved, P), s.edits)
+    assert np.array_equal(same(again, OTHER), new(params, OTHER))
+    other, _ = kc.apply_edits((changed, P), s.edits)
+    with refused("runs 0 times.*code as it is now"):
+        other(params, OTHER)
+
+
 def test_turns_of_a_loop_are_edited_together() -> None:
     s, _, _ = shaped(scanned)
     first = kc.Edits("jax", "", s.edits.only("activation").items[:1])

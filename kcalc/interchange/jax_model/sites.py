@@ -1,14 +1,17 @@
 """Where the equations of a JAX program stand in the user's code.
 
 A place has one level for every jaxpr around an equation: (what it calls, which of several at the
-same lines, how many these are, which jaxpr of it, lines of the user's code). The equations around
-may change, with the mode of a model or the sizes of its inputs; those of a place may not.
+same lines, how many these are, which jaxpr of it, statements of the user's code). The equations
+around may change, with the mode of a model or the sizes of its inputs; those of a place may not.
 """
 
 from __future__ import annotations
 
+import ast
+import linecache
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 from ...foundation.errors import KcalcError
@@ -38,7 +41,8 @@ def _lines(eqn: Any) -> list[str]:
         if kind == "library":
             library = library or ("" if lines else stem or frame.function_name)
         elif kind == "user":
-            lines.append(f"{stem}:{frame.function_name}:{frame.line_num}")
+            line, digest = _in_function(frame.file_name, frame.line_num)
+            lines.append(f"{stem}:{frame.function_name}:{line}" + (digest and f":{digest}"))
     return [library, *lines] if library else lines
 
 
@@ -53,6 +57,33 @@ def _origin(path: str) -> tuple[str, str]:
     if any(part in file for part in LIBRARIES):
         return "library", ""
     return "user", "" if file.startswith("<") else file.rsplit("/", 1)[-1]
+
+
+@lru_cache(maxsize=16384)
+def _in_function(path: str, line: int) -> tuple[int, str]:
+    """The number of a line's statement in its function, and a digest of the function's code.
+
+    So that code may move and get comments, but not change. The line of the file where the source is
+    not there, and "".
+    """
+    around = [node for node in _functions(path) if node.lineno <= line <= (node.end_lineno or 0)]
+    if not around:
+        return line, ""
+    inner = max(around, key=lambda node: node.lineno)
+    starts = (node.lineno for node in ast.walk(inner) if isinstance(node, ast.stmt))
+    digest = sha256(ast.dump(inner).encode()).hexdigest()[:12]
+    return sum(start <= line for start in starts), digest
+
+
+@lru_cache(maxsize=256)
+def _functions(path: str) -> list[Any]:
+    """The functions of a file, parsed."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def _frames(eqn: Any) -> list[Any]:
@@ -139,11 +170,11 @@ def _found(sites: Mapping[tuple[str, ...], list[int]], level: Sequence[Any]) -> 
     what, visit, visits, part, *lines = level
     alike = sites.get((what, *lines), [])
     if len(alike) != visits:
-        where = ", ".join(reversed(lines)) or "the model's code"
+        where = ", ".join(":".join(line.split(":")[:2]) for line in reversed(lines))
         raise KcalcError(
-            f"{what.split(' ')[-1]} at {where} is edited, and runs {len(alike)} times for these "
-            f"inputs, not {visits} times as when the model was read; make the edits with inputs "
-            f"like these"
+            f"{what.split(' ')[-1]} in {where or 'the model'} is edited, and runs {len(alike)} "
+            f"times for these inputs, not {visits} times as when the model was read; make the "
+            f"edits with inputs like these, and with the code as it is now"
         )
     return alike[visit], part
 
