@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         TrainedCoordinates,
         Transfer,
         TransferCheck,
+        abc_exponents,
         trained_coordinates,
         transfer_check,
     )
@@ -118,8 +119,8 @@ _ROOMS = {
     "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
     "depth_profile equivalent_parameters phase_diagram residual_blocks shape token_gain "
     "token_phases vanilla_maps with_residual_weights",
-    "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck trained_coordinates "
-    "transfer_check",
+    "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck abc_exponents "
+    "trained_coordinates transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
@@ -156,6 +157,7 @@ __all__ = [
     "TransferCheck",
     "UnreachableTarget",
     "__version__",
+    "abc_exponents",
     "activation",
     "activation_bounds",
     "activations",

@@ -16,21 +16,18 @@
 # %% [markdown]
 # # 10. From a PyTorch model to a shaped one
 #
-# You have a model, written in PyTorch by hand, and want to know what it does to its inputs at initialisation, and to have it shaped. Five lines do it:
+# You have a model, written in PyTorch by hand, and want to know what it does to its inputs at initialisation, and to have it shaped. Four lines do it:
 #
 # ```python
 # r = kc.read(model, x)                      # the model as a network, and its fidelity
-# net = r.network.without_normalization().normalised().preactivated()   # only where needed
-# s = kc.shape(net, method="dks")            # constants
-# shaped = s.apply_to(model, x)              # a new model of the same framework
+# s = kc.shape(r, method="dks")              # constants
+# shaped = s.apply_to(model)                 # a copy of the model, edited
 # s.export("torch", "acts.py")               # or the constants as code that needs no kcalc
 # ```
 #
 # This notebook goes through them on two models, and measures the kernels of the *real* models, before and after. (The same lines read Flax, Equinox, Keras and JAX models and ONNX files.)
 
 # %%
-import re
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -97,16 +94,16 @@ print(f"slope at 1:   C'(1) = {C.derivative(1)(1.0):.2g}")
 # ## Shaping, and back to PyTorch
 
 # %%
-s = kc.shape(net, method="dks")
-shaped = s.apply_to(model, x)
+s = kc.shape(r, method="dks")
+shaped = s.apply_to(model)
 print(s)
 print()
-for change in s.changes[:3]:
-    print(change)
-print(f"... {len(s.changes)} edits in all")
+for edit in list(s.edits)[:6]:
+    print(f"{edit.node:10}  {edit.kind:10}  {edit.what}")
+print(repr(s.edits))
 
 # %% [markdown]
-# `shaped` is an ordinary `nn.Module` (a graph module of `torch.fx`, its parameters under their old names) with orthogonal weights and the transformed activation. Gradients flow, `state_dict` works, and `model`
+# `shaped` is a `Deep` like `model`, with orthogonal weights. Its code is that of `model`; only the calls that are edited do something else, and the edits say which. Gradients flow, `state_dict` works, and `model`
 # is as it was.
 #
 # ## Is it true? Kernels of the real models
@@ -121,25 +118,9 @@ def pair(c, count=16, features=64):
     return [torch.tensor(v * features**0.5, dtype=torch.float32) for v in (one, two)]
 
 
-class Recorder(torch.fx.Interpreter):
-    """Runs a graph module and keeps what every node computes."""
-
-    def __init__(self, model):
-        super().__init__(model)
-        self.found = {}
-
-    def run_node(self, node):
-        self.found[node.name] = super().run_node(node)
-        return self.found[node.name]
-
-
 @torch.no_grad()
 def hidden(model, names, batch):
-    """What the named layers put out for a batch: of a graph module by running its nodes, of any other by hooks."""
-    if isinstance(model, torch.fx.GraphModule):
-        recorder = Recorder(model)
-        recorder.run(batch)
-        return {name: recorder.found[name.replace(".", "_")] for name in names}
+    """What the named layers put out for a batch."""
     found, modules = {}, dict(model.named_modules())
     handles = [
         modules[name].register_forward_hook(lambda m, i, o, name=name: found.__setitem__(name, o))
@@ -180,7 +161,7 @@ axes[0].legend(fontsize=8.5, loc="lower right");
 # %% [markdown]
 # ## A convolutional ResNet with BatchNorm
 #
-# Now a model that kernel maps cannot hold as it is: normalisation over the batch, sums of activations (a "V1" ResNet), dense convolutions.
+# Now a model that kernel maps cannot hold as it is: normalisation over the batch, sums without weights, dense convolutions.
 
 # %%
 class Block(nn.Module):
@@ -190,8 +171,8 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
 
     def forward(self, x):
-        h = nn.functional.silu(self.norm1(self.one(x)))
-        return nn.functional.silu(x + self.norm2(self.two(h)))
+        h = self.one(nn.functional.silu(self.norm1(x)))
+        return x + self.two(nn.functional.silu(self.norm2(h)))
 
 
 class ResNet(nn.Module):
@@ -199,10 +180,10 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, padding=1)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(blocks)])
-        self.head = nn.Linear(width, 10)
+        self.norm, self.head = nn.BatchNorm2d(width), nn.Linear(width, 10)
 
     def forward(self, x):
-        x = self.blocks(nn.functional.silu(self.stem(x)))
+        x = nn.functional.silu(self.norm(self.blocks(self.stem(x))))
         return self.head(x.mean((2, 3)))
 
 # %%
@@ -216,34 +197,21 @@ except kc.KcalcError as error:
     print("\nits C map:", error)
 
 # %% [markdown]
-# Three rewrites, each a change of the model that one has to want: drop the normalisation (layers behind it get a bias where they had none), rescale the sums, and move activations from behind the sums into the branches.
+# Two changes of the model that one has to want: drop the normalisation (layers before it get a bias where they had none), and give the sums weights. `kc.shape` makes them where its method needs them. (A "V1" ResNet, with activations behind
+# the sums, needs another change, which is one of its code: edits leave the order of layers as it is.)
 
 # %%
-rewritten = reading.network.without_normalization().normalised().preactivated()
-print(
-    "one block before:",
-    [
-        type(layer).__name__
-        for node, layer, _ in reading.network.steps()
-        if "blocks.0" in str(reading.sources.get(node, node))
-    ],
-)
-print(f"nodes: {len(reading.network)} -> {len(rewritten)}")
-conv = kc.shape(rewritten, method="dks")
+conv = kc.shape(reading, method="dks")
+print(f"nodes: {len(reading.network)} -> {len(conv.network)}")
 print("slope polynomial:", kc.slope_polynomial(conv.network))
-shaped_resnet = conv.apply_to(resnet, images)
+shaped_resnet = conv.apply_to(resnet)
 kinds = {}
-for change in shaped_resnet.kcalc_changes:
-    what = re.sub(
-        r"reads \S+ in place of \S+",
-        "reads what an activation read",
-        change.split(" (")[0].split(": ")[-1],
-    )
-    what = re.sub(r"0\.\d{8,}", "...", what)
+for edit in conv.edits:
+    what = f"{edit.kind}: {edit.what}"
     kinds[what] = kinds.get(what, 0) + 1
 for what, count in kinds.items():
     print(f"{count:3d} × {what}")
-print(shaped_resnet(images).shape)
+print(type(shaped_resnet).__name__, shaped_resnet(images).shape)
 
 # %% [markdown]
 # The shaped model has Delta weights (only the centre tap of each convolution is not zero at initialisation), so that the kernel maps hold location by location. We send pairs of images whose pixel vectors have cosine $c$ at every
@@ -334,7 +302,7 @@ print("understood parts:", [list(part) for part in partly.parts])
 #
 # - `kc.read` gives a network and its fidelity; written-out activations are recognised, weights give $\sigma_w$ and $\sigma_b$.
 # - PyTorch's default initialisation collapses a deep model; the shaped copy keeps the cosines that the maps promise, measured on the model itself.
-# - BatchNorm, sums without weights and V1 blocks need a rewrite, which is listed change by change.
-# - `apply_to` returns a model, `export` returns code.
+# - BatchNorm goes and sums get weights; the edits are listed place by place.
+# - `apply_to` returns an edited copy of the model, `export` returns code.
 #
 # Next: `11_train_it` trains such networks.

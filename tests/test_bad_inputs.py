@@ -8,65 +8,19 @@ from __future__ import annotations
 import inspect
 import warnings
 import zlib
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
 from bad_inputs import KINDS, senseless, slots, within
-from good_calls import EXAMPLES, FUNCTIONS, MORE, Good, good_method, methods, x
+from good_calls import EXAMPLES, FUNCTIONS, example, function_of, good_call, methods
+from good_values import pool
 from result_examples import RESULTS
 
 import kcalc as kc
 
-ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_mixing", "training")
-# results, which functions make; and what enters the catalogue of the process
-MADE = {
-    "Activation",
-    "Audit",
-    "Constants",
-    "DepthLaws",
-    "DepthProfile",
-    "Edits",
-    "Fluctuations",
-    "TiedReadout",
-    "Gradients",
-    "MapComparison",
-    "Model",
-    "Moments",
-    "Reading",
-    "RegionalShaping",
-    "ResidualSpectrum",
-    "Scaling",
-    "Shaping",
-    "Smoothness",
-    "ParameterRule",
-    "TrainedCoordinates",
-    "Transfer",
-    "TransferCheck",
-    "activations.register",
-    "activations.Erf",
-    "activations.Exponential",
-    "activations.Leaky",
-    "activations.Polynomial",
-    "activations.RectifiedPower",
-    "activations.Transformation",
-    "claims.Claim",
-    "claims.Erratum",
-    "claims.Evidence",
-    "claims.Method",
-    "claims.Paper",
-    "claims.Report",
-    "claims.Verdict",
-    "training.Comparison",
-    "training.Diverged",
-    "training.Run",
-    "training.Unfinished",
-    "training.Recipe",
-    "training.connect",
-}
 # what compiles, measures or reads a framework: one kind of the default suite, all behind slow
 DEAR = (
     "coordinate_check",
@@ -201,6 +155,7 @@ TAKEN: dict[str, set[str]] = {
     "to_jax.inputs_of.x": {"nan", "inf", "-inf", "True"},
     "shape.constants.get.default": set(KINDS),
     "Network.without.dropped": {"empty array"},
+    "read.cut.nodes": {"empty array"},
 }
 # functions of the caller's own, whose failures are theirs
 OWN = {
@@ -215,65 +170,61 @@ OWN = {
 }
 
 
+MOST = 3  # values of a type that are tried
+
+
+def has_default(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not parameter.empty
+
+
 def taken(label: str, parameter: str) -> set[str]:
     """The kinds that a parameter may take though others may not."""
     return TAKEN.get(f"{label}.{parameter}", set()) | TAKEN.get(f".{parameter}", set())
 
 
-def called(name: str) -> Callable[..., Any]:
-    """A public function by its name below ``kc``."""
-    found: Any = kc
-    for part in name.split("."):
-        found = getattr(found, part)
-    if name != "sklearn_kernel":
-        return found
-
-    def checked(
-        *args: Any, **named: Any
-    ) -> Any:  # scikit-learn checks its parameters as they are used
-        return found(*args, **named)(x())
-
-    checked.__signature__ = inspect.signature(found)  # pyright: ignore
-    return checked
-
-
-@cache
-def example(name: str) -> Any:
-    return (MORE.get(name) or RESULTS[name])()
-
-
-def call_of(label: str) -> tuple[Callable[..., Any], Callable[[], Good]]:
-    if label in FUNCTIONS:
-        return called(label), FUNCTIONS[label]
-    one, _, name = label.rpartition(".")
-    return getattr(example(one), name), lambda: good_method(type(example(one)), name)
-
-
 def complaint(label: str, parameter: str, kind: str) -> str | None:
     """What is wrong with how a call took a bad argument."""
-    function, good = call_of(label)
     value, never = KINDS[kind][0](), KINDS[kind][1]
-    call = dict(slots(function, good()))[parameter](value)
     if kind in OWN.get(f"{label}.{parameter}", ()):
         return None
+    wrong = refused_or_sound(label, parameter, value)
+    if wrong is None and never and kind not in taken(label, parameter):
+        return "taken as if it were fine"
+    return wrong or None
+
+
+def refused_or_sound(label: str, parameter: str, value: Any) -> str | None:
+    """What is wrong with a call with one other argument.
+
+    "" where it is refused by a KcalcError, None where it gives a result that makes sense.
+    """
+    function = function_of(label)
+    call = dict(slots(function, good_call(label)()))[parameter](value)
     try:
         with within(20), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = function(*call.args, **call.named)
     except kc.KcalcError as error:
-        return None if 0 < len(str(error)) < 1000 else f"a message of {len(str(error))} characters"
+        return "" if 0 < len(str(error)) < 1000 else f"a message of {len(str(error))} characters"
     except BaseException as error:
         return f"{type(error).__name__}: {str(error)[:100]}"
     finally:
         plt.close("all")
-    if never and kind not in taken(label, parameter):
-        return "taken as if it were fine"
     return "a result with nan or infinity" if senseless(result) else None
 
 
+def typed(label: str) -> None:
+    """Give a function's parameters with a default, one by one, the values of their types."""
+    found = []
+    for name, parameter in inspect.signature(function_of(label)).parameters.items():
+        for number, make in enumerate(pool(parameter)[:MOST] if has_default(parameter) else ()):
+            if wrong := refused_or_sound(label, name, make()):
+                found.append(f"{label}({name} = value {number} of its type): {wrong}")
+    assert not found, "\n".join(found)
+
+
 def check(label: str, kinds: list[str]) -> None:
-    function, good = call_of(label)
-    names = [name for name, _ in slots(function, good())]
+    names = [name for name, _ in slots(function_of(label), good_call(label)())]
     found = [
         f"{label}({name} = {kind}): {bad}"
         for name in names
@@ -301,6 +252,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", thrifty(FUNCTIONS))
+def test_functions_take_the_types_that_they_declare(name: str) -> None:
+    """Each optional argument by itself: an answer, or a KcalcError where the others forbid it."""
+    typed(name)
+
+
+@pytest.mark.parametrize("name", thrifty(FUNCTIONS))
 def test_functions_refuse_what_makes_no_sense(name: str) -> None:
     check(name, third(name))
 
@@ -324,30 +281,8 @@ def test_methods_refuse_all_that_makes_no_sense(one: str, every: int) -> None:
         check(label, list(KINDS)[::every])
 
 
-def test_every_public_function_has_a_good_call() -> None:
-    given = {name: getattr(kc, name) for name in kc.__all__}
-    public = {
-        name
-        for name, one in given.items()
-        if callable(one) and not (inspect.isclass(one) and issubclass(one, Exception))
-    }
-    for room in ROOMS:
-        module = getattr(kc, room)
-        listed = kc.layers.KINDS if room == "layers" else module.__all__
-        public |= {f"{room}.{name}" for name in listed if takes_something(getattr(module, name))}
-    again = {name for name in public if "." in name and name.partition(".")[2] in kc.__all__}
-    missing = public - again - set(FUNCTIONS) - MADE
-    assert not missing, f"give {sorted(missing)} a good call in tests/good_calls.py"
-
-
-def takes_something(one: Any) -> bool:
-    return (inspect.isfunction(one) or inspect.isclass(one)) and bool(
-        inspect.signature(one).parameters
-    )
-
-
 @pytest.mark.slow
-def test_every_public_method_has_a_good_call() -> None:
+def test_every_public_method_has_an_example() -> None:
     covered = {
         inspect.getattr_static(type(example(one)), name)
         for one in EXAMPLES
@@ -355,7 +290,6 @@ def test_every_public_method_has_a_good_call() -> None:
     }
     for one in RESULTS:
         for label, name in methods(one, example(one)):
-            good_method(type(example(one)), name)
             assert inspect.getattr_static(type(example(one)), name) in covered, (
                 f"enter {label} into EXAMPLES of tests/good_calls.py"
             )

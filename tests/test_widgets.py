@@ -13,7 +13,8 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc import widgets
-from kcalc.network.architectures import rescaled_resnet, vanilla
+
+rescaled_resnet, vanilla = kc.architectures.rescaled_resnet, kc.architectures.vanilla
 
 pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 PNG = b"\x89PNG"

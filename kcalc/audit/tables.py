@@ -47,7 +47,8 @@ class BlockRow:
     ``stream`` and ``branch``: rms of the sum and of the branch; ``token_cosine``: mean cosine of
     two tokens of one example in the stream; ``score_variance`` and ``log_keys``: of the block's
     attention; ``gradient``: the rms of the gradient at the sum. All measured; ``predicted``: the
-    rms of the stream by the kernel calculus, None where it was not asked or has no rule.
+    rms of the stream by the kernel calculus, None where it was not asked or has no rule;
+    ``number``: of its residual stream, from 0.
     """
 
     name: str
@@ -58,6 +59,7 @@ class BlockRow:
     log_keys: float | None
     gradient: float | None
     predicted: float | None = None
+    number: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain data."""
@@ -118,10 +120,10 @@ def _emitted(subject: Subject) -> dict[str, Any]:
 def block_rows(subject: Subject, predicted: Mapping[int, float]) -> tuple[BlockRow, ...]:
     """A row for every merge, stream by stream; ``predicted``: {index of a merge: rms}."""
     rows = []
-    for merges in subject.measured.structure.streams():
+    for number, merges in enumerate(subject.measured.structure.streams()):
         for merge, gradient in zip(merges, gradient_sizes(subject, merges), strict=True):
             row = _block(subject, merge, gradient)
-            rows.append(replace(row, predicted=predicted.get(merge.value.index)))
+            rows.append(replace(row, predicted=predicted.get(merge.value.index), number=number))
     return tuple(rows)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..fields.arguments import cosine_array, one_number, one_q
+from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, shown
@@ -199,7 +199,7 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
             f"a regime is that of one input and one output, the network has {len(network.inputs)} "
             f"and {len(network.outputs)}"
         )
-    level, cosine = one_q(q), float(cosine_array(one_number(c, "c")))
+    level, cosine = one_q(q), one_cosine(c)
     if abs(cosine) == 1:
         raise KcalcError(
             f"c = {cosine:g} is the c value of equal or opposite inputs; give one with -1 < c < 1"

@@ -39,6 +39,7 @@ __all__ = [
     "gap_balls",
     "gaps_at",
     "gaps_at_angle",
+    "one_cosine",
     "one_number",
     "one_q",
     "pair_arrays",
@@ -122,6 +123,11 @@ def cosine_array(c: Any) -> Array:
             f"{array[np.abs(array) > 1 + ROUNDING].ravel()[0]}"
         )
     return np.clip(array, -1.0, 1.0)
+
+
+def one_cosine(c: Any, what: str = "c") -> float:
+    """One c value, clipped. Raises: KcalcError for anything else, and where |c| > 1."""
+    return float(cosine_array(one_number(c, what)))
 
 
 def angle_array(theta: Any) -> Array:

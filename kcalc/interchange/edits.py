@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,7 @@ class Edits(Tabled):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, node: Any) -> tuple[Edit, ...]:
+    def __getitem__(self, node: Hashable) -> tuple[Edit, ...]:
         found: dict[str, list[Edit]] = {}
         for edit in self.items:
             found.setdefault(edit.node, []).append(edit)

@@ -104,8 +104,8 @@ class Reading(Tabled):
 
         Raises: KcalcError for a node that is not there.
         """
-        taken = dict.fromkeys(items(nodes, "nodes"))
-        for node in taken:
+        taken = items(nodes, "nodes")
+        for node in taken:  # before a set of them: what cannot be a key is no node
             self.unmerged.layer(node)
         return tuple(connected_parts(self.unmerged, set(taken))) if taken else ()
 

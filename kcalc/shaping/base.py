@@ -278,16 +278,15 @@ class Shaping(Approximable):
 
         Activations are the transformed ones, sums carry the normalised weights, normalisations that
         the shaped network lacks are removed, weights are drawn anew: see :attr:`edits`. ``model``:
-        the one that
-        :func:`kcalc.read` read as the network (same node labels); ``example_inputs`` may be left
-        out if this very object was read before in this process. ``options``: ``weights``,
+        the one that :func:`kcalc.read` read as the network (same node labels); ``example_inputs``
+        may be left out if this very object was read before in this process. What is no part of the
+        network stays as it is. ``options``: ``weights``,
         "orthogonal_delta" (default), "gaussian_delta" or "keep" (the model's own, for which the
         conditions of the shaping need not hold); for PyTorch ``generator``, a ``torch.Generator``
         (default None: PyTorch's global one, which ``torch.manual_seed`` sets); for JAX, Flax,
         Equinox and Keras ``key``, a whole number or ``jax.random.key(seed)`` (default 0).
-        Raises: KcalcError for models that cannot be read, networks that are not made of the model's
-        nodes, and networks that are only a part of the model (one of ``Reading.parts``), for the
-        rest would be lost.
+        Raises: KcalcError for models that cannot be read, and networks that are not made of the
+        model's nodes and edges.
         """
         from ..interchange.apply import apply_to
 

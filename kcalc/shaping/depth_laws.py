@@ -35,7 +35,7 @@ import numpy as np
 from ..calculi.attention.structure import read_tokens, tells_tokens_apart
 from ..calculi.global_maps import c_map, node_values, token_map
 from ..calculi.gradients import gradients
-from ..fields.arguments import cosine_array, one_q
+from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
@@ -170,7 +170,7 @@ def depth_laws(
             "depth_laws needs attention that keeps tokens alike: causal masks, rotary embeddings "
             "and class tokens do not; build the network with causal=False"
         )
-    start, size = float(cosine_array(token_cosine)), float(one_q(q))
+    start, size = one_cosine(token_cosine, "token_cosine"), float(one_q(q))
     if given is not None:
         found.check_gradients(size, start)
     found.check(size, start)

@@ -8,7 +8,7 @@ from .datasets import SOURCES, Dataset, load
 from .loop import Trainer, evaluate, fit
 from .optimisers import OPTIMISERS
 from .recipes import RECIPES, Recipe, recipe
-from .results import Comparison
+from .results import Comparison, Result
 from .run import Diverged, Run
 from .run_configurations import RunConfiguration
 from .settings import SCHEDULES, Settings
@@ -25,6 +25,7 @@ __all__ = [
     "Diverged",
     "Preparation",
     "Recipe",
+    "Result",
     "Run",
     "RunConfiguration",
     "Settings",

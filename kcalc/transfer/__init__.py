@@ -2,6 +2,7 @@
 
 from .coordinates import TrainedCoordinates, trained_coordinates
 from .entry import transfer
+from .parametrisation import abc_exponents
 from .result import ParameterRule, Transfer
 from .sweep import TransferCheck, transfer_check
 
@@ -10,6 +11,7 @@ __all__ = [
     "TrainedCoordinates",
     "Transfer",
     "TransferCheck",
+    "abc_exponents",
     "trained_coordinates",
     "transfer",
     "transfer_check",

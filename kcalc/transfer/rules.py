@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -42,16 +42,17 @@ def options(optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any)
     name = named_optimizer(optimizer)
     choice(gauge, "gauge", GAUGES)
     choice(alignment, "alignment", ("full", "none"))
-    kept = _rational(decay, "decay")
+    kept = exponent(decay, "decay")
     if kept not in (0, HALF, 1):
         raise KcalcError(f"decay must be 0, 1/2 or 1, got {glimpse(decay)}")
-    depth = _rational(branch, "branch_exponent")
+    depth = exponent(branch, "branch_exponent")
     if not HALF <= depth <= 1:
         raise KcalcError(f"branch_exponent must lie in [1/2, 1], got {glimpse(branch)}")
     return Options(name, gauge, kept, depth, alignment == "full")
 
 
-def _rational(number: Any, what: str) -> Any:
+def exponent(number: Any, what: str) -> Any:
+    """A rational number.  Raises: KcalcError naming ``what`` for anything else."""
     if isinstance(number, Fraction | sp.Rational):
         return sp.Rational(number)
     return sp.Rational(Fraction(one_number(number, what)).limit_denominator(1000))
@@ -346,29 +347,3 @@ def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
     )
     if deep:
         yield Assumption("network", f"residual branches stand behind L^-{chosen.branch}")
-
-
-def abc_exponents(
-    network: Network, growth: Growth, chosen: Options, given: Mapping[str, tuple[Power, Power]]
-) -> dict[str, Power]:
-    """{role: power of the learning rate} of another parametrisation.
-
-    ``given``: {role: (multiplier, size of initial weights)}. Roles that are not given are those of
-    this calculus. [Everett et al. 2024]
-    """
-    told = setting(growth, chosen)
-    plain = sizes(network, told).uses
-    initial = {
-        use.role: given[use.role][0] * given[use.role][1] / use.initial
-        for use in plain.values()
-        if use.role in given
-    }
-    other = replace(told, initial=initial)
-    found = sizes(network, other)
-    return {
-        use.role: rates(
-            chosen.optimizer, use, found.gradients[node], given[use.role][0], (1, 1)
-        ).learning_rate
-        for node, use in found.uses.items()
-        if use.role in given
-    }

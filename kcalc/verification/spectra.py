@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backend import to_jax
 from ..backend.initialisers import random_bits
-from ..fields.arguments import real_array
+from ..fields.arguments import raw_array, real_array
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, plain, spread
@@ -201,7 +201,7 @@ def _finite(values: Array, step: int) -> np.ndarray:
 
 
 def _batch(X: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    inputs, classes = real_array(np.asarray(X), "X"), np.asarray(labels)
+    inputs, classes = real_array(X, "X"), raw_array(labels, "labels")
     if (
         classes.dtype.kind not in "iu"
         or classes.shape != inputs.shape[:1]

@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from kcalc.audit.laws import estimated, truncated_moments  # noqa: E402
-from kcalc.audit.recorder import recorded  # noqa: E402
+from kcalc.audit import audit  # noqa: E402
 
 
 class Many(nn.Module):
@@ -40,10 +39,12 @@ class Many(nn.Module):
         self.turned = nn.Parameter(torch.empty(10, 6))
         nn.init.kaiming_normal_(self.turned.T)
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.xavier
+
 
 def laws() -> Any:
-    torch.manual_seed(0)
-    return recorded(Many)[1]
+    return audit(Many, (torch.ones(2, 6),), predict=False).laws
 
 
 @pytest.mark.parametrize(
@@ -95,41 +96,55 @@ def test_what_was_overwritten_is_kept() -> None:
         nn.init.orthogonal_(layer.weight)
         return layer
 
-    found = recorded(build)[1]["weight"]
+    found = audit(build, (2, 4), predict=False).laws["weight"]
     assert found.name == "orthogonal"
     assert [law.name for law in found.replaced] == ["kaiming_uniform", "normal"]
 
 
 def test_the_builder_draws_what_it_draws_without_a_recorder() -> None:
-    torch.manual_seed(3)
-    plain = nn.Linear(5, 5).weight.detach().clone()
-    torch.manual_seed(3)
-    assert torch.equal(recorded(lambda: nn.Linear(5, 5))[0].weight, plain)
+    drawn = []
+
+    def build() -> Any:
+        torch.manual_seed(3)
+        drawn.append(nn.Linear(5, 5))
+        return drawn[-1]
+
+    plain = build().weight.detach().clone()
+    audit(build, (2, 5), predict=False)
+    assert len(drawn) > 1 and all(torch.equal(layer.weight, plain) for layer in drawn)
 
 
 def test_nothing_stays_patched_after_a_builder_that_raises() -> None:
     before = {name: getattr(nn.init, name) for name in dir(nn.init)}
     with pytest.raises(Exception, match="broken"):
-        recorded(lambda: (_ for _ in ()).throw(RuntimeError("broken")))
+        audit(lambda: (_ for _ in ()).throw(RuntimeError("broken")), (2, 4))
     assert {name: getattr(nn.init, name) for name in dir(nn.init)} == before
     assert not torch.empty(3).isnan().all() or not torch.empty(1000).isnan().all()
 
 
 @pytest.mark.parametrize(("low", "high"), [(-2.0, 2.0), (-1.0, 0.5), (-100.0, 100.0), (0.5, 3.0)])
 def test_moments_of_truncated_laws(low: float, high: float) -> None:
+    def build() -> Any:
+        layer = nn.Linear(60, 60)
+        nn.init.trunc_normal_(layer.weight, std=0.7, a=0.7 * low, b=0.7 * high)
+        return layer
+
     law = stats.truncnorm(low, high, scale=0.7)
-    mean, sigma = truncated_moments(0.7, 0.7 * low, 0.7 * high)
-    assert sigma == pytest.approx(law.std(), rel=1e-9)
-    assert mean == pytest.approx(law.mean(), rel=1e-9, abs=1e-15)
+    found = audit(build, (2, 60), predict=False).laws["weight"]
+    assert (found.name, found.error) == ("trunc_normal", 0.0)
+    assert found.sigma == pytest.approx(law.std(), rel=1e-9)
+    assert found.mean == pytest.approx(law.mean(), rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
 def test_estimates_are_within_their_standard_errors(law: str) -> None:
     random = np.random.default_rng(0)
-    draws = []
-    for _ in range(400):
-        values = random.normal(size=200) if law == "normal" else random.uniform(-1, 1, 200) * 3**0.5
-        found = estimated(torch.tensor(values))
-        draws.append((found.sigma - 1) / found.error)
+    shape = (400, 200)
+    rows = random.normal(size=shape) if law == "normal" else random.uniform(-1, 1, shape) * 3**0.5
+    model = nn.Linear(3, 3)
+    model.others = nn.ParameterList(torch.tensor(row) for row in rows)
+    found = audit(model, (2, 3), predict=False).laws
+    draws = [(one.sigma - 1) / one.error for name, one in found.items() if "others" in name]
+    assert len(draws) == 400
     assert abs(np.mean(draws)) < 0.25
     assert 0.85 < np.std(draws) < 1.15

@@ -13,16 +13,26 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from transformer_models import GPT2, T5, Bert, Llama, ViT  # noqa: E402
 
-from kcalc.audit import audit  # noqa: E402
-from kcalc.audit.program import run_recorded  # noqa: E402
-from kcalc.audit.structure import Structure, structure_of  # noqa: E402
+from kcalc.audit import Audit, audit  # noqa: E402
 
 IDS = torch.arange(12).reshape(2, 6)
 
 
-def of(model: nn.Module, *inputs: Any) -> Structure:
-    program = run_recorded(model.eval(), lambda: model(*inputs), inputs)
-    return structure_of(program, dict(model.named_parameters()))
+def of(model: nn.Module, *inputs: Any) -> Audit:
+    return audit(model.eval(), inputs, predict=False)
+
+
+def roles(found: Audit) -> dict[str, set[str]]:
+    """{parameter: its roles}."""
+    return {row.name: set(row.role.split(", ")) for row in found.parameters}
+
+
+def streams(found: Audit) -> list[list[str]]:
+    """The weights that end the branches of every residual stream."""
+    listed: dict[int, list[str]] = {}
+    for block in found.blocks:
+        listed.setdefault(block.number, []).append(f"{block.name}.weight")
+    return list(listed.values())
 
 
 ROLES: dict[str, tuple[Any, Any, int, dict[str, set[str]]]] = {
@@ -49,14 +59,17 @@ ROLES: dict[str, tuple[Any, Any, int, dict[str, set[str]]]] = {
 
 @pytest.mark.parametrize("case", ROLES.values(), ids=ROLES.keys())
 def test_roles(case: tuple[Any, Any, int, dict[str, set[str]]]) -> None:
-    build, inputs, merges, roles = case
+    build, inputs, merges, expected = case
     found = of(build(), inputs)
-    assert len(found.merges) == merges
-    assert len(found.streams()) == 1
-    assert len(found.attention) == merges // 2
-    assert all(len(merge.writers) == 1 for merge in found.merges)
-    for name, expected in roles.items():
-        assert set(found.roles[name]) == expected, name
+    assert len(found.blocks) == merges
+    ((*writers,),) = streams(found)
+    assert sum(block.score_variance is not None for block in found.blocks) == merges // 2
+    given = roles(found)
+    # every branch ends with one weight, and no weight ends two
+    assert {n for n, own in given.items() if "writes" in own} == set(writers)
+    assert len(set(writers)) == merges
+    for name, own in expected.items():
+        assert given[name] == own, name
 
 
 class Residual(nn.Module):
@@ -81,12 +94,10 @@ def test_projected_shortcuts_go_on_with_the_stream() -> None:
     image = torch.randn(2, 3, 10, 10)
     model(image)
     found = of(model, image)
-    assert [[m.writers[0].parameters for m in s] for s in found.streams()] == [
-        [("1.two.weight",), ("2.two.weight",)]
-    ]
-    assert all(merge.normed for merge in found.merges)
-    assert set(found.roles["2.short.weight"]) == {"reads"}
-    assert set(found.roles["4.weight"]) == {"reads", "readout"}
+    assert streams(found) == [["1.two.weight", "2.two.weight"]]
+    given = roles(found)
+    assert given["2.short.weight"] == {"reads"}
+    assert given["4.weight"] == {"reads", "readout"}
 
 
 class Experts(nn.Module):
@@ -108,13 +119,38 @@ class Experts(nn.Module):
 
 def test_stacked_experts() -> None:
     found = of(nn.Sequential(nn.Linear(8, 8), Experts(), nn.Linear(8, 2)), torch.randn(5, 8))
-    roles = {name: set(given) for name, given in found.roles.items()}
-    assert roles["1.up"] == {"reads"}
-    assert roles["1.down"] == {"writes"}
-    assert roles["1.router.weight"] == {"reads"}
-    used = {c.parameters[0]: c for c in found.contractions}
-    assert (used["1.up"].fan_in, used["1.up"].fan_out) == (8, 16)
-    assert used["1.up"].axes["1.up"] == (1,)
+    given = roles(found)
+    assert given["1.up"] == {"reads"}
+    assert given["1.down"] == {"writes"}
+    assert given["1.router.weight"] == {"reads"}
+    fans = {row.name: row.fan_in for row in found.parameters}
+    assert (fans["1.up"], fans["1.down"]) == (8, 16)
+
+
+def test_units_of_experts_that_start_alike() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Experts(), nn.Linear(8, 2))
+    with torch.no_grad():
+        model[1].up.copy_(model[1].up[..., :1].expand(3, 8, 16).clone())
+        model[1].down.copy_(model[1].down[:, :1].expand(3, 16, 8).clone())
+    found = of(model, torch.randn(5, 8)).findings
+    assert ("INIT-ALIKE", ("1.up",)) in [(f.code, f.parameters) for f in found]
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_the_factor_for_depth_is_looked_for_where_no_norm_ends_the_branches(normed: bool) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down, self.norm = nn.Linear(32, 32), nn.Linear(32, 32), nn.LayerNorm(32)
+            nn.init.normal_(self.up.weight, std=0.02 * 8**-0.5)
+            nn.init.normal_(self.down.weight, std=0.02)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.down(torch.tanh(self.up(x)))
+            return x + (self.norm(y) if normed else y)
+
+    found = audit(lambda: nn.Sequential(*(Block() for _ in range(4))), (8, 32), predict=False)
+    assert any(f.code == "INIT-DEPTH-PLACE" for f in found.findings) is not normed
 
 
 def test_sums_that_are_no_merges() -> None:
@@ -126,22 +162,21 @@ def test_sums_that_are_no_merges() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return F.gelu(self.full(x) + self.up(self.down(x)), approximate="tanh")
 
-    assert of(nn.Sequential(Lora(), nn.Linear(8, 8)), torch.randn(3, 8)).merges == []
+    assert of(nn.Sequential(Lora(), nn.Linear(8, 8)), torch.randn(3, 8)).blocks == ()
 
 
 def test_encoders_and_images() -> None:
     images = of(ViT(2, 48, 4, 8, 4), torch.randn(2, 3, 8, 8))
-    assert len(images.merges) == 4
+    assert len(images.blocks) == 4
     encoder = of(T5(2, 48, 4, 50), IDS)
-    assert len(encoder.merges) == 4
+    assert len(encoder.blocks) == 4
 
 
-def test_the_branches_of_a_decoder_are_without_the_layers_of_its_encoder() -> None:
-    encoder, decoder = of(Translator(encoder_writers), IDS).streams()
+def test_a_decoder_has_a_stream_of_its_own() -> None:
+    encoder, decoder = streams(of(Translator(encoder_writers), IDS))
     assert (len(encoder), len(decoder)) == (2 * BLOCKS, 3 * BLOCKS)
-    inside = {n for merge in decoder for c in merge.inside for n in c.parameters}
-    assert len(inside) == 10 * BLOCKS
-    assert all(name.startswith("decoder.") for name in inside)
+    assert all(name.startswith("decoder.") for name in decoder)
+    assert not any(name.startswith("decoder.") for name in encoder)
 
 
 def test_an_encoder_scaled_for_its_depth_is_no_fault_of_the_decoder() -> None:

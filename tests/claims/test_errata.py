@@ -6,15 +6,26 @@ a table without verdicts, apart from the statements that fail.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
+from claims_page import page
 from refusals import refused
 
 from kcalc import claims
-from kcalc.claims import Verdict
-from kcalc.claims.claim import FAILING, tally
-from kcalc.claims.what_holds import page
+from kcalc.claims import Claim, Report, Verdict
 from kcalc.cli import main
+
+FAILING = (Verdict.CORRECTED, Verdict.REFUTED)
+
+
+def tally(verdicts: Iterable[Verdict]) -> str:
+    """How a report counts verdicts, in words."""
+    open_claim = Claim("X-1", "dks", "p", "$x$", Verdict.NOT_DECIDABLE, reason="none")
+    one = claims.check(open_claim)
+    findings = tuple(replace(one, verdict=verdict) for verdict in verdicts)
+    return Report(findings, "quick", 0, 1.0).summary.partition(": ")[2].partition(" (budget")[0]
 
 
 def test_every_erratum_says_where_what_is_printed_and_what_is_meant() -> None:

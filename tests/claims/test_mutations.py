@@ -9,8 +9,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.claims import Evidence, Verdict
-from kcalc.claims.bench import Bench
+from kcalc.claims import Bench, Evidence, Verdict
 
 
 def test_mutations_name_claims_that_exist() -> None:

@@ -13,7 +13,6 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
-from kcalc.cli.models import token_ids
 
 L = kc.layers
 MODULE = """
@@ -48,6 +47,8 @@ EMBEDDING = """
 import torch
 from torch import nn
 embedded = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)).eval()
+seen = []
+embedded.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
 """
 
 
@@ -63,8 +64,9 @@ def test_token_ids_of_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["report", name, *words("--ids 2,6 -o page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "kcalc report own_models_of_a_test:embedded --ids 2,6 -o page.html" in page
-    ids = token_ids("4,3")
-    assert ids.shape == (4, 3) and ids.dtype.kind == "i" and ids.min() > 2
+    assert main(["read", name, "--ids", "4,3"]) == 0
+    ids = sys.modules["own_models_of_a_test"].seen[-1]
+    assert ids.shape == (4, 3) and not ids.is_floating_point() and ids.min() > 2
 
 
 def residual() -> kc.Network:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import re
 from inspect import signature
 
 import pytest
 from command_words import words
 
-from kcalc.cli import main
-from kcalc.cli.targets import TARGETS, owners
+from kcalc.cli import main, parser
 from kcalc.shaping import METHODS
 
 
@@ -72,12 +73,24 @@ def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(method in printed for method in METHODS) and "examples:" in printed
 
 
+def offered() -> dict[str, set[str]]:
+    """{method: the targets whose options stand under a heading that names it}."""
+    (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    found: dict[str, set[str]] = {method: set() for method in METHODS}
+    for group in verbs.choices["shape"]._action_groups:
+        heading = (group.title or "").partition("targets of ")[2]
+        named = set(re.findall(r"\w+", heading)) & set(METHODS)
+        for method in set(METHODS) - named if heading.startswith("all ") else named:
+            found[method] |= {action.dest for action in group._group_actions}
+    return found
+
+
 def test_every_target_of_every_method_has_an_option() -> None:
     for method, function in METHODS.items():
         wanted = set(signature(function).parameters) - {"network", "activation", "rule"}
         # the network's own option; --residual-weight says the same
         wanted -= {"shortcut_weight"} if method == "residual_weights" else set()
-        assert {target for target in TARGETS if method in owners(target)} == wanted, method
+        assert offered()[method] == wanted, method
 
 
 def test_residual_methods_print_the_weights_of_sums(capsys: pytest.CaptureFixture[str]) -> None:

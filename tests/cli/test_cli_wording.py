@@ -8,8 +8,8 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator
+from importlib import invalidate_caches
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_words import words
@@ -17,7 +17,6 @@ from refusal_networks import networks
 
 import kcalc as kc
 from kcalc.cli import main, parser
-from kcalc.cli.wording import METHODS, spoken
 
 L = kc.layers
 MODULE = """
@@ -45,6 +44,11 @@ weights = jnp.ones((4, 3))
 def function(x):
     return jnp.tanh(x @ weights)
 """
+CALLS = {
+    "net.without_normalization()": "without_normalization",
+    "net.normalised()": "normalise_sums",
+    "net.preactivated()": "preactivated",
+}
 KEYWORD = re.compile(r"\b([a-z_]\w*)=")
 FLAG = re.compile(r"--[a-z][\w-]*")
 
@@ -77,7 +81,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     known = options(arguments[0])
     assert status == 2 and text.count("\n") == 1
     assert "kc.read(" not in text
-    assert not [call for call, name in METHODS.items() if call in text and name in known], text
+    assert not [call for call, name in CALLS.items() if call in text and name in known], text
     assert not [
         name for name in KEYWORD.findall(text) if name in known and known[name].option_strings
     ], text
@@ -183,12 +187,20 @@ def test_advice_followed_on_the_command_line_helps(
         capsys.readouterr()
 
 
-def test_words_for_options() -> None:
-    known = options("shape")
+def test_words_for_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a user's own module raises is said in the words of the command that imports it."""
+    raising = "from kcalc import KcalcError\n\n\ndef make():\n    raise KcalcError({!r})\n"
 
-    def said(text: str, command: dict[str, Any] = known) -> str:
-        return spoken(text, command)
+    def said(text: str, command: str = "shape") -> str:
+        (tmp_path / "models_of_wording.py").write_text(raising.format(text))
+        sys.modules.pop("models_of_wording", None)
+        invalidate_caches()
+        assert main([command, "models_of_wording:make"]) == 2
+        return capsys.readouterr().err.removeprefix("kcalc: ").removesuffix("\n")
 
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert (
         said("choose q=1 alone, or give free_slope=False")
         == "choose --q-star 1 alone, or give --free-slope no"
@@ -203,20 +215,17 @@ def test_words_for_options() -> None:
     assert said("as tokens= (a T x T array)") == "as --tokens FILE|T (a T x T array)"
     assert said("give image_shape=(height, width)") == "give --image-shape HxW"
     assert (
-        said("give radius=..., weights={...}, or biases=False", options("smoothness"))
+        said("give radius=..., weights={...}, or biases=False", "smoothness")
         == "give --radius R, weights={...}, or --no-biases"
     )
+    assert said("read with sigmas=False, or mend it", "read") == "read with --no-sigmas, or mend it"
     assert (
-        said("read with sigmas=False, or mend it", options("read"))
-        == "read with --no-sigmas, or mend it"
-    )
-    assert (
-        said("(kc.gain(activation) gives the sigma_w)", options("maps"))
+        said("(kc.gain(activation) gives the sigma_w)", "maps")
         == "(kcalc gain NAME gives the sigma_w)"
     )
-    assert said("use net.normalised()", options("train")) == "use net.normalised()"
+    assert said("use net.normalised()", "train") == "use net.normalised()"
     assert (
-        said("exists; resume from it, resume=True, or remove it", options("train"))
+        said("exists; resume from it, resume=True, or remove it", "train")
         == "exists; resume from it, --resume, or remove it"
     )
-    assert said("give features=N, or features={node: N}", options("moments")) == "give --features N"
+    assert said("give features=N, or features={node: N}", "moments") == "give --features N"

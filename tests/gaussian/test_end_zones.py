@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy as sp
 from gaussian_pieces import BENT, ELU, MIXED, STEP, STEPS, Pieces, digits, smooth
 from oracles import end_zones as oracle
 from refusals import refused
 from thinning import mostly_slow
 
+import kcalc as kc
 from kcalc.fields.chebyshev import Piecewise, adaptive
 from kcalc.gaussian.expectations import endzones, smoothing
 from kcalc.gaussian.expectations.corners import Corners, Jumps, meet
@@ -357,3 +359,23 @@ def test_how_far_tables_go() -> None:
     # a jump is narrowed down
     assert _count(adaptive(lambda t: np.sign(t - 0.1234), 0.0, 0.35)) < 50
     assert endzones._FEW < 100
+
+
+WAVE = sp.Symbol("x", real=True)
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [sp.sin(30 * WAVE), sp.cos(60 * WAVE), sp.sin(30 * WAVE + 1), sp.sin(30 * WAVE) + WAVE / 10],
+)
+def test_waves_need_no_integrals_near_the_ends(
+    expr: sp.Expr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed forms or Hermite series serve every c, at q values where end zones took minutes."""
+    monkeypatch.setattr(
+        EndZone, "_derivative_at", lambda *_: pytest.fail("an end zone is integrated")
+    )
+    phi = kc.activation(expr)
+    for q in (1e-3, 0.05, 0.5, 1.0, 8.0):
+        c = np.array([1 - 1e-6, 0.99, 0.3, -0.9, -1 + 1e-9])
+        assert np.all(np.isfinite(phi.taylor(1 - c, q, order=1)))

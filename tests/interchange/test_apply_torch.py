@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import io
+import linecache
 import math
 import pickle
 from types import SimpleNamespace
@@ -508,6 +510,37 @@ def test_sums_within_sums_of_several_blocks_and_options() -> None:
         shaped.apply_to(model, foo=1)
     with refused("apply_to"):
         shaped.apply_to(Nested())
+
+
+def test_models_of_notebooks_which_compile_statements_one_by_one() -> None:
+    """Instructions differ where a name is imported in the same unit."""
+    text, file = NOTEBOOK.lstrip(), "<a cell of a notebook>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    for statement in ast.parse(text).body:
+        exec(compile(ast.Module([statement], []), file, "exec", dont_inherit=True), cell)
+    model, x = cell["Cell"](), torch.randn(3, 6, generator=seed(1))
+    s = kc.shape(read(model, x), "tanh")
+    assert [edit.node for edit in s.edits.only("activation")] == ["sin"]
+    assert not s.edits.left_alone
+    (phi,) = s.network.activations
+    new = s.apply_to(model, weights="keep")
+    with torch.no_grad():
+        expected = model.b(torch.tensor(phi(model.a(x).double().numpy())).float())
+        assert torch.allclose(new(x), expected, atol=1e-6)
+
+
+NOTEBOOK = """
+import torch
+
+class Cell(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.b(torch.sin(self.a(x)))
+"""
 
 
 def test_outputs_come_in_the_order_of_the_model() -> None:

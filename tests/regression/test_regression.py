@@ -18,8 +18,9 @@ from sklearn.kernel_ridge import KernelRidge
 from wiring import wired
 
 import kcalc as kc
-from kcalc.matrices.spectrum import condition_number, spectrum
-from kcalc.regression.dynamics import TrainingCurve
+from kcalc.regression import TrainingCurve
+
+condition_number, spectrum = kc.spectrum.condition_number, kc.spectrum.spectrum
 
 A, L = kc.architectures, kc.layers
 

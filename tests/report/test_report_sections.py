@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,67 +12,88 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
-from kcalc.activations import X
-from kcalc.gaussian.expectations.endzones import EndZone
-from kcalc.report import sections
-from kcalc.report.explorer import _touched
-from kcalc.report.kernels import POINTS, Kernel, kernel, meaning
+from kcalc.report import program
 from kcalc.report.local_tables import levels_needed, raw_table
 from kcalc.report.program import Step, compiled
 from kcalc.report.replay import State, applied, run
-from kcalc.report.traces import Trace, trace, verdict
 
 A, L = kc.architectures, kc.layers
+X = sp.Symbol("x", real=True)
 
 
-def test_verdicts_in_words() -> None:
-    def says(slope: float, level: float) -> str:
-        return verdict(Trace(q=[1.0, 2.0], slope=slope, level=level))
-
-    assert "hardly tells inputs apart: orthogonal ones come out with cosine 0.9500" in says(
-        1.0, 0.95
-    )
-    assert "keeps part of the differences" in says(1.0, 0.7) and "keeps inputs apart" in says(
-        1.0, 0.0004
-    )
-    assert "grows by a factor 10" in says(100.0, 0.99) or "hardly" in says(100.0, 0.99)
-    assert "blown up beyond use" in says(1e7, 0.1) and "shrinks by a factor 10" in says(
-        0.01, 0.9999
-    )
+def narrowing(depth: int) -> kc.Network:
+    layer = (L.Affine(sigma_w=0.5, sigma_b=0.5), L.Nonlinear("tanh"))
+    return kc.chain(L.Input(), *(part for _ in range(depth) for part in layer), L.Affine())
 
 
-def test_traces_and_kernels_that_there_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    wild = kc.chain(L.Input(), *(L.Affine(sigma_w=1e100) for _ in range(4)))
-    with refused("overflow|explode|finite"):
-        trace(wild)
-    with refused("Affine.*weights"):
-        kernel(kc.chain(L.Input(), L.LayerNorm()))
-    monkeypatch.setattr(import_module("kcalc.report.program"), "MOST_NODES", 3)
+VERDICTS = {
+    "alike": (A.vanilla(50), "hardly tells inputs apart: .* come out with cosine {c:.4f}"),
+    "partly": (A.vanilla(3), "keeps part of the differences between inputs: .* cosine {c:.3f}"),
+    "apart": (
+        kc.chain(L.Input(), L.Affine(), L.Affine()),
+        "keeps inputs apart: .* cosine 0.000, and the slope at c = 1 is 1",
+    ),
+    "chaotic": (A.vanilla(6, "tanh", sigma_w=3.0), "is chaotic: .* grows by a factor {grown:.3g}"),
+    "beyond use": (A.vanilla(40, "tanh", sigma_w=3.0), "blown up beyond use"),
+    "forgetful": (narrowing(10), "forgets its input: .* shrinks by a factor {shrunk:.3g}"),
+    "steep": (
+        kc.shape(A.vanilla(10, "tanh"), zeta=5.0).network,
+        "its slope at c = 1 is large, 5: repeated, such a network is chaotic",
+    ),
+    "spread": (A.vanilla(50), "q values spread over a factor 1.1e.15 on the way"),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_verdicts_in_words(case: str) -> None:
+    """The sentence before shaping, with the C map's value at c = 0 and its slope at c = 1."""
+    network, words = VERDICTS[case]
+    maps = kc.c_map(network)
+    slope = float(maps.derivative(1)(1.0))
+    numbers = {"c": float(maps(0.0)), "grown": slope**0.5, "shrunk": slope**-0.5}
+    words = words.format(**numbers).replace("+", r"\+")
+    page = kc.report(network).html.partition('class="verdict"')[2]
+    said = page.partition("</p>")[0]
+    assert re.search(words, said)
+    assert ("chaotic" in said) == (slope > 4)
+
+
+def test_what_kernels_mean_for_training() -> None:
+    for network, words in (
+        (narrowing(10), "gradient descent fits the mean of the targets and almost nothing else"),
+        (A.vanilla(40, "tanh", sigma_w=3.0), "is nearly diagonal: training fits each example"),
+        (A.vanilla(3), "differences between inputs can be learnt"),
+    ):
+        said = re.search(r"Before shaping, [^<>]*", kc.report(network, method="he").html)
+        assert said is not None and words in said[0].partition("After shaping")[0]
+    K = kc.ntk(A.vanilla(3))
+    assert f"orthogonal inputs have {100 * float(K(0.0)) / float(K(1.0)):.3g}%" in said[0]
+
+
+def test_maps_and_kernels_that_there_are_not() -> None:
+    wild = kc.report(kc.chain(L.Input(), *(L.Affine(sigma_w=1e100) for _ in range(4)))).html
+    assert "affine_2&#39; has q = inf: q values must stay positive and finite" in wild
+    bare = kc.report(kc.chain(L.Input(), L.LayerNorm())).html
+    assert "no kernel: the network has no Affine layer" in bare
+
+
+def test_programs_of_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "MOST_NODES", 3)
     with refused("3.*repeat"):
         compiled(A.densenet(3))
 
 
-def test_what_kernels_mean_for_training() -> None:
-    grid = np.cos(np.linspace(math.pi, 0, POINTS)).tolist()
-    flat = Kernel(grid, [1.0] * POINTS, [], [0.95, 0.01], "")
-    spiked = Kernel(grid, [0.0] * (POINTS - 1) + [1.0], [], [0.01, 0.02], "")
-    assert "95% of the kernel's trace lies in the constant function" in meaning(flat, None)
-    assert "the kernel is nearly diagonal: training fits each example by itself" in meaning(
-        None, spiked
-    )
-
-
-def test_networks_too_large_to_draw_and_exports_too_long_to_show_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sections, "MOST_DRAWN", 2)
-    monkeypatch.setattr(sections, "LONGEST_EXPORT", 10)
-    shown = kc.report(A.vanilla(2, "tanh")).html
+def test_networks_too_large_to_draw_and_exports_too_long_to_show_say_so() -> None:
+    widening = (part for i in range(360) for part in (L.Affine(5 + i), L.Nonlinear("relu")))
+    shown = kc.report(kc.chain(L.Input(4), *widening, L.Affine(3))).html
     assert "The network is too large to draw" in shown and "Each activation phi becomes" in shown
     assert re.search(
-        r"The numpy export is \d+ kB long; write it with shaping.export\(&#39;numpy&#39;, path\)",
+        r"The json export is \d+ kB long; write it with shaping.export\(&#39;json&#39;, path\)",
         shown,
     )
+
+
+def test_constants_are_explained_where_there_are_some() -> None:
     linear = kc.shape(A.vanilla(2, "tanh"), method="looks_linear")
     assert bool(linear.constants.columns()) == (
         "Each activation phi becomes" in kc.report(linear).html
@@ -147,11 +166,10 @@ def test_some_sums_without_weights_are_counted() -> None:
     branch = kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine())
     ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
     blocks = [kc.repeat(kc.residual(branch, 0.8), 3), kc.residual(kc.chain(branch, L.Affine()))]
-    found: Any = SimpleNamespace(program=compiled(kc.chain(L.Input(), L.Affine(), *blocks, *ends)))
-    assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in _touched(
-        found
-    )
-    assert "Before shaping" not in _touched(SimpleNamespace(program=None))  # type: ignore[arg-type]
+    page = kc.report(kc.chain(L.Input(), L.Affine(), *blocks, *ends)).html
+    assert "Before shaping 1 of 2 sums have no pair of weights, and stay as they are" in page
+    weighted = kc.report(kc.chain(L.Input(), L.Affine(), blocks[0], *ends)).html
+    assert "have no pair of weights" not in weighted
 
 
 def test_pages_of_mixers_hold_no_matrices() -> None:
@@ -182,21 +200,10 @@ def test_pages_of_mixers_hold_no_matrices() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "expr", [sp.sin(30 * X), sp.cos(60 * X), sp.sin(30 * X + 1), sp.sin(30 * X) + X / 10]
-)
-def test_tables_of_waves_need_no_integrals_near_the_ends(
-    expr: sp.Expr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Closed forms or Hermite series serve every c, at q values where end zones took minutes."""
-    monkeypatch.setattr(
-        EndZone, "_derivative_at", lambda *_: pytest.fail("an end zone is integrated")
-    )
+@pytest.mark.parametrize("expr", [sp.sin(30 * X), sp.sin(30 * X) + X / 10])
+def test_tables_of_waves(expr: sp.Expr) -> None:
     phi = kc.activation(expr)
-    for q in (1e-3, 0.05, 0.5, 1.0, 8.0):
-        c = np.array([1 - 1e-6, 0.99, 0.3, -0.9, -1 + 1e-9])
-        assert np.all(np.isfinite(phi.taylor(1 - c, q, order=1)))
     table = raw_table(phi, 2.0**-9, 2.0**-7)
     theta = np.array([0.1, 1.3, 2.9])
-    wanted = phi.taylor(2 * np.sin(theta / 2) ** 2, 0.005)[0] / (2 * np.sin(theta / 2) ** 2)
+    wanted = phi.c_map.gap_at_angle(theta, 0.005) / (2 * np.sin(theta / 2) ** 2)
     assert table.ratio_at(theta, math.log(0.005)) == pytest.approx(wanted, abs=1e-9)

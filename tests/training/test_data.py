@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -12,16 +13,13 @@ from PIL import Image
 from refusals import refused
 
 from kcalc.training import (
+    Dataset,
     Preparation,
-    datasets,
     fold,
     held_out,
-    image_folder,
     load,
     prepare,
-    raw_files,
 )
-from kcalc.training.datasets import Dataset
 
 RNG = np.random.default_rng(0)
 
@@ -251,12 +249,13 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         load("mnist", tmp_path)
 
 
-def test_size_limits_hold_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_size_limits_hold_before_anything_is_read(tmp_path: Path) -> None:
+    """A head that claims 2048 images of 1024 x 1025 pixels, a little more than 2 GiB."""
     write_mnist(tmp_path)
-    monkeypatch.setattr(raw_files, "MAX_BYTES", 100)
-    with refused("no such file holds"):
+    file = tmp_path / "train-images-idx3-ubyte"
+    head = file.read_bytes()[:4] + struct.pack(">3I", 2048, 1024, 1025)
+    file.write_bytes(head)
+    with refused("2048 x 1024 x 1025 bytes, which no such file holds"):
         load("mnist", tmp_path)
 
 
@@ -332,6 +331,16 @@ def test_splits_that_cannot_be() -> None:
         Dataset("bad", np.full((1, 2, 2, 1), np.nan, np.float32), np.zeros(1, np.int32), 2, 0)
 
 
+def png_head(width: int, height: int) -> bytes:
+    """A PNG file that claims to be so large, without its pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"")
+
+
 def test_folders_of_images_that_hold_too_few_or_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,13 +358,20 @@ def test_folders_of_images_that_hold_too_few_or_too_much(
         0,
         1,
     ]
-    monkeypatch.setattr(image_folder, "MAX_BYTES", 8 * 12 * 5**2)
-    assert load("folder", tmp_path, size=5).images.shape == (8, 5, 5, 3)
-    with refused("8.*6.*6.*size=5"):
-        load("folder", tmp_path, size=6)
-    monkeypatch.setattr(image_folder, "MAX_PIXELS", 70)  # the largest are 11 x 7
-    with refused(r"2\.png.*11.*7.*70"):
+    (picture, *_) = (tmp_path / "train" / "cat").glob("*.png")
+    copies = [picture.with_name(f"copy{number}.png") for number in range(35)]
+    for copy in copies:
+        copy.write_bytes(picture.read_bytes())
+    with refused("43.*4096.*4096.*size=4080"):  # 12 bytes a pixel, 8 GiB
+        load("folder", tmp_path, size=4096)
+    for copy in copies:
+        copy.unlink()
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # the bound of Pillow's own
+    large = tmp_path / "train" / "cat" / "large.png"
+    large.write_bytes(png_head(10_001, 10_000))
+    with refused(r"large\.png.*10001.*10000.*100000000"):
         load("folder", tmp_path, size=4)
+    large.unlink()
     for file in (tmp_path / "val").rglob("*.png"):
         file.unlink()
     with refused(r"val holds no images \(.*png"):
@@ -366,13 +382,16 @@ def test_folders_of_images_that_hold_too_few_or_too_much(
         load("folder", tmp_path, size=4)
 
 
-def test_data_sets_whose_parts_do_not_fit_together() -> None:
+def test_data_sets_whose_parts_do_not_fit_together(tmp_path: Path) -> None:
     images = np.zeros((2, 4, 4, 1))
     with refused(r"0\.\.1.*float64"):
         Dataset("mine", images, np.array([0.0, 1.0]), 2, 1)
-    parts = [(np.zeros((2, side, side, 1), np.uint8), np.zeros(2, np.uint8)) for side in (4, 5)]
+    for part, side in (("train", 4), ("t10k", 5)):
+        pixels, labels = np.zeros((2, side, side), np.uint8), np.zeros(2, np.uint8)
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(pixels))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
     with refused(r"\(4.*4.*1\).*\(5.*5.*1\)"):
-        datasets._joined("mine", parts, 2)
+        load("mnist", tmp_path)
 
 
 def test_pixels_that_are_not_centred_are_only_scaled() -> None:

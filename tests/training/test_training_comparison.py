@@ -17,15 +17,13 @@ from kcalc.training import (
     RECIPES,
     Comparison,
     Preparation,
+    Result,
     RunConfiguration,
     Settings,
+    Trainer,
     compare,
     recipe,
 )
-from kcalc.training.fitting import fitted, is_convolutional, prelu
-from kcalc.training.loop import Trainer
-from kcalc.training.results import Result
-from kcalc.training.run_configurations import METHOD_NAMES
 
 L = kc.layers
 DIGITS = training.load("digits")
@@ -36,44 +34,48 @@ LINEAR = kc.chain(L.Input(), L.Affine())
 # -- networks made to fit --------------------------------------------------------------------------
 
 
+def fitted(network: kc.Network, split: training.Split = SPLIT) -> kc.Network:
+    """The network that a configuration trains on the examples of a split."""
+    found = RunConfiguration("a", network).shaped(split)[0]
+    assert isinstance(found, kc.Network)
+    return found
+
+
 def test_the_last_affine_gets_a_channel_per_class() -> None:
-    net = fitted(kc.architectures.vanilla(3, "tanh", features=7), 10, None)
+    net = fitted(kc.architectures.vanilla(3, "tanh", features=7))
     assert net.layer(net.outputs[0]).features == 10 and net.features[net.inputs[0]] is None
     assert [net.layer(node).features for node in net.nodes_of(L.Affine)][:-1] == [7, 7, 7]
 
 
 def test_networks_without_a_readout_get_a_head_that_the_kernel_calculus_accepts() -> None:
-    net = fitted(kc.architectures.rescaled_resnet(2, 2, 0.8, "tanh"), 10, None)
+    net = fitted(kc.architectures.rescaled_resnet(2, 2, 0.8, "tanh"))
     assert isinstance(net.layer(net.outputs[0]), L.Affine) and len(net.nodes_of(L.Nonlinear)) == 5
     assert kc.shape(net).residuals
     assert (
-        len(
-            fitted(kc.architectures.vanilla(3, "tanh", readout=False), 10, None).nodes_of(
-                L.Nonlinear
-            )
-        )
-        == 3
+        len(fitted(kc.architectures.vanilla(3, "tanh", readout=False)).nodes_of(L.Nonlinear)) == 3
     )
-    images = fitted(kc.chain(L.Input(), L.Affine(4, kernel=3), L.Nonlinear("tanh")), 10, (8, 8))
-    assert kc.to_jax(images).apply(
-        kc.to_jax(images).init(0, np.zeros((1, 8, 8, 2))), np.zeros((1, 8, 8, 2))
-    ).shape == (1, 10)
-    assert is_convolutional(images) and not is_convolutional(net)
+    convolution = kc.chain(L.Input(), L.Affine(4, kernel=3), L.Nonlinear("tanh"))
+    images = training.fold(DIGITS, 0, preparation=Preparation(flat=False))
+    prepared = RunConfiguration("a", convolution).prepared()
+    model, initial = prepared.built(images)
+    assert model.apply(initial(0, images), images.x[:1]).shape == (1, 10)
+    assert not prepared.preparation.flat
+    assert RunConfiguration("a", net).prepared().preparation.flat
 
 
 def test_networks_with_several_outputs_are_no_classifiers() -> None:
     net = wired(("x", L.Input()), ("a", L.Affine(), "x"), ("b", L.Affine(), "x"))
     with refused("1 and 2"):
-        fitted(net, 10, None)
+        fitted(net)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.25])
 def test_prelu_is_the_formula_with_a_slope_to_train(slope: float) -> None:
-    net = fitted(kc.architectures.vanilla(4, "relu"), 10, None)
-    changed, laws = prelu(net, 8, slope)
-    model = kc.to_jax(changed, 8, weights={None: "gaussian", **laws})
+    net = kc.architectures.vanilla(4, "relu")
+    run = RunConfiguration("a", net, "prelu", {"slope": slope}, width=8, weights="gaussian")
+    model, initial = run.built(SPLIT)
     x = SPLIT.x[:5]
-    params = model.init(0, x)
+    params = initial(0, SPLIT)
     trace, own = model.trace(params, x), model.unstack(params, x)
     for node in net.nodes_of(L.Nonlinear):
         before = np.asarray(trace[net.parents(node)[0]])
@@ -119,7 +121,8 @@ def test_lsuv_is_what_the_backend_makes_of_training_examples() -> None:
 def test_unknown_methods_are_refused() -> None:
     with refused("dks"):
         RunConfiguration("a", LINEAR, "dkss")
-    assert {"none", "dks", "tat", "eoc", "he", "lsuv", "prelu"} <= set(METHOD_NAMES)
+    for name in ("none", "dks", "tat", "eoc", "he", "lsuv", "prelu"):
+        assert RunConfiguration("a", LINEAR, name).method == name
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -183,7 +186,7 @@ def test_a_comparison_trains_everything_and_goes_on_from_its_journal(
         and whole.results[2].split == "digits, fold 2 of 5"
     )
     direct = training.fit(
-        kc.to_jax(fitted(LINEAR, 10, None)),
+        kc.to_jax(fitted(LINEAR)),
         SPLIT,
         Settings(steps=20, evaluate_every=10, learning_rate=0.1),
     )

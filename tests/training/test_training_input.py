@@ -18,8 +18,15 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc import KcalcError, training
-from kcalc.training import Preparation, RunConfiguration, Settings, Split, Unfinished, compare
-from kcalc.training.loop import Trainer
+from kcalc.training import (
+    Preparation,
+    RunConfiguration,
+    Settings,
+    Split,
+    Trainer,
+    Unfinished,
+    compare,
+)
 
 L = kc.layers
 DIGITS = training.load("digits")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,6 @@ from kcalc.training import (
     compare,
     prepare,
 )
-from kcalc.training.logs import Log, Record
-from kcalc.training.recipes import Size
-from kcalc.training.sharding import Placement
 
 L = kc.layers
 
@@ -88,29 +86,29 @@ def test_processes_and_devices_that_are_none() -> None:
 def test_a_process_that_is_not_the_first_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Placement, "writes", False)
+    monkeypatch.setattr(jax, "process_index", lambda *_: 1)
     trainer = Trainer(linear(), QUICK, mesh=training.data_mesh(1))
     run = trainer.fit(SPLIT, checkpoint=tmp_path / "run.npz", log=tmp_path / "log.csv")
     assert run.history[-1].step == 4 and not list(tmp_path.iterdir())
 
 
 def test_logs_as_json_lines_have_no_number_that_json_does_not_know(tmp_path: Path) -> None:
-    log = Log.at(tmp_path / "log.jsonl")
-    first = Record(1, 0.1, float("nan"), 0.5, float("inf"), 0.25)
-    log.begin([first])
-    log.add(replace(first, step=2, train_loss=2.0))
-    rows = [
-        json.loads(line, parse_constant=pytest.fail) for line in log.path.read_text().splitlines()
-    ]
-    own = {"learning_rate": 0.1, "train_accuracy": 0.5, "test_loss": None, "test_accuracy": 0.25}
-    assert rows == [{"step": 1, "train_loss": None} | own, {"step": 2, "train_loss": 2.0} | own]
+    """Of test examples so large that their logits overflow there is no loss."""
+    x = SPLIT.x.copy()
+    x[SPLIT.test] = 3e38
+    run = training.fit(linear(), replace(SPLIT, x=x), QUICK, log=tmp_path / "log.jsonl")
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert len(rows) == len(run.history) > 1
+    for row, record in zip(rows, run.history, strict=True):
+        assert row["test_loss"] is None and not math.isfinite(record.test_loss)
+        assert row["train_loss"] == record.train_loss > 0 and row["step"] == record.step
 
 
 def test_a_rescaled_network_whose_shortcut_has_no_weight_is_skip_free() -> None:
-    size = Size(depth=6)
-    assert size.resnet("tanh", 0) == size.vanilla("tanh") and size.resnet(
-        "tanh", 0.5
-    ) != size.vanilla("tanh")
+    found = {one.label: one for one in training.recipe("dks-residual-weight").configurations(6, 64)}
+    free, weighted = found["tanh, shortcut 0"], found["tanh, shortcut 0.5"]
+    assert free.network == kc.architectures.vanilla(6, "tanh") != weighted.network
 
 
 def test_an_optax_without_muon_for_stacked_weights_is_named(

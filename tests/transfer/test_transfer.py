@@ -13,15 +13,11 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.transfer.branches import branches
-from kcalc.transfer.growth import open_growth
-from kcalc.transfer.optimizers import GAUGES, OPTIMIZERS
-from kcalc.transfer.powers import WIDTH, Order, degrees, order_of
-from kcalc.transfer.rules import Placement, abc_exponents, derive, options, setting
-from kcalc.transfer.sizes import sizes
 
 L = kc.layers
-n, HALF = WIDTH, sp.Rational(1, 2)
+n, HALF = sp.Symbol("n", positive=True), sp.Rational(1, 2)
+OPTIMIZERS = ("sgd", "adamw", "adafactor", "muon", "muon-match-rms")
+GAUGES = ("none", "mup", "abc", "unit")
 ROLES = {"affine_1": "input", "affine_2": "hidden", "affine_3": "readout"}
 SETTINGS = ("learning_rate", "epsilon", "weight_decay")
 ORACLE = Path(__file__).parents[1] / "oracles" / "transfer_mup.json"
@@ -70,7 +66,7 @@ def test_tables_of_tensor_programs_v(gauge: str) -> None:
             assert rule.exponent("init_std") == row[1]
             assert rule.exponent("learning_rate") == row[column]
             factor = found.multipliers.get(f"{node} (weights)", sp.S.One)
-            assert degrees(factor)[0] == row[0]
+            assert factor == n ** row[0]
 
 
 # multiplier n^-a and standard deviation n^-b of (embedding, hidden, readout)
@@ -104,14 +100,23 @@ EVERETT = {
 @pytest.mark.parametrize("case", EVERETT, ids="-".join)
 def test_table_1_of_everett(case: tuple[str, str, str]) -> None:
     name, optimizer, alignment = case
-    given = {
-        role: (n**-a, n**-b)
-        for role, (a, b) in zip(ROLES.values(), PARAMETRIZATIONS[name], strict=True)
-    }
-    net = perceptron()
-    chosen = options(optimizer, "none", 1, 1, alignment)
-    found = abc_exponents(net, open_growth(net, None), chosen, given)
-    assert tuple(-degrees(found[role])[0] for role in ROLES.values()) == EVERETT[case]
+    given = dict(zip(ROLES.values(), PARAMETRIZATIONS[name], strict=True))
+    found = kc.abc_exponents(perceptron(), given, optimizer, alignment)
+    assert tuple(found[role] for role in ROLES.values()) == EVERETT[case]
+
+
+def test_parametrisations_that_say_too_little_are_refused() -> None:
+    for given, words in (
+        ({"hiden": (0, HALF)}, "hidden"),
+        ({"hidden": (0, HALF, 1)}, r"\(a, b\)"),
+        ({"hidden": 0}, "hidden"),
+        ({"hidden": (0, "x")}, "hidden"),
+        ([(0, HALF)], "role"),
+    ):
+        with refused(words):
+            kc.abc_exponents(perceptron(), given)  # type: ignore[arg-type]
+    with refused("Network"):
+        kc.abc_exponents(3, {})  # type: ignore[arg-type]
 
 
 def test_exponents_of_completep() -> None:
@@ -199,10 +204,9 @@ def test_gradients_are_the_larger_of_initial_and_learned() -> None:
     """Behind a narrow layer initial weights pass n^-1/2 and learned ones 1."""
     relu = L.Nonlinear("relu")
     net = kc.chain(L.Input(4), L.Affine(), relu, L.Affine(3), relu, L.Affine(), relu, L.Affine(2))
-    growth = open_growth(net, None)
-    found = sizes(net, setting(growth, options("sgd", "none", 1, 1, "full")))
-    assert found.gradients["affine_2"] == 1
-    assert found.gradients["affine_1"] == found.gradients["affine_3"] == 1 / n
+    found = kc.transfer(net)  # an epsilon has the size of the gradients that it is compared with
+    epsilons = [found[f"affine_{k}.weight"].exponents["epsilon"] for k in (1, 2, 3, 4)]
+    assert epsilons == [1 / n, 1, 1 / n, 1]
     rule = kc.transfer(net, optimizer="sgd")["affine_2.weight"]
     assert (rule.role, rule.exponent("learning_rate")) == ("readout", -1)
 
@@ -294,11 +298,15 @@ def test_branches_of_one_sum_after_another() -> None:
         ("second", L.Sum(), "first c"),
         ("head", L.Affine(3), "second"),
     )
-    found = branches(net)
-    assert [(b.sum, b.last, set(b.inside)) for b in found] == [
-        ("first", "a", {"norm", "a"}),
-        ("second", "c", {"norm", "b", "relu", "c"}),
-    ]
+    scaled = kc.transfer(net, gauge="mup", branch_exponent=HALF)
+    branches = {name for name in scaled.multipliers if name.endswith("(branch)")}
+    assert branches == {"first (branch)", "second (branch)"}
+    rates = {
+        rule.name: rule.exponent("learning_rate", "depth") for rule in scaled.parameters.values()
+    }
+    inside = {name for name, power in rates.items() if power == -HALF}
+    assert inside == {f"{node}.{kind}" for node in "abc" for kind in ("weight", "bias")}
+    assert {power for name, power in rates.items() if name not in inside} == {0}
     rules = kc.transfer(net)
     powers = [rules[f"{node}.weight"].exponent("init_std", "depth") for node in "abc"]
     assert powers == [-1, 0, -1]
@@ -377,19 +385,6 @@ def test_no_epsilon_where_the_optimizer_has_none() -> None:
     assert kc.transfer(perceptron()).to_dict()["parameters"][0]["exponents"]["epsilon"] == "1/n"
 
 
-def test_sizes_are_compared_by_degrees() -> None:
-    depth = sp.Symbol("L", positive=True)
-    larger = Order().larger
-    assert larger(1 / n, n**-HALF, 0 * n) == n**-HALF
-    assert degrees(n**2 / depth) == (2, -1)
-    assert larger(0, 0) == 0
-    slow, fast = sp.symbols("n_1 n_2", positive=True)
-    order = order_of({slow: 4.0, fast: 16.0})
-    assert order.larger(slow, fast**HALF * depth) == fast**HALF * depth
-    assert order.larger(slow**2, fast**HALF) == slow**2
-    assert order.smaller(slow / fast, 1 / slow, 1 / fast) == 1 / fast
-
-
 # -- results ---------------------------------------------------------------------------------------
 
 
@@ -454,14 +449,6 @@ REFUSED = {
 def test_what_has_no_exponents_is_refused(words: str, make: Any) -> None:
     with refused(words):
         make()
-
-
-def test_two_roles_that_conflict_are_named() -> None:
-    net = perceptron()
-    placed = [Placement("w", node, "weight", (1, 1)) for node in ("affine_1", "affine_2")]
-    chosen = options("sgd", "none", 1, 1, "full")
-    with refused("'affine_1'.*'affine_2'"):
-        derive(net, open_growth(net, None), chosen, placed)
 
 
 def test_multipliers_that_change_with_the_width_are_refused() -> None:

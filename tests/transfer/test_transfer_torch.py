@@ -577,3 +577,27 @@ def parabolas() -> np.ndarray:
     """Losses with their minima at log2 rate 1 and 3/2."""
     places = np.arange(4.0)
     return np.exp([[[(p - lowest) ** 2] for p in places] for lowest in (1, 1.5)])
+
+
+class Grouped(nn.Module):
+    """Heads of 8 channels over two of keys and values, all made by one matrix."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.stem, self.qkv = nn.Linear(5, width), nn.Linear(width, width + 32)
+        self.out, self.head = nn.Linear(width, width), nn.Linear(width, 3)
+
+    def forward(self, x: Any) -> Any:
+        h = self.stem(x)
+        q, *shared = self.qkv(h).split([self.width, 16, 16], -1)
+        q = q.unflatten(-1, (-1, 8)).transpose(1, 2)
+        shared = [one.unflatten(-1, (2, 8)).transpose(1, 2) for one in shared]
+        k, v = (one.repeat_interleave(self.width // 16, 1) for one in shared)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.head(h + self.out(y))
+
+
+def test_two_roles_that_conflict_are_named() -> None:
+    with refused(r"qkv.weight.*hidden at node 'qkv\[0:128\]', readout at node 'qkv\[128:144\]'"):
+        kc.transfer(Grouped(128), torch.zeros(2, 5, 5), base=Grouped(32))

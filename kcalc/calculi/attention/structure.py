@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...fields.arguments import cosine_array, one_number, one_q
+from ...fields.arguments import one_cosine, one_number, one_q
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
@@ -155,6 +155,4 @@ def given_tokens(
         raise KcalcError("attention is sampled over tokens; say which, tokens=")
     first = one_q(1.0 if levels[0] is None else levels[0])
     second = first if levels[1] is None else one_q(levels[1])
-    return alike(
-        given.count, given.cosine, None if c is None else float(cosine_array(c)), first, second
-    )
+    return alike(given.count, given.cosine, None if c is None else one_cosine(c), first, second)

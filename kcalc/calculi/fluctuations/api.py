@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...fields.arguments import cosine_array, one_number, one_q
+from ...fields.arguments import one_cosine, one_q
 from ...foundation.errors import KcalcError
 from ...foundation.keyed import Keyed
 from ...foundation.plain_arguments import choice
@@ -138,14 +138,12 @@ def fluctuations(
     choice(weights, "weights", WEIGHTS)
     sized = with_widths(network, features)
     require_numbers(sized)
-    level, cosine = one_q(q), None if c is None else one_number(c, "c")
+    level, cosine = one_q(q), None if c is None else one_cosine(c)
     if not LEAST <= level <= MOST:
         raise KcalcError(
             f"q = {level:g} leaves no room for squares in double precision; give one between "
             f"{LEAST:g} and {MOST:g}"
         )
-    if cosine is not None:
-        cosine = float(cosine_array(cosine))
     reading = Reading(sized)
     groups = reading.run()
     channels = Channels(level, cosine, weights == "orthogonal")

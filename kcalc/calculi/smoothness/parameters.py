@@ -192,18 +192,14 @@ def _arrays(
             f"weights of node {node!r} must be an array or {{'weight': ..., 'bias': ...}}, got "
             f"{sorted(map(str, leaves))}"
         )
-    weight = real_array(np.asarray(leaves["weight"]), f"weights of {node!r}")
+    weight = real_array(leaves["weight"], f"weights of {node!r}")
     outputs: Any = op.features
     if weight.ndim < 2 or weight.shape[-1] != outputs or weight.size != fan_in * outputs:
         raise KcalcError(
             f"node {node!r} has weights of shape {weight.shape}, expected ({fan_in}, {outputs}) "
             f"or a kernel of that many entries"
         )
-    bias = (
-        None
-        if leaves.get("bias") is None
-        else real_array(np.asarray(leaves["bias"]), f"bias of {node!r}")
-    )
+    bias = None if leaves.get("bias") is None else real_array(leaves["bias"], f"bias of {node!r}")
     if bias is not None and (not op.bias or bias.shape != (outputs,)):
         expected = f"shape ({outputs},)" if op.bias else "none: the layer has bias=False"
         raise KcalcError(f"node {node!r} has a bias of shape {bias.shape}, expected {expected}")

@@ -6,6 +6,7 @@ and the closure of the original; decorators stay around it.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import builtins
@@ -24,6 +25,7 @@ import torch
 from ...foundation.errors import KcalcError
 
 Definition = ast.FunctionDef | ast.Lambda
+FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 WIDE = 10**8  # more than a line has letters
 SITES = (ast.Call, ast.BinOp, ast.AugAssign, ast.UnaryOp)
 RUN = "_kcalc_run"  # the name of the argument or variable that redirected calls go to
@@ -112,13 +114,27 @@ def _span(node: ast.AST) -> tuple[int, int]:
 
 
 def _is_compiled(code: types.CodeType) -> bool:
-    text = "".join(linecache.getlines(code.co_filename))
-    return code in _compiled_codes(code.co_filename, text)
+    text, flags = "".join(linecache.getlines(code.co_filename)), code.co_flags & FUTURE
+    given = code.co_filename, text, flags
+    return code in _compiled_codes(*given, False) or code in _compiled_codes(*given, True)
 
 
 @functools.lru_cache(maxsize=200)
-def _compiled_codes(file: str, text: str) -> frozenset[types.CodeType]:
-    return frozenset(_codes(compile(text, file, "exec", dont_inherit=True)))
+def _compiled_codes(
+    file: str, text: str, flags: int, by_statement: bool
+) -> frozenset[types.CodeType]:
+    """The code of all functions of a file, compiled whole or, as notebooks do, by statement.
+
+    Calls of what the same unit imports have other instructions.
+    """
+    parts: list[Any] = [text]
+    if by_statement:
+        parts = [ast.Module([statement], []) for statement in _parsed(file, text).body]
+    return frozenset(
+        code
+        for part in parts
+        for code in _codes(compile(part, file, "exec", flags, dont_inherit=True))
+    )
 
 
 def _rewritten_by_pytest(node: ast.AST, code: types.CodeType) -> bool:
