@@ -96,6 +96,7 @@ TRUE_OR_FALSE = {
     "tangent",
     "train",
     "trainable_norms",
+    "trained",
     "uniform",
     "zero_readout",
 }

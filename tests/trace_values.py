@@ -74,7 +74,7 @@ def _value(op: Any, arrays: list[Array], habit: int) -> Array:
             return np.where(op.mask, op.value, x)
         case T.Mixed():
             return np.moveaxis(np.tensordot(x, op.matrix, (op.axis, 1)), -1, op.axis)
-        case T.Drop() | T.Pass():
+        case T.Drop() | T.Pass() | T.Stopped():
             return x
     raise AssertionError(
         f"{type(op).__name__} {op.name!r} has no numbers: {getattr(op, 'reason', '')}"

@@ -134,6 +134,7 @@ class Lowering:
             layer.dilation,
             layer.groups,
             layer.standardised,
+            layer.trained,
             law,
             fan,
         )
@@ -180,6 +181,12 @@ class Lowering:
     def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Shape]) -> Shape:
         form, numbers = elementwise_form(layer.activation)
         return self.found(node, inputs, inputs[0], numbers=numbers, form=form)
+
+    @rule.register
+    def _(
+        self, layer: L.SurrogateGradient | L.StopGradient, node: Node, inputs: Sequence[Shape]
+    ) -> Shape:
+        return self.found(node, inputs, inputs[0], form=layer)
 
     @rule.register
     def _(self, layer: L.Sum, node: Node, inputs: Sequence[Shape]) -> Shape:
@@ -233,7 +240,7 @@ class Lowering:
                 f"give ids, or one-hot vectors"
             )
         shape = Shape(outputs, below.locations)
-        return self.weighted(node, inputs, shape, layer.sigma, (rows, outputs))
+        return self.weighted(node, inputs, shape, layer.sigma, (rows, outputs), layer.trained)
 
     @rule.register
     def _(self, layer: L.Positions, node: Node, inputs: Sequence[Shape]) -> Shape:
@@ -247,7 +254,8 @@ class Lowering:
                 f"give fewer, or a larger length"
             )
         weight = (1 if layer.kind == "constant" else count, below.channels)
-        return self.weighted(node, inputs, below, layer.sigma, weight, layer.kind)
+        form = (layer.kind, layer.trained)
+        return self.weighted(node, inputs, below, layer.sigma, weight, form)
 
     @rule.register
     def _(self, layer: L.ClassToken, node: Node, inputs: Sequence[Shape]) -> Shape:
@@ -255,7 +263,7 @@ class Lowering:
         count = math.prod(self._tokens(node, below))
         shape = Shape(below.channels, (layer.count + count, 1))
         weight = (layer.count, below.channels)
-        return self.weighted(node, inputs, shape, layer.sigma, weight)
+        return self.weighted(node, inputs, shape, layer.sigma, weight, layer.trained)
 
     @rule.register
     def _(self, layer: L.Attend, node: Node, inputs: Sequence[Shape]) -> Shape:

@@ -14,13 +14,14 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from ..network import layers as L
-from ..network.compose import fold, no_rule
+from ..network.compose import fold, no_rule, unknown_gradient
 from ..network.network import Network
 from .array_operations import (
     activate,
     attend,
     convolve,
     divided,
+    elementwise_form,
     grouped_product,
     pixel_shuffle,
     pool,
@@ -121,6 +122,17 @@ class Arrays:
         """
         return self.numbers[node] if node in self.numbers else self.nodes[node].numbers
 
+    def own(
+        self, layer: L.Affine | L.Embedding | L.Positions | L.ClassToken, node: Node
+    ) -> dict[str, Array]:
+        """The parameters of a node; no gradient reaches those that are not trained."""
+        from jax.lax import stop_gradient
+
+        fixed = {False: ("weight", "bias"), "weights": ("bias",), "biases": ("weight",)}
+        still = fixed.get(layer.trained, ())
+        given = self.params[node]
+        return {name: stop_gradient(a) if name in still else a for name, a in given.items()}
+
     # -- rules -------------------------------------------------------------------------------------
 
     @singledispatchmethod
@@ -131,7 +143,7 @@ class Arrays:
     @rule.register
     def _(self, layer: L.Affine, node: Node, inputs: Sequence[Array]) -> Array:
         """``x W + b``, over the window of every location for a convolution."""
-        params, lowered = self.params[node], self.nodes[node]
+        params, lowered = self.own(layer, node), self.nodes[node]
         _, scale, _, bias_scale, length = self.number(node)
         weight = params["weight"]
         weight = standardised(weight, length) if layer.standardised else _scaled(weight, scale)
@@ -149,6 +161,36 @@ class Arrays:
     @rule.register
     def _(self, layer: L.Nonlinear, node: Node, inputs: Sequence[Array]) -> Array:
         return activate(layer.activation, inputs[0], self.number(node))
+
+    @rule.register
+    def _(self, layer: L.SurrogateGradient, node: Node, inputs: Sequence[Array]) -> Array:
+        """The activation's values, and gradients times the slope."""
+        from jax.lax import stop_gradient
+
+        (x,) = inputs
+        made, rate = (
+            stop_gradient(activate(phi, x, elementwise_form(phi)[1]))
+            for phi in (layer.activation, layer.slope)
+        )
+        return made + rate * (x - stop_gradient(x))
+
+    @rule.register
+    def _(self, layer: L.StopGradient, node: Node, inputs: Sequence[Array]) -> Array:
+        """The same numbers without a gradient; one that is not known raises an error."""
+        import jax
+
+        if not layer.unknown:
+            return jax.lax.stop_gradient(inputs[0])
+
+        @jax.custom_jvp
+        def passed(x: Array) -> Array:
+            return x
+
+        @passed.defjvp
+        def _(values: Any, tangents: Any) -> Any:
+            raise unknown_gradient(layer.unknown, node)
+
+        return passed(inputs[0])
 
     @rule.register
     def _(self, layer: L.Sum | L.Scale, node: Node, inputs: Sequence[Array]) -> Array:
@@ -189,7 +231,7 @@ class Arrays:
         """The rows of the ids, or a product with one-hot vectors."""
         import jax.numpy as jnp
 
-        weight = _scaled(self.params[node]["weight"], self.number(node)[1])
+        weight = _scaled(self.own(layer, node)["weight"], self.number(node)[1])
         return (
             weight[inputs[0][..., 0]]
             if jnp.issubdtype(inputs[0].dtype, jnp.integer)
@@ -206,7 +248,7 @@ class Arrays:
                 sinusoids(x.shape[-3], x.shape[-1]) * float(layer.sigma), x.dtype
             )
         else:
-            vectors = _scaled(self.params[node]["weight"], scale)
+            vectors = _scaled(self.own(layer, node)["weight"], scale)
         return x + vectors.reshape(-1, *(shape.locations or (1, 1))[1:], shape.channels)
 
     @rule.register
@@ -214,7 +256,7 @@ class Arrays:
         import jax.numpy as jnp
 
         (x,), (_, scale) = inputs, self.number(node)
-        front = _scaled(self.params[node]["weight"], scale)[:, None, :]
+        front = _scaled(self.own(layer, node)["weight"], scale)[:, None, :]
         front = jnp.broadcast_to(front, (*x.shape[:-3], *front.shape)).astype(x.dtype)
         tokens = x.reshape(*x.shape[:-3], -1, 1, x.shape[-1])
         return jnp.concatenate([front, tokens], axis=-3)

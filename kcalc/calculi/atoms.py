@@ -26,7 +26,8 @@ class Atom:
 
     ``support``: bit mask of the affine layers and inputs that it depends on. ``raw``: a network
     input. ``terms``: the addends of a sum. ``activation``: a post-activation is
-    ``activation(scale * source)``.
+    ``activation(scale * source)``. ``live``: the atom of which it is a copy that the tangent
+    calculus takes as fixed, after a stop of gradients.
     """
 
     node: Node
@@ -40,6 +41,8 @@ class Atom:
     scale: Number = 1
     patched: bool = False  # a sum of different channel windows: it must not be opened
     factors: tuple[Pair, ...] = ()  # a product of independent feature maps
+    live: Atom | None = None
+    surrogate: bool = False
     mixed: bool = False  # a mean or another linear combination of locations of one feature map
     age: int = field(default_factory=_ages.__next__, init=False)  # more than those it is made of
     inputs: tuple[Atom, ...] = field(default=(), init=False, repr=False)  # below it
@@ -61,7 +64,13 @@ class Atom:
     def kind(self) -> str:
         """Its kind in words, for atoms that are neither Gaussian nor an activation."""
         return (
-            "product" if self.factors else "mix of locations" if self.mixed else "depthwise layer"
+            "product"
+            if self.factors
+            else "mix of locations"
+            if self.mixed
+            else "surrogate gradient"
+            if self.surrogate
+            else "depthwise layer"
         )
 
 

@@ -12,7 +12,7 @@ from bisect import bisect
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import singledispatchmethod
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,21 @@ from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network import primitives as P
-from ..network.compose import no_rule
+from ..network.compose import no_rule, unknown_gradient
 from ..network.network import Network
 from ..network.primitives import owner
 from .channels import Channels
 from .kernel import Kernel
-from .second_moments import Moments
-from .tangent import refuse_jumps
+from .second_moments import Moments, is_zero
+from .tangent import has_infinite_slope, refuse_jumps
 
 Node = Hashable
 Number = Any
 Groups = list[Number]
+INDIRECT = (
+    "its weights are made of trained parameters (spectral or weight normalisation, another "
+    "parametrisation), whose gradients are left out; those of its input and output are exact"
+)
 
 
 class Backward:
@@ -62,20 +66,35 @@ class Backward:
         return [[sent * float(share) for share, _ in self.states[reads[0]].groups]]
 
     @rule.register
-    def _(self, op: P.Post, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+    def _(
+        self, op: P.Post | P.Surrogate, node: Node, message: Groups, reads: Sequence[Node]
+    ) -> list[Groups]:
+        if all(map(is_zero, message)):  # which no slope changes, finite or not
+            return [message]
         pairs = self.states[reads[0]].pairs
-        factors = [self.slope(op.activation, node, pair.moments) for pair in pairs]
+        factors = [self.slope(op, node, pair.moments) for pair in pairs]
         return [[m * f for m, f in zip(message, factors, strict=True)]]
 
-    def slope(self, phi: Activation, node: Node, moments: Moments) -> Number:
+    def slope(self, op: P.Post | P.Surrogate, node: Node, moments: Moments) -> Number:
         """``E phi'(z1) phi'(z2)`` of the two pre-activations: C' times ``Q / q``.
 
-        Q and q are geometric means of both. Raises: KcalcError for activations that jump.
+        Q and q are geometric means of both. A surrogate's slope has the place of phi'.
+        Raises: KcalcError for activations that jump.
         """
-        key = (phi, id(moments))  # kept with them, so that no others have their id
+        own = isinstance(op, P.Post)
+        phi = op.activation if own else op.slope
+        key = (phi, own, id(moments))  # kept with them, so that no others have their id
         if key not in self._slopes:
-            self._slopes[key] = moments, self._slope(phi, node, moments)
+            made = self._slope(phi, node, moments) if own else self._product(phi, moments)
+            self._slopes[key] = moments, made
         return self._slopes[key][1]
+
+    def _product(self, slope: Activation, moments: Moments) -> Number:
+        """``E slope(z1) slope(z2)``."""
+        local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
+        q1, q2, gap = moments.q1, moments.q2, moments.gap.value
+        left = local.gap(slope, Jet((gap if self.apart else gap * 0,)), q1, q2).value
+        return geometric(local.q(slope, q1)[0], local.q(slope, q2)[0]) * (1 - left)
 
     def _slope(self, phi: Activation, node: Node, moments: Moments) -> Number:
         refuse_jumps(phi, node)
@@ -85,10 +104,15 @@ class Backward:
         sizes = (local.q(phi, q1)[0], local.q(phi, q2)[0])
         return local.gap(phi, jet, q1, q2).coefficients[1] * geometric(*sizes) / geometric(q1, q2)
 
-    def mean_slope(self, op: P.Post, node: Node, read: Node) -> float:
-        """``E phi'(z)^2`` of an activation, over channels and tokens its mean."""
+    def mean_slope(self, op: P.Post | P.Surrogate, node: Node, read: Node) -> float:
+        """``E phi'(z)^2`` of an activation, over channels and tokens its mean.
+
+        It is infinite for activations that jump, where no gradient passes them.
+        """
+        if isinstance(op, P.Post) and has_infinite_slope(op.activation):
+            return inf
         slopes = (
-            (float(share), self.slope(op.activation, node, pair.moments))
+            (float(share), self.slope(op, node, pair.moments))
             for share, pair in self.states[read].groups
         )
         return sum(share * float(np.mean(_own(slope))) for share, slope in slopes)
@@ -141,6 +165,13 @@ class Backward:
         left, geometric = 1 - float(op.batch_c), self.kernel.algebra.moments.geometric
         moments = [pair.moments for pair in self.states[read].pairs]
         return [m / (left * geometric(k.q1, k.q2)) for m, k in zip(message, moments, strict=True)]
+
+    @rule.register
+    def _(self, op: P.Stop, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
+        """Nothing; an error where the gradient is not known, and there is one."""
+        if op.unknown and not all(map(is_zero, message)):
+            raise unknown_gradient(op.unknown, node)
+        return [[0.0 * m for m in message]]
 
     @rule.register
     def _(
@@ -200,13 +231,30 @@ def mean_slopes(network: Network, backward: Backward) -> dict[Node, float]:
     return {
         owner(node): backward.mean_slope(op, node, reads[0])
         for node, op, reads in network.operations
-        if isinstance(op, P.Post)
+        if isinstance(op, P.Post | P.Surrogate)
     }
 
 
-def parameters(network: Network) -> dict[Node, Node]:
-    """{node with parameters: the feature map that they make, a node of the lowered network}."""
-    return {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+def parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
+    """{node with parameters: (the feature map that they make, the primitive)}.
+
+    The feature map is a node of the lowered network.
+    """
+    return {
+        owner(node): (node, op) for node, op, _ in network.operations if isinstance(op, P.Fresh)
+    }
+
+
+def own_parameters(network: Network) -> dict[Node, tuple[Node, P.Fresh]]:
+    """:func:`parameters` without weights that are made of other parameters."""
+    found = parameters(network)
+    return {node: pair for node, pair in found.items() if pair[1].trained != "indirectly"}
+
+
+def left_out(network: Network) -> tuple[Assumption, ...]:
+    """What is said of weights whose own gradients are not computed."""
+    made = parameters(network).keys() - own_parameters(network).keys()
+    return tuple(Assumption(node, INDIRECT, "heuristic") for node in network if node in made)
 
 
 def refuse_shared_in_batches(notes: Iterable[Assumption]) -> None:

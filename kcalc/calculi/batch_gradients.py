@@ -22,9 +22,10 @@ from ..foundation.rootfinding import zero_between
 from ..network.compose import interpret, interpret_back
 from ..network.network import Network
 from ..network.primitives import Norm, Primitive
-from .backward import Backward, Groups, added, parameters
+from .backward import Backward, Groups, added, own_parameters
 from .channels import Channels
 from .kernel import Kernel, kernel_over
+from .tangent import trained_part
 
 Node = Hashable
 Both = tuple[Groups, Groups]  # of the example with itself, and of all pairs of different examples
@@ -63,10 +64,11 @@ def weight_gradients(
         network, rule, first, lambda a, b: (added(a[0], b[0]), added(a[1], b[1]))
     )
     found = {}
-    for node, made in parameters(network).items():
+    for node, (made, op) in own_parameters(network).items():
         size, _, gap = kernel.whole(states[made])
         own, others = map(sum, messages[made])
-        found[node] = max(float(size * (own + (1 - gap.value) * others)), 0.0)
+        one, two = (trained_part(op, size * cosine) for cosine in (1, 1 - gap.value))
+        found[node] = max(float(one * own + two * others), 0.0)
     return found
 
 

@@ -34,14 +34,16 @@ from .backward import (
     Backward,
     Groups,
     added,
+    left_out,
     mean_slopes,
+    own_parameters,
     parameters,
     refuse_shared,
     refuse_shared_in_batches,
 )
 from .batch_gradients import normalised_batches, weight_gradients
 from .ntk import WIDTH, TangentReading
-from .tangent import ACROSS, Tangent
+from .tangent import ACROSS, Tangent, trained_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -250,14 +252,15 @@ def gradients_at(
         weights = weight_gradients(network, backward, _start(backward, chosen), given)
     else:
         weights = {
-            node: float(kernel.whole(states[made])[0]) * totals[node]
-            for node, made in parameters(network).items()
+            node: trained_part(op, float(kernel.whole(states[made])[0])) * totals[node]
+            for node, (made, op) in own_parameters(network).items()
             if node in totals
         }
     _check_finite(totals, weights)
     resized = network.nodes_of(Resize)
-    known = (note for note in reading.assumptions if note.text != ACROSS)  # weights count them here
-    notes = (*known, *(Assumption(n, COPIES, "heuristic") for n in resized))
+    known = (note for note in reading.assumed({}) if note.text != ACROSS)  # weights count them here
+    copies = (Assumption(n, COPIES, "heuristic") for n in resized)
+    notes = (*known, *copies, *left_out(network))
     if not simple:
         text = (
             "branches share weights or activations are fused: gradients are reported at Affine "
@@ -311,11 +314,12 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
     one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
     two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
     weights = {}
-    for node, made in parameters(network).items():
+    for node, (made, op) in own_parameters(network).items():
         size, _, gap = kernel.whole(states[made])
-        weights[node] = float(size) * (
-            one[made] + (counts[made] - 1) * two[made] * (1 - float(gap.value))
+        own, other = (
+            trained_part(op, float(size) * cosine) for cosine in (1, 1 - float(gap.value))
         )
+        weights[node] = own * one[made] + (counts[made] - 1) * two[made] * other
     mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
     difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
     return Gradients(
@@ -323,7 +327,7 @@ def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> G
         {node: one[node] for node in network},
         weights,
         mean_slopes(network, backward.one),
-        reading.noting(WIDTH, kernel.notes.values()),
+        (*reading.noting(WIDTH, kernel.notes.values()), *left_out(network)),
         mean,
         difference,
     )
@@ -347,7 +351,7 @@ def sampled_gradients(
     def run(draws: Draws) -> tuple[SampledGradients, float]:
         how = (assume, asked, sampling is None, needed)
         chains, notes = followed(network, inputs, count, output, how, draws)
-        found = _joined(output, chains, notes, draws)
+        found = _joined(output, chains, (*notes, *left_out(network)), draws)
         return found, _worst(found)
 
     found, missed = until_accurate(asked, run, needed is not None)
@@ -418,9 +422,11 @@ def _forward(
 ) -> dict[Node, float]:
     """{node with parameters or input: E|d out_k / d node|^2} by one pass of the tangent calculus.
 
-    It serves networks whose addends have cross terms.
+    It serves networks whose addends have cross terms. Gradients at feature maps are those of
+    parameters that make all of them, trained or not.
     """
-    made = parameters(network)
+    reading = TangentReading(_all_trained(network), None, reading.assume)
+    made = {node: one for node, (one, _) in parameters(network).items()}
     nodes = [*network.inputs, *made]
     directions = dict(zip(nodes, np.eye(len(nodes)), strict=True))
     kernel = reading.kernel(NUMPY, True, {node: directions[node] for node in made})
@@ -431,7 +437,16 @@ def _forward(
     states = reading.interpreted(kernel, start)
     parts = np.broadcast_to(kernel.kernels(states[output])[1], (len(nodes),))
     found = {
-        node: float(part) / float(kernel.whole(states[made.get(node, node)])[0])
+        node: float(part) / float(kernel.whole(states[made.get(node, node)])[0]) + 0.0  # no -0
         for node, part in zip(nodes, parts, strict=True)
     }
     return {node: found[node] for node in network if node in found}
+
+
+def _all_trained(network: Network) -> Network:
+    """The network with no weights frozen."""
+
+    def changed(_: Node, layer: Any) -> Any:
+        return layer if getattr(layer, "trained", True) is True else replace(layer, trained=True)
+
+    return network.map_layers(changed)

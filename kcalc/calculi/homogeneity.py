@@ -55,7 +55,7 @@ def _keeps(op: P.Primitive) -> bool:
 
     Max pooling counts too, as kernel maps treat it as the identity.
     """
-    return isinstance(op, P.Mask | P.Reshape | P.Resize | P.Shuffle) or (
+    return isinstance(op, P.Mask | P.Reshape | P.Resize | P.Shuffle | P.Stop) or (
         isinstance(op, P.Window) and op.matrix is None
     )
 

@@ -149,7 +149,7 @@ class Kernel:
         return self.field.number(op.sigma_w), self.field.number(op.sigma_b)
 
     @rule.register
-    def _(self, op: P.Post, node: Node, inputs: Sequence[Channels]) -> Channels:
+    def _(self, op: P.Post | P.Surrogate, node: Node, inputs: Sequence[Channels]) -> Channels:
         return inputs[0].map(lambda pair: self.activations.activated(op.activation, pair, node))
 
     @rule.register
@@ -317,7 +317,7 @@ class Kernel:
     @rule.register
     def _(
         self,
-        op: P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        op: P.Mask | P.Reshape | P.Resize | P.Shuffle | P.Stop,
         node: Node,
         inputs: Sequence[Channels],
     ) -> Channels:

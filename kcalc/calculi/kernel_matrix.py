@@ -168,7 +168,9 @@ class MatrixKernel:
         """(NNGP, NTK) of the input 0 with inputs of q values >= 0, 0 itself among them: (2, n)."""
         network = self.reading.network
         (node,), (output,) = network.inputs, network.outputs
-        kernel = ZeroTangent(zero_kernel(self.reading.assume), self.seeds, self.reading.fan_in)
+        reading = self.reading
+        plain = zero_kernel(reading.assume)
+        kernel = ZeroTangent(plain, self.seeds, reading.fan_in, reading.unseen)
         jet = Jet((np.ones(q.shape), np.zeros(q.shape)))
         start = kernel.start(node, np.zeros(q.shape), q, jet)
         state = self.reading.interpreted(kernel, {node: start})[output]

@@ -45,7 +45,7 @@ from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
-from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied
+from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied, unseen_nodes
 from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
@@ -137,15 +137,22 @@ def ntk(
     Returns: a :class:`TangentKernel`, for "exact" a
     :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
     :class:`kcalc.calculi.attention.kernels.TokenKernels`.
-    Raises: KcalcError for a network without Affine layers, a readout tied to an embedding,
-    activations that jump, an unknown parameterisation or missing widths; FreshnessError or NoRule
-    where the kernel calculus does not apply, naming the node.
+    Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an
+    embedding, activations that jump, gradients that are not known, an unknown parameterisation or
+    missing widths; FreshnessError or NoRule where the kernel calculus does not apply, naming the
+    node.
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
     if not parameter_nodes(network):
         raise KcalcError(
             "the network has no Affine layer, so it has no weights and no tangent kernel"
+        )
+    if not any(getattr(network.layer(n), "trained", True) for n in parameter_nodes(network)):
+        raise KcalcError(
+            "no weights of the network are trained (all are frozen, as requires_grad=False says), "
+            "so its tangent kernel is 0; say trained=True in those that are, or ask kc.c_map and "
+            "kc.gradients, which have no need of them"
         )
     if not truth(assume_independent, "assume_independent"):
         refuse_tied(network)
@@ -232,7 +239,13 @@ class TangentReading(TokenReading):
         local: FieldMaps | None = None,
     ) -> Tangent:
         """A fresh calculus over a number system; ``local`` as for :meth:`plain_kernel`."""
-        return Tangent(self.plain_kernel(field, uniform, True, local), seeds, self.fan_in)
+        kernel = self.plain_kernel(field, uniform, True, local)
+        return Tangent(kernel, seeds, self.fan_in, self.unseen)
+
+    @cached_property
+    def unseen(self) -> frozenset[Node]:
+        """The nodes of the lowered network from which no gradient of an output passes."""
+        return unseen_nodes(self.network)
 
     def run_sequence(self, q: dict[Node, Any]) -> tuple[Exchangeable, dict[Node, Any]]:
         """The calculus of kernel maps and the state of every node for one sequence of tokens."""
@@ -308,6 +321,10 @@ class TangentReading(TokenReading):
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions of the kernels, node by node."""
+        return self.assumed(None)
+
+    def assumed(self, seeds: Mapping[Node, Any] | None) -> tuple[Assumption, ...]:
+        """The assumptions of the kernels of some parameters. Raises: KcalcError as these do."""
         if self.network.free_symbols:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
@@ -316,6 +333,7 @@ class TangentReading(TokenReading):
             dict.fromkeys(self.network.inputs, half),
             dict.fromkeys(self.network.inputs, one),
             None,
+            seeds,
         )
         return self.noting(WIDTH, kernel.notes.values())
 

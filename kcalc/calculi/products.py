@@ -70,6 +70,8 @@ class Products:
 
     def _asked(self, a: Atom, b: Atom) -> list[tuple[Atom, Atom]]:
         """The pairs of atoms below a and b that their own rule asks for, if sums or products."""
+        if a.live or b.live:
+            return [(a.live or a, b.live or b)]
         if not a.support & b.support or a.patched or b.patched:
             return []
         if a.factors or b.factors:
@@ -88,6 +90,9 @@ class Products:
 
     def _made(self, a: Atom, b: Atom, node: Node) -> Both:
         """The cross moments of two atoms; b is the newer one, so that it is opened first."""
+        if a.live or b.live:
+            ahead, back = self.product(a.live or a, b.live or b, node)
+            return ahead.fixed, back.fixed
         m, n = a.moments, b.moments
         if not a.support & b.support:
             check_raw([a, b], node)

@@ -211,7 +211,8 @@ def regime(kernel: TangentKernel, c: float = 0.0, q: float = 1.0) -> Regime:
         raise KcalcError("the slope of the network's C map at 1 is infinite, so it has no regime")
     off, diagonal = (float(part) for part in kernel(np.array([cosine, 1.0]), level))
     parts = kernel.by_layer(np.array([cosine, 1.0]), level)
-    alphas = {node: float(part[0] / part[1]) for node, part in parts.items()}
+    counted = {node: part for node, part in parts.items() if part[1] != 0}  # trained
+    alphas = {node: float(part[0] / part[1]) for node, part in counted.items()}
     if kernel.parameterization == "ntk":
         limit, why = predicted_limit(network, level)
         bound, why_not = gram_bound(network, slope, level)
@@ -293,6 +294,8 @@ def predicted_limit(network: Network, q: float) -> tuple[Limit | None, tuple[str
             "no limit is predicted: the network is not a chain Affine, activation, ..., Affine",
         )
     affine, nonlinear = found
+    if any(op.trained is not True for _, op in affine):
+        return None, ("no limit is predicted: some weights of the chain are not trained",)
     scales = {(op.sigma_w, op.sigma_b, op.standardised) for _, op in affine}
     if len(scales) > 1 or len(set(nonlinear)) > 1:
         return None, ("no limit is predicted: the layers of the chain are not equal",)
@@ -381,6 +384,8 @@ def gram_bound(
             "no bound to the Gram matrix: the network is not a chain Affine, activation, ..., "
             "Affine",
         )
+    if any(op.trained is not True for _, op in found[0]):
+        return None, ("no bound to the Gram matrix: some weights of the chain are not trained",)
     c = np.cos(np.linspace(np.pi, 0, points))
     values = node_values(network, np.append(c, 0.0), q)
     worst = max(values, key=lambda node: abs(np.broadcast_to(values[node][2], len(c) + 1)[-1]))

@@ -58,6 +58,14 @@ class Part:
         first, second, joint = weight * self.first, weight * self.second, weight * self.joint
         return Part(first, second, joint, weight * self.deficit, self.ratio)
 
+    @property
+    def fixed(self) -> Part:
+        """The contribution with the same values, of which no jet has derivatives."""
+        first, second, joint, deficit = map(
+            fixed, (self.first, self.second, self.joint, self.deficit)
+        )
+        return Part(first, second, joint, deficit, self.ratio)
+
     @classmethod
     def of_means(cls, mean1: Number, mean2: Number, sign: int = 1) -> Part:
         """``sign`` times ``(mean1^2, mean2^2, mean1 mean2)``."""
@@ -67,6 +75,13 @@ class Part:
             else mean2 / mean1
         )
         return cls(sign * mean1 * mean1, sign * mean2 * mean2, sign * mean1 * mean2, ratio=ratio)
+
+
+def fixed(value: Number) -> Number:
+    """The number itself; a jet without its derivatives."""
+    if not isinstance(value, Jet):
+        return value
+    return Jet((value.value, *(0 * value.value for _ in value.coefficients[1:])))
 
 
 def is_zero(value: Number) -> bool:

@@ -5,7 +5,9 @@ Write ``k`` for the covariance of one channel of a feature map at two inputs. By
 gives to a tangent kernel. So the kernel calculus to first order in a perturbation ``e`` of the
 covariances carries the tangent kernel too. Every Affine adds ``e`` times the kernel of its own
 parameters to the covariance of its output; the coefficient of ``e`` at the network's output is the
-tangent kernel. Sums, shared branches, fusions and norms need no rules of their own.
+tangent kernel. Sums, shared branches, fusions and norms need no rules of their own. After a stop of
+gradients a feature map is a copy without a perturbation: in sums with the feature map itself the
+values have all cross terms, the perturbations only those of what is not stopped.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..activations import Activation
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..network.compose import no_rule
+from ..network.compose import no_rule, unknown_gradient
 from ..network.layers import Affine, ClassToken, Embedding, Positions
 from ..network.network import Network
-from ..network.primitives import Blend, Fresh, Norm, Post, Primitive, owner
-from .atoms import Pair
+from ..network.primitives import Blend, Fresh, Norm, Post, Primitive, Stop, Surrogate, owner
+from .atoms import Atom, Pair, Term, with_all_below
 from .channels import Channels
 from .kernel import Kernel
-from .second_moments import Moments
+from .second_moments import Moments, fixed, is_zero
 
 WHOLE = 1 - 1e-9  # E |z|^-p is infinite for p >= 1
 
@@ -50,33 +54,44 @@ class Tangent:
     ``fan_in``: {node with parameters: number of its addends} for the standard parameterisation;
     None for the NTK parameterisation, where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` with W
     and b of unit variance. A trained table, of token ids or positions, is an Affine without bias
-    that reads one-hot vectors: its kernel is the covariance of its rows. [DKS sec. 24]
+    that reads one-hot vectors: its kernel is the covariance of its rows. ``unseen``: the nodes of
+    the lowered network from which no gradient of an output passes. [DKS sec. 24]
     """
 
     kernel: Kernel
     seeds: Mapping[Node, Any] | None = None
     fan_in: Mapping[Node, int] | None = None
+    unseen: frozenset[Node] = frozenset()
 
     def __post_init__(self) -> None:
         self.start, self.whole, self.notes = self.kernel.start, self.kernel.whole, self.kernel.notes
         self.uniform = self.kernel.uniform
+        self._stopped: dict[Atom, Atom] = {}
 
     def rule(self, op: Primitive, node: Node, inputs: Sequence[Channels]) -> Channels:
         """The state a primitive emits; new weights add ``e`` times their parameters' kernel."""
-        if isinstance(op, Post):
-            refuse_jumps(op.activation, node)
+        if isinstance(op, Post) and has_infinite_slope(op.activation):
+            if node not in self.unseen and not all(map(_still, inputs[0].pairs)):
+                refuse_jumps(op.activation, node)
+            state = self.kernel.rule(op, node, inputs)
+            return state.map(lambda pair: self.stopped(Stop(origin=op.origin), pair, node))
         if isinstance(op, Norm) and op.over == "batch" and op.batch_c is not None:
             self.kernel.note(node, ACROSS)
         if isinstance(op, Blend) and op.random and op.permutes is None:
             raise no_rule("tangent kernels", op, node)
         state = self.kernel.rule(op, node, inputs)
+        if isinstance(op, Stop):
+            return state.map(lambda pair: self.stopped(op, pair, node))
+        if isinstance(op, Surrogate):
+            return self.surrogate(op, node, state, inputs[0])
         if not isinstance(op, Fresh):
             return state
         if not op.one_tap:
             self.kernel.note(node, CENTRE, "convention")
         weight = 1 if self.seeds is None else self.seeds.get(owner(node), 0)
-        if isinstance(weight, int) and weight == 0:
+        if op.trained is False or (isinstance(weight, int) and weight == 0):
             return state
+        refuse_indirect(op, node)
         return state.map(
             lambda pair: self._seeded(pair, weight * self._parameters(op, node, pair, inputs[0]))
         )
@@ -87,19 +102,87 @@ class Tangent:
         NTK parameterisation: the cosine c of the layer's output, as its parameters' kernel is its
         covariance. Standard parameterisation: ``(fan_in E x1 x2 + 1) / sqrt(q1 q2)``, without the 1
         where the layer has no bias; x is the layer's input, q1 and q2 are those of its output.
+        Of both, only what is trained counts.
         """
+        field, geometric = self.kernel.field, self.kernel.algebra.moments.geometric
+        weights, biases = op.trains
         if self.fan_in is None:
-            return 1 - pair.moments.gap.value
-        if op.standardised:
+            whole = 1 - pair.moments.gap.value
+            if weights and biases:
+                return whole
+            shift = field.number(op.sigma_b) ** 2 / geometric(pair.moments.q1, pair.moments.q2)
+            return whole - shift if weights else shift
+        if op.standardised and weights:
             raise KcalcError(
                 f"node {node!r} has standardised weights, for which the standard parameterisation "
                 f"has no rule; use 'ntk'"
             )
         q1, q2, gap = self.whole(below)
-        field, geometric = self.kernel.field, self.kernel.algebra.moments.geometric
-        bias = field.number(1 if op.bias else 0)
-        joint = field.number(self.fan_in[owner(node)]) * geometric(q1, q2) * (1 - gap.value) + bias
+        bias = field.number(1 if op.bias and biases else 0)
+        count = field.number(self.fan_in[owner(node)] if weights else 0)
+        joint = count * geometric(q1, q2) * (1 - gap.value) + bias
         return joint / geometric(pair.moments.q1, pair.moments.q2)
+
+    def stopped(self, op: Stop, pair: Pair, node: Node) -> Pair:
+        """A feature map of which gradients see nothing: the same values, no perturbation.
+
+        Raises: KcalcError where gradients see it in an unknown way.
+        """
+        if op.unknown and not _still(pair):
+            raise unknown_gradient(op.unknown, node)
+        moments = replace(pair.moments, gap=fixed(pair.moments.gap))
+        return replace(pair, moments=moments, terms=tuple(map(self._fixed_term, pair.terms)))
+
+    def _fixed_term(self, term: Term) -> Term:
+        return replace(term, atom=self._fixed(term.atom))
+
+    def _fixed(self, atom: Atom) -> Atom:
+        """The copy of an atom that is not perturbed, and is made of such copies."""
+        for one in with_all_below([atom]):  # the oldest first
+            if one in self._stopped:
+                continue
+            if one.live is not None:
+                self._stopped[one] = one
+                continue
+            known = self._stopped
+            self._stopped[one] = replace(
+                one,
+                moments=replace(one.moments, gap=fixed(one.moments.gap)),
+                terms=tuple(replace(t, atom=known[t.atom]) for t in one.terms),
+                source=None if one.source is None else known[one.source],
+                factors=tuple(
+                    replace(
+                        pair,
+                        moments=replace(pair.moments, gap=fixed(pair.moments.gap)),
+                        terms=tuple(replace(t, atom=known[t.atom]) for t in pair.terms),
+                    )
+                    for pair in one.factors
+                ),
+                live=one,
+            )
+        return self._stopped[atom]
+
+    def surrogate(self, op: Surrogate, node: Node, state: Channels, below: Channels) -> Channels:
+        """The values of the activation; the perturbation is multiplied by ``E slope(u) slope(v)``.
+
+        Nothing else may be made of the same weights: its cross moments would need the slope too.
+        """
+        local, geometric = self.kernel.activations.local, self.kernel.algebra.moments.geometric
+
+        def replaced(source: Pair, pair: Pair) -> Pair:
+            m, made = source.moments, pair.moments
+            (one, _), (two, _) = (local.q(op.slope, q) for q in (m.q1, m.q2))
+            gap = local.gap(op.slope, Jet((m.gap.value, 0 * m.gap.value)), m.q1, m.q2)
+            slopes = geometric(one, two) * (1 - gap.value)
+            rate = slopes * m.gap.coefficients[1] * geometric(m.q1, m.q2)
+            moved = Jet((made.gap.value, _over(rate, geometric(made.q1, made.q2))))
+            moments = replace(made, gap=moved)
+            return Pair.of(Atom(node, moments, source.support, False, surrogate=True)).at(
+                pair.window
+            )
+
+        groups = zip(below.groups, state.groups, strict=True)
+        return Channels(tuple((share, replaced(old, new)) for (share, old), (_, new) in groups))
 
     @staticmethod
     def _seeded(pair: Pair, amount: Number) -> Pair:
@@ -119,8 +202,17 @@ class Tangent:
         return norm * (1 - gap.value), -norm * gap.coefficients[1]
 
 
+def unseen_nodes(network: Network) -> frozenset[Node]:
+    """The nodes of the lowered network from which no gradient of an output passes."""
+    seen = set(network.outputs)
+    for node, op, reads in reversed(network.operations):
+        if node in seen and not (isinstance(op, Stop) and not op.unknown):
+            seen.update(reads)
+    return frozenset(node for node, _, _ in network.operations if node not in seen)
+
+
 def parameter_nodes(network: Network) -> tuple[Node, ...]:
-    """The nodes with trained parameters.
+    """The nodes with parameters, trained or frozen.
 
     Affine layers, embeddings, learned positions and class tokens, in order.
     """
@@ -144,6 +236,54 @@ def refuse_tied(network: Network) -> None:
         )
 
 
+def _still(pair: Pair) -> bool:
+    """Whether nothing perturbs a feature map."""
+    return is_zero(pair.moments.gap.coefficients[1])
+
+
+def _over(rate: Number, norm: Number) -> Number:
+    """``rate / norm``, 0 where a feature map is 0."""
+    if not isinstance(norm, np.ndarray) or norm.all():
+        return rate / norm
+    return np.where(norm == 0, 0.0, rate / np.where(norm == 0, 1.0, norm))
+
+
+def trained_part(op: Fresh, covariance: Number) -> Number:
+    """The part of the covariance of a layer's output that its trained weights and biases make."""
+    weights, biases = op.trains
+    if weights and biases:
+        return covariance
+    shift = float(op.sigma_b) ** 2
+    return (covariance - shift) * weights + shift * biases
+
+
+def refuse_indirect(op: Fresh, node: Node) -> None:
+    """Refuse weights whose trained parameters are others, of which they are made.
+
+    Raises: KcalcError.
+    """
+    if op.trained == "indirectly":
+        raise KcalcError(
+            f"node {owner(node)!r}: its weights are made of trained parameters (spectral or weight "
+            "normalisation, another parametrisation), whose gradients are others; remove the "
+            "parametrisation, or say trained=True for the kernel of the weights themselves, or "
+            "trained=False to leave them out"
+        )
+
+
+def has_infinite_slope(phi: Activation) -> bool:
+    """Whether phi jumps, as phi' misses the jump, or E phi'^2 is infinite."""
+    return any(phi.jump_sizes(0)) or bool(_steep_points(phi))
+
+
+def _steep_points(phi: Activation) -> list[float]:
+    """Where phi is so steep that E phi'(z)^2 is infinite."""
+    if not phi.rough:
+        return []
+    pairs = zip(phi.kink_points, phi.strengths(1), strict=True)
+    return [float(k) for k, p in pairs if 2 * p >= WHOLE]
+
+
 def refuse_jumps(phi: Activation, node: Node) -> None:
     """Raise KcalcError if phi jumps, as phi' misses the jump, or if E phi'^2 is infinite."""
     if any(phi.jump_sizes(0)):
@@ -152,13 +292,9 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
             f"slope of its C map at c = 1 is infinite, so that kernel calculus does not have their "
             f"tangent kernel; use a continuous activation"
         )
-    if phi.rough:
-        steep = [
-            k for k, p in zip(phi.kink_points, phi.strengths(1), strict=True) if 2 * p >= WHOLE
-        ]
-        if steep:
-            raise KcalcError(
-                f"node {node!r}: {phi.name} is so steep at x = {steep[0]:.6g} that E phi'(z)^2 is "
-                f"infinite: gradients and tangent kernels of the network are, too; use an "
-                f"activation of bounded slope"
-            )
+    if steep := _steep_points(phi):
+        raise KcalcError(
+            f"node {node!r}: {phi.name} is so steep at x = {steep[0]:.6g} that E phi'(z)^2 is "
+            f"infinite: gradients and tangent kernels of the network are, too; use an "
+            f"activation of bounded slope"
+        )

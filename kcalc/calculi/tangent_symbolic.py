@@ -23,7 +23,7 @@ from ..network.network import Network
 from .kernel import kernel_over
 from .second_moments import Moments
 from .symbolic import NamedMaps, Namer, P, cosine, cosine_inputs, tidy, unscaled, with_exact_numbers
-from .tangent import Tangent
+from .tangent import Tangent, unseen_nodes
 
 Node = Hashable
 
@@ -42,9 +42,8 @@ def symbolic_kernels(
     others = network.free_symbols | first.free_symbols | second.free_symbols
     arguments = formula_symbols(tuple(cosines.values()), others)
     maps = NamedSlopes()
-    kernel = Tangent(
-        kernel_over(SYMPY, second == first, True, assume_independent, maps), seeds, fan_in
-    )
+    plain = kernel_over(SYMPY, second == first, True, assume_independent, maps)
+    kernel = Tangent(plain, seeds, fan_in, unseen_nodes(network))
     namer = TangentNamer(network, kernel, maps, arguments)
     start = {n: kernel.start(n, first, second, Jet((1 - c, sp.S.Zero))) for n, c in cosines.items()}
     states = interpret(network, namer, start)

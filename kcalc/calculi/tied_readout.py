@@ -181,7 +181,7 @@ class _Carried:
         return sum(float(w) * a for w, a in zip(op.weights, inputs, strict=True))
 
     @rule.register
-    def _(self, op: P.Mask, node: Node, inputs: Sequence[Array]) -> Array:
+    def _(self, op: P.Mask | P.Stop, node: Node, inputs: Sequence[Array]) -> Array:
         return inputs[0]
 
     @rule.register

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 LISTED = 6  # names that an error lists where none is near
 MANY = 1000  # names that are compared however far they are
 
 
 class KcalcError(ValueError):
-    """Something the user gave cannot be used; the message names it and a remedy."""
+    """Something the user gave cannot be used; the message names it and a remedy.
+
+    ``node``: the node of a network that the message is about, where it is about one.
+    """
+
+    node: Hashable | None = None
+
+    def at(self, node: Hashable) -> Self:
+        """The error, as one about a node; an error that knows its node keeps it."""
+        self.node = node if self.node is None else self.node
+        return self
 
 
 class GraphError(KcalcError):
@@ -45,7 +56,7 @@ def without_option() -> Iterator[None]:
     try:
         yield
     except FreshnessError as error:
-        raise FreshnessError(error.message) from None
+        raise FreshnessError(error.message).at(error.node) from None
 
 
 class UnreachableTarget(KcalcError):

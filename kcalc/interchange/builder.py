@@ -16,8 +16,27 @@ import sympy as sp
 
 from ..activations import X
 from ..foundation.errors import KcalcError, glimpse
-from ..network.layers import Input, Layer, Nonlinear, Opaque, Scale
-from .fusion import Fixed, Gone, Unary, is_affine, linear_factor, plain, recognised
+from ..network.layers import (
+    Input,
+    Layer,
+    Nonlinear,
+    Opaque,
+    Scale,
+    StopGradient,
+    SurrogateGradient,
+)
+from .fusion import (
+    Fixed,
+    Gone,
+    Still,
+    Unary,
+    is_affine,
+    linear_factor,
+    plain,
+    recognised,
+    released,
+    slope_of,
+)
 from .independence import Resemblance
 from .internal_errors import ModelError, internal_error
 from .layout import channel_axes, guessed_axes, id_arrays
@@ -59,6 +78,7 @@ class Builder:
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self.made: dict[tuple[str, Any], str] = {}
+        self.stopped: dict[tuple[Any, Any], str] = {}  # a stopped expression -> what was stopped
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
         """Record a difference from the model at a node; ``of_weights``: as its weights stand."""
@@ -124,6 +144,9 @@ class Builder:
         if (source, expr) in self.made:
             return self.made[source, expr]
         at = self.by_name.get(home) or replace(op, name=home)
+        if isinstance(expr, sp.Expr) and expr.has(Still):
+            made = self.made[source, expr] = self._with_stops(at, source, expr, self.width(op))
+            return made
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         alone = isinstance(self.layers[source][0], Input) and self.readers[source] == 1
         if alone and isinstance(expr, sp.Expr) and is_affine(expr) and expr.has(X):
@@ -140,6 +163,38 @@ class Builder:
             made = self._nonlinear(at, source, expr, self.width(op))
         self.made[source, expr] = made
         return made
+
+    def _with_stops(self, op: Op, source: str, expr: Any, width: int | None) -> str:
+        """The node of an expression of which gradients see only a part."""
+        value, slope = released(expr), slope_of(expr)
+        if slope == 0:
+            return self._stopped(op, source, expr, width)
+        linear = linear_factor(value)
+        try:
+            if linear is not None and sp.simplify(slope - linear) == 0:
+                self.node(op, Scale(plain(linear)), [source])
+            elif sp.simplify(slope - sp.diff(value, X)) == 0:
+                return self._nonlinear(op, source, value, width)
+            else:
+                self.node(op, SurrogateGradient(recognised(value), slope), [source])
+            return op.name
+        except KcalcError as error:
+            reason = str(error)
+        except Exception as error:
+            reason = internal_error(error, f"the activation at {op.name!r}")
+        self.note(op.name, "not read", f"{glimpse(value)}: {reason}")
+        self.node(op, Opaque("activation", reason, width), [source])
+        return op.name
+
+    def _stopped(self, op: Op, source: str, expr: Any, width: int | None) -> str:
+        """A stop of gradients behind what it stops, or before a function of what is stopped."""
+        before = self.stopped.get((source, expr))
+        if before is not None or released(expr) == X:
+            self.node(op, StopGradient(), [source if before is None else self.label(before)])
+            return op.name
+        stop = replace(op, name=f"{op.name}.stop")
+        self.node(stop, StopGradient(), [source])
+        return self._nonlinear(op, stop.name, released(expr), width)
 
     def _nonlinear(self, op: Op, source: str, expr: Any, width: int | None) -> str:
         if not isinstance(expr, sp.Expr):

@@ -422,9 +422,9 @@ class Planner:
         found = group(self.flow, [start], end)
         ways: dict[int, list[tuple[int, Slot]]] = {}
         for call in sorted(found.calls):
-            for slot, made in self.flow.reads[call].items():
-                before = [] if made == start else ways.get(made[0])
-                if before is None or (made != start and made[0] not in found.calls):
+            for slot, source in self.flow.reads[call].items():
+                before = [] if source == start else ways.get(source[0])
+                if before is None or (source != start and source[0] not in found.calls):
                     continue
                 way = before if self.flow.carries(call) else [*before, (call, slot)]
                 if call not in ways or len(way) < len(ways[call]):

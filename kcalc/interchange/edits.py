@@ -184,7 +184,7 @@ class Edits(Tabled):
         for edit in self.items:
             found.setdefault(edit.node, []).append(edit)
         if not isinstance(node, str) and isinstance(node, Hashable):
-            node = glimpse(node)  # nodes of networks may be tuples or numbers
+            node = glimpse(node, 10_000)  # nodes of networks may be tuples or numbers
         if not is_key(node, found):
             raise unknown("node that is edited", node, found)
         return tuple(found[node])
@@ -361,7 +361,7 @@ def _action(data: Any, where: str, reader: TreeReader) -> Action:
         return Taken(slot, copied)
     phi = activation_from_dict(data["activation"], where, reader)
     numbers = (_real(data.get(name), where) for name in ("a", "b", "scale", "shift"))
-    return Exchanged(slot, phi, *numbers, copied)
+    return Exchanged(slot, phi, *numbers, copied=copied)
 
 
 def _input(entry: Any, where: str) -> tuple[Slot, float, float]:

@@ -48,6 +48,30 @@ _FAMOUS = [
 FAMOUS = tuple((float(value), value) for value in _FAMOUS)
 
 
+class Still(sp.Function):
+    """Its argument, of which gradients see nothing."""
+
+    is_real = True
+
+    @classmethod
+    def eval(cls, value: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The argument itself where it is a number or still already."""
+        return value if value.is_number or isinstance(value, Still) else None
+
+
+def released(expr: Any) -> Any:
+    """The values of an expression, without its stops of gradients."""
+    return expr.replace(Still, lambda inner: inner)
+
+
+def slope_of(expr: Any) -> Any:
+    """The derivative of an expression in X that backpropagation takes, stops being constants."""
+    stops = {stop: sp.Dummy(real=True) for stop in expr.atoms(Still)}
+    outer = [stop for stop in stops if not any(stop in s.args[0].atoms(Still) for s in stops)]
+    derivative = sp.diff(expr.xreplace({stop: stops[stop] for stop in outer}), X)
+    return released(derivative.xreplace({stops[stop]: stop for stop in outer}))
+
+
 @dataclass(frozen=True)
 class Unary:
     """``expr``, in X, of the output of node ``source``; a number where ``source`` is None.

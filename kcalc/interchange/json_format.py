@@ -185,7 +185,7 @@ def layer_from_dict(data: Any, where: str, reader: TreeReader) -> Layer:
 
 
 def _field(name: str, value: Any, where: str, reader: TreeReader) -> Any:
-    if name == "activation":
+    if name in ("activation", "slope"):
         return activation_from_dict(value, where, reader)
     if value is None or isinstance(value, str | bool):
         return value

@@ -27,11 +27,12 @@ from .trace import (  # fmt: skip
     Repeat,
     Reshape,
     Shuffle,
+    Stopped,
     Trace,
     Transpose,
 )
 
-KEEPING = (Drop, Pass, Reorder, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
+KEEPING = (Drop, Pass, Stopped, Reorder, Repeat, Shuffle, Normalise, Join, Mixed, Prefixed)
 Shape = tuple[int, ...]
 
 

@@ -19,6 +19,7 @@ from .fusion import (
     LARGEST,
     Fixed,
     Gone,
+    Still,
     Unary,
     combination,
     is_affine,
@@ -99,6 +100,7 @@ class Elementwise(Builder):
         return Unary(node, X, node)
 
     def _combined(self, op: Pointwise, forms: list[Unary]) -> Form:
+        forms = self._after_stop(op, forms)
         sources = {form.source for form in forms} - {None}
         if len(sources) <= 1:
             if sum(sp.count_ops(form.expr) for form in forms) > LARGEST:
@@ -121,6 +123,15 @@ class Elementwise(Builder):
                 return Unary(source, X, source)
             return Unary(source, expr, op.name)
         return self._several(op, forms)
+
+    def _after_stop(self, op: Pointwise, forms: list[Unary]) -> list[Unary]:
+        """The feature map that a function reads as a node, where gradients do not pass it."""
+        reads = [form for form in forms if form.source is not None]
+        if len(reads) != 1 or not isinstance(reads[0].expr, Still) or _compares(op, forms):
+            return forms
+        name = next(n for n in op.reads if self.forms[n] is reads[0])
+        node = self.label(name)
+        return [Unary(node, X, node) if form is reads[0] else form for form in forms]
 
     def _rescales(self, op: Pointwise, source: str, expr: Any) -> bool:
         """Draw a factor into the weights of a sum without other readers: (x + y) / sqrt 2."""
@@ -266,8 +277,15 @@ class Elementwise(Builder):
             and not (fixed.number is not None and fixed.held.parameter is None)
             and self._alone(source, place)
         ):
+            weights, biases = layer.trained, fixed.held.trained
+            both = "indirectly" if biases == "indirectly" else "weights" if weights else "biases"
             self.layers[source] = (
-                replace(layer, bias=True, sigma_b=self.sigma_b(source, fixed.held.value)),
+                replace(
+                    layer,
+                    bias=True,
+                    sigma_b=self.sigma_b(source, fixed.held.value),
+                    trained=weights if biases == weights or weights == "indirectly" else both,
+                ),
                 self.layers[source][1],
             )
             return maps[0]
@@ -313,7 +331,8 @@ class Elementwise(Builder):
         if added and (not bare or isinstance(layer, L.Nonlinear | L.Sum | L.Product)):
             sigma, node = self.spread(values), self.label(place)
             self.note(op.name, "approximate", BEHIND.format(sigma), of_weights=True)
-            return self.node(op, L.Positions("constant", sigma, 1), [node]) if sigma else form
+            made = L.Positions("constant", sigma, 1, fixed.held.trained) if sigma else None
+            return form if made is None else self.node(op, made, [node])
         size = float(np.sqrt(np.square(values).mean()))
         if op.label == "prelu" and self.sigmas:
             slope = float(np.copysign(size, values.mean()))
@@ -349,7 +368,7 @@ class Elementwise(Builder):
             return Unary(self.label(place), X, self.label(place))
         return self.node(
             op,
-            L.Positions(kind, sigma, 1 if kind == "constant" else len(rows)),
+            L.Positions(kind, sigma, 1 if kind == "constant" else len(rows), fixed.held.trained),
             [self.label(place)],
         )
 
@@ -382,6 +401,14 @@ class Elementwise(Builder):
                 return False
             place = self.by_name[place].reads[0]
         return self.readers[source] == 1
+
+
+def _compares(op: Pointwise, forms: list[Unary]) -> bool:
+    """Whether a function is a comparison, which has no gradient."""
+    try:
+        return not isinstance(sp.sympify(op.function(*(form.expr for form in forms))), sp.Expr)
+    except (KcalcError, TypeError, ValueError, ArithmeticError):
+        return False
 
 
 def extreme_parts(network: Network, node: Node) -> tuple[Node, ...]:

@@ -20,7 +20,7 @@ from ..network.primitives import several
 from .activation_names import with_short_names
 from .arrangement import clashing, crossed, displaced
 from .builder import CORRELATED, Form
-from .fusion import Fixed, Gone, Unary, nice, plain, tidied
+from .fusion import Fixed, Gone, Still, Unary, nice, plain, tidied
 from .geometry import affine_fit, extent, spread_fit
 from .independence import dependence, unlike_gaussian
 from .internal_errors import ModelError, internal_error
@@ -54,6 +54,7 @@ from .trace import (  # fmt: skip
     Repeat,
     Reshape,
     Shuffle,
+    Stopped,
     Trace,
     Transpose,
     spoken,
@@ -160,6 +161,14 @@ CLASS = (
 )
 
 
+def together(weights: bool | str, op: Linear) -> bool | str:
+    """What is trained of the weights and the biases of a layer, as an Affine says it."""
+    biases = weights if op.bias is None else op.bias_trained
+    if "indirectly" in (weights, biases):
+        return "indirectly"
+    return weights if weights == biases else "weights" if weights else "biases"
+
+
 class Recogniser(Elementwise):
     """One rule per kind of operation."""
 
@@ -251,6 +260,7 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", BEYOND)
         self._note_weights(op, parent)
         has_bias = op.bias is not None
+        standardised = op.standardised or (self.sigmas and is_standardised(op))
         layer = L.Affine(
             features=int(op.weight.shape[0]),
             kernel=extent(op.kernel),
@@ -261,7 +271,8 @@ class Recogniser(Elementwise):
             bias=has_bias,
             sigma_w=self._sigma_w(op),
             sigma_b=self.sigma_b(op.name, op.bias) if op.bias is not None else 0,
-            standardised=op.standardised or (self.sigmas and is_standardised(op)),
+            standardised=standardised,
+            trained=together(bool(op.trained) if standardised else op.trained, op),
         )
         return self.node(op, layer, [parent])
 
@@ -324,7 +335,7 @@ class Recogniser(Elementwise):
         if op.bag > 1:
             sigma *= op.factor * math.sqrt(op.bag)
             self.note(op.name, "approximate", BAG.format(op.bag))
-        return self.node(op, L.Embedding(features, vocabulary, sigma))
+        return self.node(op, L.Embedding(features, vocabulary, sigma, op.trained))
 
     @rule.register
     def _(self, op: Attention) -> Form:
@@ -382,11 +393,11 @@ class Recogniser(Elementwise):
         if front and channels is not None:
             if self.sigmas and not size:
                 self.note(op.name, "approximate", ZEROS)
-                return self.node(op, L.ClassToken(SMALLEST, more), [node])
+                return self.node(op, L.ClassToken(SMALLEST, more, op.trained), [node])
             value = np.broadcast_to(value, [*(1,) * (3 - value.ndim), *value.shape])
             rows = np.moveaxis(value, channels, -1)[0].reshape(more, -1)
             sigma = self.spread(rows) if self.sigmas else 1
-            return self.node(op, L.ClassToken(sigma, more), [node])
+            return self.node(op, L.ClassToken(sigma, more, op.trained), [node])
         self.note(node, "approximate", CLASS.format(size, count))
         self.shapes[node] = op.shape
         return Unary(node, X, node)
@@ -649,6 +660,20 @@ class Recogniser(Elementwise):
         return self.forms[op.reads[0]]
 
     @rule.register
+    def _(self, op: Stopped) -> Form:
+        """A stop of gradients, a part of an elementwise function as far as it is one."""
+        form = self.forms[op.reads[0]]
+        if not isinstance(form, Unary) or form.source is None:
+            return form
+        if op.unknown:
+            return self.node(op, L.StopGradient(op.unknown))
+        if not isinstance(form.expr, sp.Expr) or isinstance(form.expr, Still):
+            return form  # a comparison, which has no gradient, or stopped before
+        made = Unary(form.source, Still(form.expr), op.name)
+        self.stopped[made.source, made.expr] = op.reads[0]
+        return made
+
+    @rule.register
     def _(self, op: NotRead) -> Form:
         if op.what in ("softmax", "log_softmax") and self._at_the_end(op.name) and op.reads:
             form = self.forms[op.reads[0]]
@@ -668,7 +693,7 @@ class Recogniser(Elementwise):
         return not readers or (
             name not in self.trace.outputs
             and all(
-                isinstance(op, Reshape | Pass | Transpose) and self._at_the_end(op.name)
+                isinstance(op, Reshape | Pass | Stopped | Transpose) and self._at_the_end(op.name)
                 for op in readers
             )
         )

@@ -5,36 +5,44 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Mapping
 from itertools import pairwise
 
+from ..network.layers import Nonlinear, Normalisation, Product, Sum
 from .model_reading import Reading
 from .trace import Held, Linear, Lookup, Op
 
 Node = Hashable
 
 
-def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:
-    """{node: parameter} of layers that cannot have new weights without changing another operation.
+TIED = "it shares the parameter {!r} with another operation, so its weights cannot be drawn anew"
+SLICED = (
+    "its weights are a part of {!r}, of which another part stays as it is, so they cannot be drawn "
+    "anew"
+)
+PLAIN = (Nonlinear, Sum, Product, Normalisation)  # they read a part as it stands
 
-    The parameter is read by two operations, or parts of it belong to layers that are left alone, or
-    whose outputs are read there. ``left``: the nodes left alone.
+
+def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:
+    """{node: reason} of layers that cannot have new weights without changing another operation.
+
+    A parameter is read by two operations; or it is read in parts, of which some belong to layers
+    that are left alone, or are read inside of operations that are. Where all its parts can have new
+    weights, the parameter has them as a whole. ``left``: the nodes left alone.
     """
     assert reading.trace is not None
     network = reading.unmerged
-    readers: dict[Node, list[Node]] = {node: [] for node in network}
-    for node, _, parents in network.steps():
-        for parent in parents:
-            readers[parent].append(node)
-    fixed = {node for node in network if node in left or any(r in left for r in readers[node])}
+    inside: set[Node] = set()  # what operations that were not read do not show one by one
+    for node, layer, parents in network.steps():
+        if node in left and not isinstance(layer, PLAIN):
+            inside.update(parents)
     out: dict[Node, str] = {}
     for parameter, ops in _by_parameter(reading.trace.ops).items():
         here = [op.name for op in ops if op.name in network and op.name not in left]
         parts = [getattr(op, "rows", None) for op in ops]
-        if (len(ops) > 1 and _overlap(parts)) or (
-            any(rows is not None for rows in parts)
-            and (
-                any(op.name not in network or op.name in fixed for op in ops) or not _all_rows(ops)
-            )
+        if len(ops) > 1 and _overlap(parts):
+            out |= dict.fromkeys(here, TIED.format(parameter))
+        elif any(rows is not None for rows in parts) and (
+            len(here) < len(ops) or not inside.isdisjoint(here) or not _all_rows(ops)
         ):
-            out |= dict.fromkeys(here, parameter)
+            out |= dict.fromkeys(here, SLICED.format(parameter))
     return out
 
 
@@ -64,6 +72,7 @@ def _overlap(parts: list[tuple[int, ...] | None]) -> bool:
 
 
 def _all_rows(ops: list[Op]) -> bool:
-    """Whether the parts of a parameter make up all of it, from the first row on."""
+    """Whether the parts of a parameter make up all of it that is read, from the first row on."""
     rows = sorted(row for op in ops for row in getattr(op, "rows", None) or ())
-    return rows == list(range(len(rows)))
+    aside = any(getattr(op, "aside", False) for op in ops)
+    return not aside and rows == list(range(len(rows)))

@@ -76,10 +76,12 @@ class Held(Op):
     """An array that depends on no input.
 
     a parameter (by its name in the model), a buffer or a constant (``parameter`` None).
+    ``trained``: as in :class:`Linear`.
     """
 
     value: Array
     parameter: str | None = None
+    trained: bool | str = True
 
 
 class Linear(Op):
@@ -92,7 +94,10 @@ class Linear(Op):
     locations, as many less one, by the weights in the order of a convolution. ``turned``: the model
     keeps them as a transposed convolution does.
     ``parameter``: a key, equal for layers that share weights; ``rows``: the outputs of that
-    parameter's layer which these are, where they are not all.
+    parameter's layer which these are, where they are not all. ``aside``: operations read it, too,
+    on which no output depends as far as the trace shows, as where they write into other arrays.
+    ``trained``: whether the weights are trained, "indirectly" where they are no linear function of
+    trained parameters; ``bias_trained``: the same of biases.
     """
 
     PADDINGS: ClassVar[tuple[str, ...]] = ("zeros", "circular", "reflect", "replicate")
@@ -110,8 +115,11 @@ class Linear(Op):
     groups: int = 1
     standardised: bool = False
     rows: tuple[int, ...] | None = None
+    aside: bool = False
     spread: tuple[int, ...] = ()
     turned: bool = False
+    trained: bool | str = True
+    bias_trained: bool | str = True
 
     @property
     def kernel(self) -> tuple[int, ...]:
@@ -229,6 +237,15 @@ class Pass(Op):
     """Returns its input: casts, copies, no-ops."""
 
 
+class Stopped(Op):
+    """Returns its input, and passes no gradient back: detach, stop_gradient, no_grad.
+
+    ``unknown``: what has a gradient of its own that is not known; "": nothing.
+    """
+
+    unknown: str = ""
+
+
 class NotRead(Op):
     """An operation without a rule.
 
@@ -264,10 +281,12 @@ class Lookup(Op):
 
     ``weight``: (ids, channels); ``parameter``: a key, equal for layers that share weights. ``bag``:
     the number of rows that are added, ``factor`` the number by which each of them is multiplied.
+    ``trained``: as in :class:`Linear`.
     """
 
     weight: Array
     parameter: str
+    trained: bool | str = True
     bag: int = 1
     factor: float = 1.0
 
@@ -369,13 +388,15 @@ class Copies(NotRead):
 class Prefixed(NotRead):
     """The input with a constant array, such as class tokens, before or behind it along ``axis``.
 
-    ``value``: the array, which depends on no input; ``behind``: whether it stands behind the input.
+    ``value``: the array, which depends on no input; ``behind``: whether it stands behind the input;
+    ``trained``: as in :class:`Linear`.
     """
 
     axis: int
     value: Array
     parameter: str | None = None
     behind: bool = False
+    trained: bool | str = True
 
 
 class Moment(NotRead):

@@ -102,11 +102,12 @@ def _fold(
             try:
                 states[node] = rule(operation, node, [states[p] for p in reads])
             except FreshnessError as error:
+                error.at(owner(node))
                 if isinstance(operation, Post) and _reads_others_preactivated(network, owner(node)):
                     raise FreshnessError(
                         f"{error.message} (net.preactivated() rewrites the ResNet as V2)",
                         error.option,
-                    ) from None
+                    ).at(error.node) from None
                 raise
         if after is not None:
             after(node, states)
@@ -179,6 +180,15 @@ def no_rule(
         rewrite += ", use LayerNorm, or approximate a large batch with kc.large_batch(net)"
     reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
+
+
+def unknown_gradient(what: str, node: Hashable) -> KcalcError:
+    """The error of gradients that pass something whose own gradient is not known."""
+    return KcalcError(
+        f"node {owner(node)!r}: {what} has a gradient of its own, which is not known; kernel "
+        "maps do not need it. Write the part so that backpropagation differentiates it, or put "
+        "layers.StopGradient() or layers.SurrogateGradient(activation, slope) in its place"
+    )
 
 
 # the calculi that know LayerNorm, and BatchNorm of a large batch

@@ -48,7 +48,9 @@ __all__ = [
     "RMSNorm",
     "Resize",
     "Scale",
+    "StopGradient",
     "Sum",
+    "SurrogateGradient",
     "TokenMix",
 ]
 
@@ -186,6 +188,19 @@ class Input(Layer):
         return self.features
 
 
+TRAINED = (True, False, "weights", "biases", "indirectly")
+
+
+def _trained(layer: Layer, choices: tuple[Any, ...] = (True, False, "indirectly")) -> None:
+    """One of the ways in which weights are trained."""
+    given: Any = getattr(layer, "trained")  # noqa: B009  # a field of the layers that have weights
+    if isinstance(given, np.bool_):
+        object.__setattr__(layer, "trained", bool(given))
+    elif not isinstance(given, bool) and (not isinstance(given, str) or given not in choices):
+        shown = ", ".join(map(repr, choices))
+        raise _fail(layer, f"trained must be one of {shown}, got {glimpse(given)}")
+
+
 PADDINGS = ("same", "valid", "circular", "reflect", "replicate", "causal")
 
 
@@ -204,7 +219,9 @@ class Affine(Layer):
     in as many groups, which do not mix. ``bias``: whether there is one. ``sigma_w``, ``sigma_b``:
     numbers or SymPy expressions. ``standardised``: weight standardisation: the weights into each
     output have mean 0 over the fan-in (and the same variance), so that the channel mean of the
-    input drops out.
+    input drops out. ``trained``: which of them are: True, both; False, neither, as in a frozen
+    layer; "weights" or "biases" only; "indirectly": both are made of trained parameters that have
+    gradients of their own, as those of spectral or weight normalisation.
     """
 
     features: int | Any = None  # a whole number or a symbol
@@ -217,8 +234,10 @@ class Affine(Layer):
     sigma_b: Number = 0
     standardised: bool = False
     dilation: int | tuple[int, ...] = 1
+    trained: bool | str = True
 
     def __post_init__(self) -> None:
+        _trained(self, TRAINED)
         _count(self, "features", optional=True)
         _extent(self, "kernel")
         _extent(self, "stride")
@@ -296,6 +315,31 @@ class Nonlinear(Layer):
 
     def lowered(self, reads: Reads) -> Primitive:
         return P.Post(activation=self.activation, origin=self)
+
+
+@dataclass(frozen=True)
+class SurrogateGradient(Layer):
+    """An elementwise ``activation`` with the derivative of another function in backpropagation.
+
+    Gradients are multiplied by ``slope``, a function of the layer's input, where they would be by
+    the derivative of ``activation``: 1 for a straight-through estimator. Kernel maps are those of
+    the activation; gradients and tangent kernels take the slope. Both are given as the activation
+    of a :class:`Nonlinear` is. [Bengio et al. 2013]
+    """
+
+    activation: Activation
+    slope: Activation
+
+    if TYPE_CHECKING:  # the constructor takes more types than it keeps
+
+        def __init__(self, activation: Any, slope: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", activation(self.activation))
+        object.__setattr__(self, "slope", activation(self.slope))
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Surrogate(activation=self.activation, slope=self.slope, origin=self)
 
 
 @dataclass(frozen=True)
@@ -584,20 +628,22 @@ class Embedding(Layer):
     bias that reads one-hot vectors.
 
     ``features``: the number of channels; None: not said. ``vocabulary``: the number of ids; None:
-    not said.
+    not said. ``trained``: False for a frozen table; "indirectly" as in :class:`Affine`.
     """
 
     features: int | Any = None
     vocabulary: int | Any = None
     sigma: Number = 1
+    trained: bool | str = True
 
     def __post_init__(self) -> None:
+        _trained(self)
         _count(self, "features", optional=True)
         _count(self, "vocabulary", optional=True)
         _positive(self, "sigma")
 
     def lowered(self, reads: Reads) -> Primitive:
-        affine = Affine(self.features, bias=False, sigma_w=self.sigma)
+        affine = Affine(self.features, bias=False, sigma_w=self.sigma, trained=self.trained)
         given = {item.name: getattr(affine, item.name) for item in fields(affine)}
         return P.Fresh(**given, reads=self.vocabulary, one_hot=True, origin=self)
 
@@ -613,14 +659,16 @@ class Positions(Layer):
     fixed vectors of sines and cosines of [Vaswani et al. 2017], times ``sqrt(2) sigma``, so that
     their mean square is ``sigma^2``; "constant", one learned vector for all places, as embeddings
     of token types are where there is one type. ``length``: how many positions there are; None: not
-    said.
+    said. ``trained``: False where learned vectors are frozen; "indirectly" as in :class:`Affine`.
     """
 
     kind: str = "learned"
     sigma: Number = 1
     length: int | Any = None
+    trained: bool | str = True
 
     def __post_init__(self) -> None:
+        _trained(self)
         choice(self.kind, "kind of Positions", ("learned", "sinusoidal", "constant"))
         _count(self, "length", optional=True)
         _positive(self, "sigma")
@@ -631,7 +679,7 @@ class Positions(Layer):
         )
         if self.kind == "sinusoidal":
             return [(place, ()), (P.Mix(weights=(1, self.sigma), origin=self), (0, 1))]
-        table = Embedding(reads.channels[0], self.length, self.sigma).lowered(reads)
+        table = Embedding(reads.channels[0], self.length, self.sigma, self.trained).lowered(reads)
         return [
             (place, ()),
             (replace(table, origin=self), (1,)),
@@ -644,19 +692,22 @@ class ClassToken(Layer):
     """Puts learned tokens, the same for all inputs, in front of the tokens of its input.
 
     ``sigma``: the standard deviation of their independent entries; ``count``: how many they are,
-    such as 2 in DeiT, a class token and a distillation token.
+    such as 2 in DeiT, a class token and a distillation token. ``trained``: as in
+    :class:`Embedding`.
     """
 
     sigma: Number = 1
     count: int = 1
+    trained: bool | str = True
 
     def __post_init__(self) -> None:
+        _trained(self)
         _count(self, "count")
         _positive(self, "sigma")
 
     def lowered(self, reads: Reads) -> Program:
         place = P.Positions(form="learned", length=None, count=self.count, origin=self)
-        table = Embedding(reads.channels[0], self.count, self.sigma).lowered(reads)
+        table = Embedding(reads.channels[0], self.count, self.sigma, self.trained).lowered(reads)
         return [
             (place, ()),
             (replace(table, origin=self), (1,)),
@@ -1013,6 +1064,30 @@ class Identity(Layer):
 
 
 @dataclass(frozen=True)
+class StopGradient(Layer):
+    """Passes its input on, and no gradient back: ``detach``, ``stop_gradient``.
+
+    Kernel maps take it as the identity; behind it, towards the input, gradients are 0, and the
+    tangent kernel has no part of the weights there.
+
+    ``unknown``: what has a gradient of its own that is not known, such as a function with a
+    handwritten backward pass; "": nothing. Kernel maps answer, gradients and tangent kernels that
+    would pass it raise an error.
+    """
+
+    unknown: str = ""
+    passes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.unknown, str):
+            raise _fail(self, "unknown must be text")
+        utf8(self.unknown, "StopGradient: unknown")
+
+    def lowered(self, reads: Reads) -> Primitive:
+        return P.Stop(unknown=self.unknown, origin=self)
+
+
+@dataclass(frozen=True)
 class Opaque(Layer):
     """Something a reader did not understand: its ``name`` and the ``reason``.
 
@@ -1052,6 +1127,10 @@ def layer_of(op: Primitive) -> Layer | None:
             return Affine(**{item.name: getattr(op, item.name) for item in fields(Affine)})
         case P.Post():
             return Nonlinear(op.activation)
+        case P.Surrogate():
+            return SurrogateGradient(op.activation, op.slope)
+        case P.Stop():
+            return StopGradient(op.unknown)
         case P.Mix():
             return Sum(op.weights) if len(op.weights) > 1 else Scale(*op.weights)
         case P.Join():
@@ -1101,6 +1180,8 @@ KINDS: dict[str, type[Layer]] = {
         Dropout,
         Flatten,
         Identity,
+        StopGradient,
+        SurrogateGradient,
         Opaque,
         Embedding,
         Positions,

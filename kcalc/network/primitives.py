@@ -63,7 +63,13 @@ class Fresh(Primitive):
     stride: int | tuple[int, ...]
     padding: Any
     dilation: int | tuple[int, ...]
+    trained: bool | str = True
     one_hot: bool = False
+
+    @property
+    def trains(self) -> tuple[bool, bool]:
+        """Whether its weights, and its biases, are trained parameters."""
+        return self.trained in (True, "weights"), self.trained in (True, "biases")
 
     @property
     def one_tap(self) -> bool:
@@ -86,6 +92,21 @@ class Post(Primitive):
     """An elementwise function."""
 
     activation: Activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surrogate(Primitive):
+    """An elementwise function whose derivative backpropagation takes to be another ``slope``."""
+
+    activation: Activation
+    slope: Activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop(Primitive):
+    """Its input, of which gradients see nothing; ``unknown``: why they see it in an unknown way."""
+
+    unknown: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ KINDS = {
     "Input": "input",
     "Affine": "affine",
     "Nonlinear": "activation",
+    "SurrogateGradient": "activation",
     "Sum": "join",
     "Concat": "join",
     "Product": "join",
@@ -96,7 +97,9 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
         window = "" if layer.window is None else " " + _extent(layer.window)
         stride = "" if layer.stride in (None, 1) else f" /{_sizes(layer.stride)}"
         return f"{layer.kind.replace('_', ' ')} pool{window}{stride}"
-    if kind in ("Nonlinear", "GatedUnit"):
+    if kind == "StopGradient":
+        return "own gradient" if layer.unknown else "stop gradient"
+    if kind in ("Nonlinear", "GatedUnit", "SurrogateGradient"):
         return "× " * (kind == "GatedUnit") + shortened(
             str(getattr(layer.activation, "name", layer.activation)), plain
         )

@@ -173,6 +173,7 @@ def _step(
             None
             | P.Reshape()
             | P.Mask()
+            | P.Stop()
             | P.Max()
             | P.Blend(matrix=None)
             | P.Resize()

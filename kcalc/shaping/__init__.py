@@ -22,10 +22,11 @@ from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_para
 from .geometric import GeometricShaping, geometric
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
+from .model_regions import shape_reading
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
 from .profiles import DepthProfile, depth_profile
-from .regional import RegionalShaping, shape_reading
+from .regional import RegionalShaping
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
 from .scales import RULES, WEIGHTS, Consequences, normalisation
@@ -273,13 +274,15 @@ def shape(
     - ``others``: targets of a method of your own in ``METHODS``.
 
     A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
-    normalised then, where the method needs that. Where operations were not read, every connected
-    part around them is shaped by its own slopes, as if its inputs had q = 1, and all else is left
-    alone.
+    normalised then, where the method needs that, and gates keep their activations unless ``gates``
+    is given. Where operations were not read, the model relies on the range of an activation (which
+    feeds a logarithm, a root, an exponential, a division, a scale, an output), or a hypothesis of
+    the method fails at a node, every connected part around is shaped by its own slopes, as if its
+    inputs had q = 1, and all else is left alone.
 
     Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
-    alone (not read, attention, weights shared with such). Raises: KcalcError for an unknown method
-    or target, and the refusals of the method.
+    alone. Raises: KcalcError for an unknown method or target, and the refusals of the method, for a
+    reading where nothing is left to be shaped.
     """
     given = {
         name: value

@@ -131,6 +131,7 @@ class Needs:
                 | L.Resize()
                 | L.PixelShuffle()
                 | L.Dropout()
+                | L.StopGradient()
                 | L.Concat()
             ):
                 self._pass(parent, need, wish)
@@ -242,7 +243,9 @@ class Absorption:
         """
         return (Block(1.0, 1.0, Form(0.0)),)
 
-    @forward.register(L.Identity | L.Flatten | L.Dropout | L.Pool | L.Resize | L.PixelShuffle)
+    @forward.register(
+        L.Identity | L.Flatten | L.Dropout | L.StopGradient | L.Pool | L.Resize | L.PixelShuffle
+    )
     def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):

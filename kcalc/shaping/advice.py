@@ -131,7 +131,7 @@ def shaping_method(
                 )
             except FreshnessError as error:
                 advice = _of_option(name) if takes_option else ""
-                raise FreshnessError(error.message, advice) from None
+                raise FreshnessError(error.message, advice).at(error.node) from None
             finally:
                 _REQUEST.reset(token)
             notes = tuple(unseen_kinks(result.network, result.constants))

@@ -374,7 +374,7 @@ def prepared(
             remedy = either(for_products(), "cut the network there")
             raise KcalcError(
                 f"node {node!r} is a Product, for which this method has no rule; {remedy}"
-            )
+            ).at(node)
         if isinstance(layer, L.Sum) and (id(layer), len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
                 normalised.add((id(layer), len(parents)))

@@ -243,7 +243,7 @@ def _check_reach(
         raise UnreachableTarget(
             f"DKS cannot shape this network: {adding}, and zeta = {zeta:.6g} is out of reach; "
             f"{remedy}{kept}{shortcuts}"
-        )
+        ).at(node)
     larger = f"{1.5 * least:.4g}"
     nearest = advised(
         f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}", "dks", zeta=float(larger)
@@ -251,7 +251,7 @@ def _check_reach(
     raise UnreachableTarget(
         f"zeta = {zeta:.6g} is out of reach: {adding}; "
         f"{nearest or 'cut the network there'}{kept}{shortcuts}"
-    )
+    ).at(node)
 
 
 def _about_shortcuts(network: Network, least: float) -> str:

@@ -398,7 +398,7 @@ def _affines(
             raise KcalcError(
                 f"node {node!r} reads the output of {type(other).__name__}, whose q the edge of "
                 f"chaos does not fix; " + either(remedy, advised(DKS, "dks"))
-            )
+            ).at(node)
         if sigmas == FROM_INPUT:
             sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
         layers[node] = replace(layer, sigma_w=sigmas[0], sigma_b=sigmas[1] if layer.bias else 0)
@@ -447,7 +447,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
                     f"{type(shaped.layer(setter)).__name__} at node {setter!r}, "
                     f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there; "
                     + either(other, remedy, advised(DKS, "dks"))
-                )
+                ).at(node)
             q[node] = _q(shaped, node, points, level)
         elif isinstance(layer, L.Affine):
             q[node] = float(layer.sigma_w) ** 2 * read + float(layer.sigma_b) ** 2

@@ -43,7 +43,7 @@ def check_fresh(network: Network) -> None:
             )
             raise FreshnessError(
                 f"node {node!r} cannot be shaped by local conditions: {assumption.text}; {remedy}"
-            )
+            ).at(node)
 
 
 def _activation_before(network: Network, node: Node) -> Node:
@@ -129,4 +129,4 @@ def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> No
                 f"the means meet, and q is {met:.6g} "
                 f"instead of {alone:.6g}, so that {promise} would not hold; "
                 + either("end all addends but one in their own Affine", instead())
-            )
+            ).at(node)

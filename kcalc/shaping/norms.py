@@ -80,4 +80,4 @@ def refuse_means(network: Network, promise: str, instead: Callable[[], str]) -> 
             f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose "
             "mean is not 0 after shaping: subtracting it multiplies the slope by "
             f"{slopes[node]:.6g} and lowers c values, so that {promise} would not hold; {remedy}"
-        )
+        ).at(node)

@@ -213,7 +213,7 @@ def refuse_mixing(network: Network) -> None:
                 f"the TokenMix at node {node!r} is no permutation, so that q depends on the "
                 f"cosines between tokens; "
                 + either(given, "mix by kc.token_mixing.value_skip(T), which leaves tokens alone")
-            )
+            ).at(node)
 
 
 def moves(layer: Any) -> bool:

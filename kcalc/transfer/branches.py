@@ -73,7 +73,8 @@ def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: N
             return None
         if isinstance(op, P.Fresh):
             return node
-        through = op is None or isinstance(op, P.Mask) or (isinstance(op, P.Mix) and len(reads) < 2)
+        passes = op is None or isinstance(op, P.Mask | P.Stop)
+        through = passes or (isinstance(op, P.Mix) and len(reads) < 2)
         if not through or not reads:
             return None
         node = reads[0]

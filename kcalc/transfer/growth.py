@@ -405,7 +405,7 @@ def _form(op: Any, factors: Sequence[float]) -> _Form | None:
 
     ``factors``: those of unbiased norms among what it reads, else 1.
     """
-    if isinstance(op, P.Post):
+    if isinstance(op, P.Post | P.Surrogate):
         phi, symbols = op.activation, bool(op.activation.free_symbols)
         values = [str(phi.expr)] if symbols else _printed(phi(PROBES))
         free = () if symbols else ("Post", *_printed(phi(PROBES / factors[0])))

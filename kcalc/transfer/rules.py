@@ -85,7 +85,7 @@ def _before_zeros(network: Network, zeros: set[Node]) -> frozenset[Node]:
     for node, op, reads in network.operations:
         for read in reads:
             readers.setdefault(read, []).append((node, None if len(reads) > 1 else op))
-    alike = P.Post | P.Mask | P.Reshape | P.Mix
+    alike = P.Post | P.Surrogate | P.Mask | P.Reshape | P.Stop | P.Mix
 
     def silent(node: Node) -> bool:
         behind = readers.get(node, [])

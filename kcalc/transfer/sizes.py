@@ -184,7 +184,12 @@ class Forward:
         return Size(output, channels)
 
     @size.register
-    def _(self, op: P.Post | P.Mask | P.Reshape | P.Window, node: Node, inputs: list[Size]) -> Size:
+    def _(
+        self,
+        op: P.Post | P.Surrogate | P.Mask | P.Reshape | P.Stop | P.Window,
+        node: Node,
+        inputs: list[Size],
+    ) -> Size:
         if isinstance(op, P.Blend) and op.weighted:
             raise no_rule(NAME, op, node)
         return inputs[0]

@@ -30,7 +30,15 @@ from kcalc.interchange.example_shapes import listed  # noqa: E402
 from kcalc.interchange.read import read  # noqa: E402
 from kcalc.interchange.torch_model import trace_torch  # noqa: E402
 from kcalc.interchange.trace import Drop, Held, Linear, NotRead, Pointwise  # noqa: E402
-from kcalc.network.layers import Affine, BatchNorm, Dropout, Nonlinear, Opaque, Sum  # noqa: E402
+from kcalc.network.layers import (  # noqa: E402
+    Affine,
+    BatchNorm,
+    Dropout,
+    Nonlinear,
+    Opaque,
+    StopGradient,
+    Sum,
+)
 
 # -- writes in place, parameters as arrays ---------------------------------------------------------
 
@@ -188,7 +196,7 @@ class NoGradInside(nn.Module):
 
 
 def test_graphs_within_the_graph() -> None:
-    assert [type(x) for x in layers(NoGradInside())] == [Affine, Nonlinear, Affine]
+    assert [type(x) for x in layers(NoGradInside())] == [Affine, Nonlinear, StopGradient, Affine]
 
 
 BRANCHES = """

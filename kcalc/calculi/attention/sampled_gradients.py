@@ -14,7 +14,8 @@ from ...network.compose import interpret, interpret_back
 from ...network.layers import Attend
 from ...network.network import Network
 from ...network.primitives import owner
-from ..backward import added, mean_slopes, parameters, refuse_shared, summed
+from ..backward import added, mean_slopes, own_parameters, refuse_shared, summed
+from ..tangent import trained_part
 from .sampled import Sampled, token_kernel
 from .sampled_backward import SampledBackward
 from .sampling import Draws, Sampling
@@ -60,18 +61,18 @@ class Chains(NamedTuple):
                 backward.start(output, np.eye(count) / count),
                 added,
             )
-        made = parameters(network) if needed is None else {}
+        made = own_parameters(network) if needed is None else {}
         nodes = tuple(network) if needed is None else tuple(needed)
         chains = len(kernel.draws.chains) if kernel.sampled else 1
         whole = {
             node: np.broadcast_to(
                 np.asarray(summed(messages[node])), (chains, *(backward.count(node),) * 2)
             )
-            for node in (*nodes, *made.values())
+            for node in (*nodes, *(one for one, _ in made.values()))
         }
         weights = {
-            node: (whole[one] * backward.covariance(one)).sum(axis=(-2, -1))
-            for node, one in made.items()
+            node: (whole[one] * trained_part(op, backward.covariance(one))).sum(axis=(-2, -1))
+            for node, (one, op) in made.items()
         }
         weights |= {owner(node): share for node, share in backward.biases.items()}
         own = {node: whole[node] for node in nodes}

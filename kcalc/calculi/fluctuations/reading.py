@@ -139,7 +139,7 @@ class Reading:
         return tuple(one for groups in inputs for one in groups)
 
     @rule.register
-    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: list[Groups]) -> Groups:
+    def _(self, op: P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[Groups]) -> Groups:
         return inputs[0]
 
     def _activated(self, phi: Activation, node: Node, one: Function) -> Function:

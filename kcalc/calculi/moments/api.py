@@ -15,7 +15,7 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import truth
 from ...maps.maps import Assumption
 from ...network.compose import require_network
-from ...network.layers import Affine, Dropout
+from ...network.layers import Affine, Dropout, StopGradient
 from ...network.network import Network, chosen_output
 from ..widths import with_widths
 from .closed import Found, closed_moments
@@ -129,6 +129,11 @@ def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
     """The reason why there are no Jacobian moments; an empty string if there are."""
     if not truth(jacobian, "jacobian"):
         return "the moments of Jacobians were not asked for; leave jacobian=True"
+    for node in read.network.nodes_of(StopGradient):
+        return (
+            f"node {node!r} has a gradient of its own (a stop of gradients), and the formulas are "
+            "those of the function; ask kc.gradients(net) for infinite width"
+        )
     if any(isinstance(v, Rectified) for v in read.vectors.all):
         for node, law in laws.items():
             if law.atoms:

@@ -168,7 +168,7 @@ class Reading:
         return self.vectors.stacked(inputs)
 
     @rule.register
-    def _(self, op: P.Mask | P.Reshape, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, op: P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[Scaled]) -> Scaled:
         return replace(inputs[0], private=inputs[0].private and self._private(node))
 
 

@@ -19,7 +19,7 @@ from ..channel_statistics import grouped
 from ..channels import Channels
 from ..kernel import LOCATIONS, Kernel
 from ..second_moments import Moments
-from ..tangent import CENTRE
+from ..tangent import CENTRE, refuse_indirect
 from .forms import Forms
 from .geometry import Window
 
@@ -96,7 +96,8 @@ class Convolutions:
         extra = self._constant(op, node, below, gaussian)
         q1, q2, gap = self.convolved(below, window, weight, extra, node)
         factor = 1.0 if self.weights.seeds is None else self.weights.seeds.get(node, 0.0)
-        if self.weights.tangent and factor:
+        if self.weights.tangent and factor and op.trained is not False:
+            refuse_indirect(op, node)
             own = self._own(op, node, below, gap, q1, q2)
             gap = Jet((gap.value, gap.coefficients[1] - factor * own))
         one, two = self.forms.lifted(q1, q2, node)
@@ -204,9 +205,16 @@ class Convolutions:
         self, op: P.Fresh, node: Node, below: Channels, gap: Jet, q1: Array, q2: Array
     ) -> Array:
         """The kernel of a layer's parameters over sqrt(q1 q2) of its output."""
+        weights, biases = op.trains
         if self.weights.fan_in is None:
-            return 1 - gap.value
-        if op.standardised:
+            whole = 1 - gap.value
+            if weights and biases:
+                return whole
+            one, two = self.forms.lifted(q1, q2, node)
+            shift = np.full_like(whole, self.kernel.field.number(op.sigma_b) ** 2)
+            part = self.forms.over_norm(shift, one, two, node)
+            return whole - part if weights else part
+        if op.standardised and weights:
             raise KcalcError(
                 f"node {node!r} has standardised weights, for which the standard parameterisation "
                 f"has no rule; use 'ntk'"
@@ -217,8 +225,7 @@ class Convolutions:
             float(s) * np.sqrt(p.moments.q1) * np.sqrt(p.moments.q2) * (1 - p.moments.gap.value)
             for s, p in below.groups
         ]
-        own = self.weights.fan_in[node] * self.forms.gathered(_added(joints), window, node) + (
-            1 if op.bias else 0
-        )
+        gathered = self.forms.gathered(_added(joints), window, node)
+        own = self.weights.fan_in[node] * gathered * weights + (1 if op.bias and biases else 0)
         one, two = self.forms.lifted(q1, q2, node)
         return self.forms.over_norm(own, one, two, node)

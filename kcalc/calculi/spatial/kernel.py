@@ -33,7 +33,7 @@ from ..freshness import Algebra
 from ..kernel import Kernel
 from ..kernel_activations import Activations
 from ..second_moments import Moments
-from ..tangent import refuse_jumps
+from ..tangent import Tangent, refuse_jumps
 from ..zero_inputs import ZeroMoments, ZeroProducts, check_not_negative
 from .convolutions import Convolutions, Weights
 from .forms import Forms
@@ -82,6 +82,7 @@ class LocationKernel:
             self.kernel.whole,
             self.convolutions.weights.tangent,
         )
+        self.gradual = Tangent(self.kernel, {})  # of what has a gradient of its own
 
     def entered(
         self, node: Node, q: tuple[Array, Array], mean: tuple[Array, Array], gap: Array
@@ -113,6 +114,10 @@ class LocationKernel:
         if self.tangent:
             refuse_jumps(op.activation, node)
         return self.kernel.rule(op, node, inputs)
+
+    @rule.register
+    def _(self, op: P.Stop | P.Surrogate, node: Node, inputs: Sequence[Channels]) -> Channels:
+        return (self.gradual if self.tangent else self.kernel).rule(op, node, inputs)
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:

@@ -33,7 +33,7 @@ def _keeps_gaussian(op: P.Primitive) -> bool:
         return op.over == "channels"
     if isinstance(op, P.Window):
         return op.matrix is None
-    return isinstance(op, P.Mix | P.Join | P.Reshape | P.Mask | P.Resize)
+    return isinstance(op, P.Mix | P.Join | P.Reshape | P.Mask | P.Resize | P.Stop)
 
 
 @dataclass(frozen=True)

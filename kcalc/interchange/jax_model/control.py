@@ -12,6 +12,7 @@ from .jaxpr_values import Known, Ref, Value
 from .known import constants_of
 from .moving import dropped
 from .reader import Reader, rule
+from .stops import trained
 
 LONGEST = 4096  # turns of a loop
 DATA = "it depends on the data, so the model has no fixed graph; trace it with the condition fixed"
@@ -72,6 +73,7 @@ def _row(reader: Reader, value: Value, index: int) -> Value | None:
             frozenset(f"{o}[{index}]" for o in value.origins),
             value.random,
             view,
+            value.trained,
         )
     if value.shape[0] != 1:
         return None
@@ -84,9 +86,8 @@ def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Val
     if rows and all(isinstance(row, Known) for row in rows):
         known = [row for row in rows if isinstance(row, Known)]
         origins = frozenset[str]().union(*(row.origins for row in known))
-        return Known(
-            np.stack([row.array for row in known]), origins, any(row.random for row in known)
-        )
+        array, random = np.stack([row.array for row in known]), any(row.random for row in known)
+        return Known(array, origins, random, trained=trained("concatenate", known))
     reads = list(dict.fromkeys(row.name for row in rows if isinstance(row, Ref)))
     reason = "it stacks the outputs of all turns of a loop; kcalc has no rule for it"
     return reader.fresh(

@@ -82,7 +82,8 @@ def _with_biases(
             continue
         layer, held = found
         bias = np.broadcast_to(held.value.reshape(-1), (layer.shape[layer.out_axis],))
-        joined = replace(layer, bias=np.array(bias), bias_parameter=held.parameter)
+        own = {"bias_parameter": held.parameter, "bias_trained": held.trained}
+        joined = replace(layer, bias=np.array(bias), **own)
         ops[layer.name] = joined
         view = views.get(held.name) if held.value.size == bias.size else None
         recipes[layer.name] = replace(recipes[layer.name], op=joined, bias=view)

@@ -105,6 +105,7 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
         context=lambda: marking(_nnx_patches(model)),
         single=False,
         evaluation=partial(run, evaluating=True),
+        untrained=nnx.split(model, nnx.Param, ...)[2],
     )
 
 
@@ -272,4 +273,5 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
         root=module.name or type(module).__name__,
         single=False,
         evaluation=evaluation,
+        untrained={kind: held for kind, held in variables.items() if kind != "params"},
     )

@@ -158,16 +158,19 @@ def traced(
     context: Callable[[], AbstractContextManager[Any]] = marking,
     remarks: tuple[str, ...] = (),
     evaluation: Callable[..., Any] | None = None,
+    untrained: Any = (),
 ) -> Trace:
     """The trace of ``function(params, *inputs)``, a model of some framework; see :class:`JaxModel`.
 
     ``evaluation``: the same model in evaluation, None for functions, which have no modes;
-    ``context``: makes the context in which it is traced.
+    ``context``: makes the context in which it is traced; ``untrained``: what of ``params`` is
+    not trained, in the same places.
     """
     import jax
 
     own = Parameters.of(kind, params)
     leaves = own.leaves
+    still = Parameters.of(kind, untrained).leaves.keys()
     inputs = of_shapes(inputs, params)
     flat, in_tree = jax.tree.flatten(tuple(inputs))
     places = [k for k, leaf in enumerate(flat) if is_array(leaf)]
@@ -196,7 +199,7 @@ def traced(
         reader = Reader(labels_of(leaves), channel_axis, root)
         entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
         args = [
-            Known(np.asarray(leaf), frozenset((name,)), view=View(name))
+            Known(np.asarray(leaf), frozenset((name,)), False, View(name), name not in still)
             for name, leaf in leaves.items()
         ]
         args += [Known(flat[k], random=True) for k in keys]

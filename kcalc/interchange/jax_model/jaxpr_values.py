@@ -40,13 +40,15 @@ class Known:
 
     ``origins``: the parameters it was computed from, slices by their indices; ``random``: whether
     it was drawn inside the model; ``view``: how it comes from one parameter, None where numbers
-    were changed. Axes along which it was broadcast have stride 0.
+    were changed. Axes along which it was broadcast have stride 0. ``trained``: as of a
+    :class:`kcalc.interchange.trace.Linear`.
     """
 
     array: Any
     origins: frozenset[str] = frozenset()
     random: bool = False
     view: View | None = None
+    trained: bool | str = True
 
     @property
     def shape(self) -> tuple[int, ...]:

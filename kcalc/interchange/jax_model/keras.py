@@ -66,6 +66,7 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
         single=False,
         context=lambda: marking(_patches()),
         evaluation=partial(run, training=False),
+        untrained={name: state[name] for name in names[len(trained) :] if name in state},
     )
 
 

@@ -18,6 +18,7 @@ from .known import constants_of
 from .linear import sliced_linear
 from .pointwise import inner_jaxpr
 from .reader import Reader, inverse, rule
+from .stops import trained
 
 # compared to recognise a padding, and the largest that single precision tells apart
 ENTRIES = 2**24
@@ -158,6 +159,7 @@ def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         "axis": ref.order[axis],
         "value": value,
         "behind": behind,
+        "trained": trained("concatenate", (v for v in values if isinstance(v, Known))),
     }
     made = reader.add(Prefixed, what.replace(" ", "_"), shape, [ref.name], **fields)
     return [Ref(made, ref.order, made_shape(eqn))]

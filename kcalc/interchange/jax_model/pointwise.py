@@ -12,6 +12,7 @@ from .. import elementary
 from ..elementary import ONE, TWO, Function, condition, is_condition, truncated
 from ..fusion import nice
 from .named import named_function
+from .stops import own_derivative, still, with_slope
 
 
 def select(which: Any, *cases: Any) -> Any:
@@ -63,7 +64,6 @@ LABELS = {
     "convert_element_type": "cast",
 }
 PASSING = (
-    "stop_gradient",
     "copy",
     "copy_p",
     "reduce_precision",
@@ -90,6 +90,8 @@ def function_of(primitive: str, params: dict[str, Any], kinds: Sequence[Any]) ->
         return lambda x: x**power
     if primitive == "convert_element_type":
         return _conversion(np.dtype(kinds[0]), params["new_dtype"])
+    if primitive == "stop_gradient":
+        return still
     if primitive in PASSING:
         return lambda x: x
     whole = bool(kinds) and kinds[0] is not None and np.issubdtype(kinds[0], np.integer)
@@ -145,9 +147,14 @@ def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:
         if len(eqn.outvars) != 1:
             return None
         if inner is not None:
+            own = own_derivative(eqn)
+            if isinstance(own, str) and own:
+                return None
             function = named_function(called(eqn), inner) or closed_function(
                 inner.jaxpr, inner.consts
             )
+            if function is not None and own:
+                function = with_slope(function, own) if len(eqn.invars) == 1 else None
         elif eqn.primitive.name in SHAPED and _spreads(eqn):
             function = _first
         else:

@@ -9,7 +9,7 @@ from typing import Any
 from ...foundation.process_state import cached_property
 from ..editing_plan import Flow, Made
 from ..edits import Place, Slot
-from ..trace import Op, Pass, Repeat, Reshape, Transpose
+from ..trace import Op, Pass, Repeat, Reshape, Stopped, Transpose
 from .jaxpr_values import Ref, Value
 from .markers import DROP, NORMALISE
 from .pointwise import PASSING, SHAPED
@@ -17,7 +17,7 @@ from .reader import Call
 from .sites import MODULE, differentiates, place_of
 
 CARRYING = {*PASSING, *SHAPED, "transpose", "convert_element_type"}
-MOVED = (Reshape, Transpose, Pass, Repeat)
+MOVED = (Reshape, Transpose, Pass, Repeat, Stopped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +65,7 @@ class Program:
             source[id(ref)] = values[ref.name] = (-1, place)
         for place, (value, name) in enumerate(self.held.items()):
             source[value] = values[name] = (-2, place)
+        stopped = {op.name: op.reads[0] for op in ops if isinstance(op, Stopped)}
         reads: list[dict[Slot, Made]] = []
         for number, call in enumerate(self.tape):
             own: dict[Slot, Made] = {
@@ -72,7 +73,7 @@ class Program:
                 for slot, value in enumerate(call.reads)
                 if id(value) in source
             }
-            carried = self._carried(call, own)
+            carried = self._carried(call, own, stopped)
             reads.append({} if carried else own)
             hidden = differentiates(call.eqn)
             for place, value in enumerate(call.makes):
@@ -91,13 +92,19 @@ class Program:
         found = self.tape[call]
         return found.whole and len(found.makes) == 1
 
-    def _carried(self, call: Call, own: Mapping[Slot, Made]) -> Made | None:
-        """What made the numbers that an equation hands on in another layout or type."""
+    def _carried(
+        self, call: Call, own: Mapping[Slot, Made], stopped: Mapping[str, str]
+    ) -> Made | None:
+        """What made the numbers that an equation hands on in another layout or type.
+
+        ``stopped``: {operation that changes gradients only: what it reads}.
+        """
         refs = [slot for slot, value in enumerate(call.reads) if isinstance(value, Ref)]
         if not call.whole or len(refs) != 1 or len(call.makes) != 1:
             return None
         value, read = call.makes[0], call.reads[refs[0]]
-        same = isinstance(value, Ref) and isinstance(read, Ref) and value.name == read.name
+        assert isinstance(read, Ref)
+        same = isinstance(value, Ref) and stopped.get(value.name, value.name) == read.name
         if same or (call.eqn.primitive.name in CARRYING and _real(call.eqn)):
             return own.get((refs[0],))
         return None

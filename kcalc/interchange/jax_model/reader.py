@@ -25,6 +25,7 @@ from ..trace import (
     Repeat,
     Reshape,
     Softmax,
+    Stopped,
     Transpose,
 )
 from .jaxpr_values import Known, Recipe, Ref, Value, View, made_shape
@@ -40,6 +41,7 @@ from .pointwise import (
     number,
     reads_complex,
 )
+from .stops import own_derivative, trained, with_slope
 
 Rule = Callable[["Reader", Any, list[Value]], list[Value]]
 RULES: dict[str, Rule] = {}
@@ -222,6 +224,26 @@ class Reader:
         )
 
     def _call(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
+        """The results of a call of a function."""
+        own = own_derivative(eqn)
+        if not own:
+            return self._called(eqn, inner, values)
+        if isinstance(own, str) or not isinstance(values[0], Ref):
+            told = own if isinstance(own, str) else called(eqn)
+            return [self._unknown(made, told) for made in self._called(eqn, inner, values)]
+        function = closed_function(inner.jaxpr, inner.consts)
+        if function is not None and len(values) == 1:
+            return [self.pointwise(eqn, values, with_slope(function, own), called(eqn))]
+        told = f"the function {called(eqn)} with a derivative of its own"
+        return [self._unknown(made, told) for made in self._called(eqn, inner, values)]
+
+    def _unknown(self, made: Value, told: str) -> Value:
+        """A value whose gradient is not known."""
+        if isinstance(made, Known):
+            return replace(made, trained="indirectly" if made.trained else False)
+        return self.over(self.spread(made), Stopped, self.wish("own_gradient"), unknown=told)
+
+    def _called(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
         name = called(eqn)
         refs = {(v.name, v.order, v.shape): v for v in values if isinstance(v, Ref)}
         numbers = [v.number for v in values if isinstance(v, Known)]
@@ -261,7 +283,7 @@ class Reader:
                 if view is None or name not in ("slice", "split", "dynamic_slice")
                 else frozenset(f"{o}[{part(eqn, values, index)}]" for o in origins)
             )
-            out.append(Known(array, own, random, view))
+            out.append(Known(array, own, random, view, trained(name, values)))
         return out
 
     def held(self, known: Known, order: tuple[int, ...]) -> str:
@@ -276,6 +298,7 @@ class Reader:
                 source=self.source,
                 value=value,
                 parameter=parameter,
+                trained=known.trained,
             )
             if known.view is not None:
                 self.views[kind.name] = known.view
@@ -485,6 +508,7 @@ class Reader:
         """Append a Lookup of the rows of a table."""
         parameter, name = self._owned(table, "embedding")
         fields = {"weight": np.asarray(table.array), "parameter": parameter}
+        fields["trained"] = table.trained
         self.ops[name] = Lookup(
             name=name, shape=tuple(shape), reads=(ids,), source=self.source, **fields
         )
@@ -499,12 +523,21 @@ class Reader:
         """
         parameter, name = self._owned(weight, label)
         array = np.asarray(neutral(np.asarray(weight.array)))
-        op = Linear(name=name, source=self.source, weight=array, parameter=parameter, **fields)
+        told = {"weight": array, "parameter": parameter, "trained": weight.trained, **fields}
+        op = Linear(name=name, source=self.source, **told)
         self.ops[name] = op
         self.recipes[name] = Recipe(
             op, None if weight.view is None else weight.view.then(neutral), None, weight.origins
         )
         return name
+
+
+@rule("stop_gradient")
+def _stopped(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+    """The same array without a gradient."""
+    (ref,) = values
+    assert isinstance(ref, Ref)
+    return [reader.over(reader.spread(ref), Stopped, reader.wish("stop_gradient"))]
 
 
 def softmax_call(reader: Reader, inner: Any, ref: Ref) -> Ref | None:

@@ -12,7 +12,7 @@ import sympy as sp
 
 from ...foundation.errors import KcalcError
 from ..internal_errors import internal_error
-from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Transpose
+from ..trace import NotRead, Op, Pass, Pointwise, Pooling, Reshape, Softmax, Stopped, Transpose
 
 X = sp.Symbol("x", real=True)
 TOP = sp.Symbol("top", real=True)
@@ -57,7 +57,10 @@ def _bases(ops: dict[str, Op], name: str) -> list[str]:
     level = [name]
     for _ in range(3):
         level = [
-            r for n in level if isinstance(ops[n], Pointwise | Reshape | Pass) for r in ops[n].reads
+            r
+            for n in level
+            if isinstance(ops[n], Pointwise | Reshape | Pass | Stopped)
+            for r in ops[n].reads
         ]
         found += [r for r in level if ops[r].shape == ops[name].shape and r not in found]
     return found
@@ -95,6 +98,8 @@ def _expression(ops: dict[str, Op], op: Op, expr: dict[str, Any], mean: Pooling)
         if op.kind == "max":
             return TOP if inner == X else None
         return MEAN if inner in (sp.exp(X - TOP), sp.exp(X)) else None
+    if isinstance(op, Stopped):  # the maximum that is taken off has no gradient anyway
+        return inner if inner == TOP else None
     if isinstance(op, Reshape | Pass | Transpose):
         return None if inner.has(X) else inner
     if isinstance(op, Pointwise):

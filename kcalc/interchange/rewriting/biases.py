@@ -25,7 +25,8 @@ def join_biases(edit: Edit) -> None:
             continue
         layer, held = found
         bias = np.broadcast_to(np.asarray(held.value).reshape(-1), (layer.shape[layer.out_axis],))
-        made = replace(layer, bias=np.array(bias), bias_parameter=held.parameter)
+        own = {"bias_parameter": held.parameter, "bias_trained": held.trained}
+        made = replace(layer, bias=np.array(bias), **own)
         if op.name in edit.outputs:
             edit.ops[op.name] = replace(made, name=op.name)
             continue

@@ -33,6 +33,7 @@ from ..trace import (  # fmt: skip
     Repeat,
     Reshape,
     Softmax,
+    Stopped,
     Transpose,
 )
 
@@ -249,6 +250,7 @@ RULES: dict[type[Op], Callable[[Any, list[Any]], Array | None]] = {
     Softmax: lambda op, a: softmax(a[0], op.axis),
     Masked: lambda op, a: np.where(op.mask, op.value, a[0]),
     Pass: lambda op, a: a[0],
+    Stopped: lambda op, a: a[0],
     Drop: lambda op, a: a[0],
     Reshape: lambda op, a: a[0].reshape(op.shape),
     Transpose: lambda op, a: a[0].transpose(op.order),

@@ -11,6 +11,7 @@ from ..named_inputs import Call
 from .captured import Captured, first_names, identity, nodes_in
 from .copies import copied
 from .examples import first_line, place, undisturbed
+from .own_gradients import OwnCall, listed, settled
 from .recording import record
 
 PATH_ONLY = (
@@ -27,25 +28,34 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
     ``evaluating``: in evaluation, also where the model is in training mode.
     Raises: KcalcError for models that cannot be traced, with where and why.
     """
+    calls: list[OwnCall] = []
+    with undisturbed():
+        found = _captured(model, arguments, evaluating, calls)
+    if not calls:
+        return found
+    modules = [found.module, *(m for m in found.module.modules() if hasattr(m, "graph"))]
+    return replace(found, own=settled(list(dict.fromkeys(modules)), calls))
+
+
+def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
+    """The graph with all marks of autograd functions, whose ``calls`` are added."""
     import torch
 
     from .call_log import CallLog, call_graph
 
-    with undisturbed():
-        if isinstance(model, torch.jit.ScriptModule):
-            return _record(copied(model, evaluating), arguments, "it is a ScriptModule")
-        try:
-            # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
-            twin = copied(model, evaluating)
-            with torch.enable_grad(), CallLog(twin).running() as log:
-                program = torch.export.export(
-                    twin, arguments[0], arguments[1] or None, strict=False
-                )
-        except KcalcError:
-            raise
-        except Exception as error:
-            return _record(copied(model, evaluating), arguments, _reason(error) + place(error))
-        return replace(exported(program), calls=call_graph(log, program.graph))
+    own = copied(model, evaluating)
+    if isinstance(model, torch.jit.ScriptModule):
+        return _record(own, arguments, "it is a ScriptModule", calls)
+    try:
+        # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
+        with torch.enable_grad(), listed(calls), CallLog(own).running() as log:
+            program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
+    except KcalcError:
+        raise
+    except Exception as error:
+        own = copied(model, evaluating)
+        return _record(own, arguments, _reason(error) + place(error), calls)
+    return replace(exported(program), calls=call_graph(log, program.graph))
 
 
 def _reason(error: Exception) -> str:
@@ -65,9 +75,12 @@ def _left_out(model: Any, arguments: Call) -> str:
     return f", or give it its optional inputs too: {', '.join(named)}" if named else ""
 
 
-def _record(model: Any, arguments: Call, reason: str) -> Captured:
+def _record(model: Any, arguments: Call, reason: str, calls: list[OwnCall]) -> Captured:
+    import torch
+
     try:
-        return record(model, arguments, PATH_ONLY.format(reason=reason))
+        with torch.enable_grad(), listed(calls):
+            return record(model, arguments, PATH_ONLY.format(reason=reason))
     except KcalcError:
         raise
     except Exception as error:

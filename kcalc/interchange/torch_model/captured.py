@@ -19,6 +19,8 @@ class Captured:
     (name ""). ``entries``: the nodes that are inputs (``labels``: their names). ``outputs``: nodes.
     ``trainable``: the names of the parameters. ``module`` resolves attributes. ``copied``: whether
     the named tensors are a copy that nobody else holds. ``calls``: those of the model's code.
+    ``own``: {number of a mark: the call of an autograd function whose backward pass is no
+    derivative of its values}.
     """
 
     module: Any
@@ -32,6 +34,11 @@ class Captured:
     labels: dict[Any, str] = field(default_factory=dict)
     copied: bool = True
     calls: CallGraph | None = None
+    own: dict[int, Any] = field(default_factory=dict)
+
+    def moves(self, node: Any) -> bool:
+        """Whether training moves a tensor that the graph holds: frozen ones and buffers stay."""
+        return bool(getattr(self.held[node][0], "requires_grad", False))
 
 
 @dataclass(frozen=True, eq=False)

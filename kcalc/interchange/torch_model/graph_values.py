@@ -38,7 +38,8 @@ class Const:
     """A tensor that depends on no input. ``origins``: the parameters it was computed from.
 
     ``parameter``: the one parameter whose numbers it is, ``transposed`` if it is that matrix
-    transposed. ``of_ids``: whether it is what a model makes of almost all token ids.
+    transposed. ``of_ids``: whether it is what a model makes of almost all token ids. ``trained``:
+    whether its numbers are, as of a :class:`kcalc.interchange.trace.Linear`.
     """
 
     tensor: Any
@@ -46,6 +47,7 @@ class Const:
     parameter: str | None = None
     transposed: bool = False
     of_ids: bool = False
+    trained: bool | str = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -47,6 +47,7 @@ def _bias(bias: Any) -> dict[str, Any]:
     return {
         "bias": numbers_of(bias.tensor),
         "bias_parameter": bias.parameter or ", ".join(bias.origins) or None,
+        "bias_trained": bias.trained,
     }
 
 
@@ -89,7 +90,7 @@ def _owned(
 ) -> Ref:
     """An operation named for the module of its weights."""
     parameter = identity_of(weight, array)
-    told = {"weight": array, "parameter": parameter, **fields}
+    told = {"weight": array, "parameter": parameter, "trained": weight.trained, **fields}
     return call.emit(kind, reads, _owner(weight), **told)
 
 
@@ -197,7 +198,8 @@ def _matrix(weight: Const, order: tuple[int, ...], outputs: int) -> tuple[Const,
         return replace(weight, tensor=tensor.reshape(outputs, -1)), False
     if any(order[n:] + order[:n] == plain for n in plain):
         return replace(weight, tensor=tensor.reshape(-1, outputs)), True
-    return Const(tensor.permute(order).reshape(outputs, -1), weight.origins), False
+    made = tensor.permute(order).reshape(outputs, -1)
+    return Const(made, weight.origins, trained=weight.trained), False
 
 
 @rule("conv1d", "conv2d", "conv3d", "convolution", "_convolution")

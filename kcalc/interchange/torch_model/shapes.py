@@ -9,10 +9,10 @@ import numpy as np
 from ..trace import Join, Pass, Prefixed, Reshape, Transpose
 from .calls import Call, rule
 from .graph_values import Const, Padded, Ref, numbers_of
+from .stops import NO_GRAD, stopped, trained
 
 
 @rule(
-    "detach",
     "alias",
     "contiguous",
     "clone",
@@ -24,7 +24,6 @@ from .graph_values import Const, Padded, Ref, numbers_of
     "resolve_conj",
     "resolve_neg",
     "requires_grad_",
-    "detach_",
     "view_as_real_copy",
 )
 def passed(call: Call) -> Any:
@@ -136,6 +135,7 @@ def prefixed(call: Call, parts: list[Any], axis: int) -> Any:
         value=value,
         parameter=", ".join(origins) or None,
         behind=behind,
+        trained=trained("cat", (p for p in parts if isinstance(p, Const)), set()),
     )
 
 
@@ -223,7 +223,10 @@ def wrapped(call: Call) -> Any:
         if key.isdigit()
     ]
     at = next(i for i, value in enumerate(values) if hasattr(value, "graph"))
-    return call.walker.inline(values[at], values[at + 1 :])
+    made = call.walker.inline(values[at], values[at + 1 :])
+    if call.kind != "wrap_with_set_grad_enabled" or values[0]:
+        return made
+    return stopped(call.walker, made, NO_GRAD, source=call.source)
 
 
 @rule("cond")

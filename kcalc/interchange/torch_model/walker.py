@@ -6,7 +6,7 @@ Calls that depend on no input are computed, every other call goes to the table o
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from ..internal_errors import ModelError, internal_error
-from ..trace import Entry, Held, Names, NotRead, Op, Pass
+from ..trace import Entry, Held, Names, NotRead, Op, Pass, Stopped
 from .calls import (
     RULES,
     Call,
@@ -29,6 +29,8 @@ from .calls import (
 )
 from .captured import Captured, identity
 from .graph_values import Const, Padded, Ragged, Ref, Stale, is_traced, numbers_of
+from .own_gradients import number_of
+from .stops import NO_GRAD, own_gradient, stopped, trained
 from .token_ids import COMPARISONS, REMARK, TokenIds
 from .unread import REASONS
 
@@ -103,6 +105,7 @@ UNSIZED = (
     "how many entries it takes depends on the data (experts that tokens are sent to, boolean "
     "masks); kernel maps are about arrays of one size"
 )
+SWITCH = "_set_grad_enabled"
 NOTHING = ("_assert", "sym_constrain", "_functional_sym_constrain")
 
 
@@ -152,10 +155,23 @@ class Walker:
     def _run(self, graph: Any) -> Any:
         """Read the nodes of one graph; the values of its output."""
         *calls, output = graph.nodes
+        without: set[Any] | None = None  # the nodes since gradients were switched off
         for node in calls:
-            if node not in self.values:
+            if getattr(node.target, "__name__", "") == SWITCH:
+                self._stop(without or ())
+                without = None if node.args[0] else set()
+            elif node not in self.values:
                 self.values[node] = self.made[node] = self._value(node)
+                if without is not None:
+                    without.add(node)
+        self._stop(without or ())
         return self._resolved(output.args[0])
+
+    def _stop(self, nodes: Collection[Any]) -> None:
+        """Stop gradients at the values that others read of nodes computed without gradients."""
+        for node in nodes:
+            if node.op == "call_function" and any(user not in nodes for user in node.users):
+                self.values[node] = stopped(self, self.values[node], NO_GRAD)
 
     def inline(self, module: Any, arguments: Sequence[Any]) -> Any:
         """Read a graph inside the graph, called with the given values."""
@@ -192,6 +208,8 @@ class Walker:
         if node.target is operator.getitem and not isinstance(args[0], Ragged):
             return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
         call = call_of(self, node, args, dict(kwargs))
+        if (number := number_of(node)) in self.captured.own:
+            return own_gradient(call, self.captured.own[number])
         if call.kind.startswith(NOTHING):
             return None
         ragged = [leaf for leaf in leaves([args, kwargs]) if isinstance(leaf, Ragged)]
@@ -264,8 +282,9 @@ class Walker:
                 own = bool(name) and self.captured.copied
                 self._kept[place] = tensor.detach() if own else tensor.detach().clone()
             tensor = self._kept[place]
-            trained = bool(name) and name in self.captured.trainable
-            return Const(tensor, (name,) if trained else (), name if name else None)
+            own = bool(name) and name in self.captured.trainable
+            moves = self.captured.moves(node)
+            return Const(tensor, (name,) if own else (), name if name else None, trained=moves)
         if node.op == "placeholder":
             return None
         value: Any = self.captured.module
@@ -304,6 +323,11 @@ class Walker:
             return self._unsized(call, internal_error(error, where))
         same = len(constants) == 1 and call.kind in VIEWS | {"clone", "_to_copy"}
         made = _constant(result, origins, constants[0] if same else None, call.kind)
+        moves = trained(call.kind, constants, VIEWS)
+        if moves:
+            made = map_aggregate(
+                made, lambda leaf: replace(leaf, trained=moves) if isinstance(leaf, Const) else leaf
+            )
         if any(constant.of_ids for constant in constants):
             return map_aggregate(
                 made, lambda leaf: replace(leaf, of_ids=True) if isinstance(leaf, Const) else leaf
@@ -367,7 +391,7 @@ class Walker:
         """Whether two operations return the same array."""
 
         def origin(name: str) -> str:
-            while isinstance(op := self.ops[name], Pass) and op.reads:
+            while isinstance(op := self.ops[name], Pass | Stopped) and op.reads:
                 name = op.reads[0]
             return name
 
@@ -433,6 +457,7 @@ class Walker:
                 value=numbers,
                 parameter=parameter,
                 source=origin or "a constant",
+                trained=const.trained,
             )
             self._constants[key] = name
             self._kept[("held", name)] = const.tensor

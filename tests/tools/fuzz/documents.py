@@ -102,6 +102,10 @@ def layer(rng: random.Random, kind: str) -> Any:
             rng.choice(["valid", "same"]),
         ),
         "Dropout": lambda: L.Dropout(rng.choice([0, 0.1, sp.Rational(1, 3)])),
+        "StopGradient": lambda: L.StopGradient(rng.choice(["", "a function"])),
+        "SurrogateGradient": lambda: L.SurrogateGradient(
+            activation(rng), rng.choice(["sigmoid", 1])
+        ),
         "Resize": lambda: L.Resize(
             *rng.choice([(2, "zeros", 1), (1.5,), (sp.Rational(7, 2),), ((2, 3), "linear")])
         ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -368,6 +368,25 @@ def covering(seed: int) -> kc.Network:
     return grower.finished()
 
 
+def with_own_gradients(network: kc.Network, number: int) -> kc.Network:
+    """Every eleventh network with stops of gradients, slopes of their own and frozen weights."""
+    if number % 11 != 10:
+        return network
+    places = {node: place for place, node in enumerate(network)}
+
+    def changed(node: Any, layer: Any) -> Any:
+        place = places[node] % 3
+        if isinstance(layer, L.Identity | L.Dropout | L.Scale | L.LayerNorm | L.RMSNorm):
+            return L.StopGradient()
+        if isinstance(layer, L.Nonlinear) and place == 0:
+            return L.SurrogateGradient(layer.activation, 1)
+        if isinstance(layer, L.Affine):
+            return replace(layer, trained=[True, False, "biases" if layer.bias else True][place])
+        return layer
+
+    return network.map_layers(changed)
+
+
 def numbered(number: int) -> Case:
     """The covering network of a number from 0 on.
 
@@ -384,7 +403,7 @@ def numbered(number: int) -> Case:
             float(made.q2),
         )
     rng = random.Random(f"asked {number}")
-    network = covering(number)
+    network = with_own_gradients(covering(number), number)
     c = {
         node: rng.choice([-1.0, 0.0, 0.3, 0.9, 1.0, round(rng.uniform(-1, 1), 3)])
         for node in network.inputs

@@ -1,0 +1,172 @@
+"""What gradients see of a jaxpr: stops, and functions with derivatives of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..fusion import Still
+from ..surrogates import DIRECTIONS, Slope, distance, slope_from
+from .jaxpr_values import Known
+
+OWN = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+LIBRARY = "/jax/_src/"  # whose functions have the derivatives of their values
+STEP, CLOSE = 3e-3, 0.02  # in single precision
+SUMS = ("add", "sub", "neg", "add_any", "reduce_sum", "cumsum", "concatenate", "pad", "select_n")
+MOVES = (
+    *("reshape", "squeeze", "expand_dims", "transpose", "slice", "rev", "broadcast_in_dim", "copy"),
+    *("copy_p", "split", "dynamic_slice", "gather", "convert_element_type", "reduce_precision"),
+    *("dynamic_update_slice", "scatter", "optimization_barrier", "sharding_constraint"),
+)
+PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
+QUOTIENTS = ("div",)
+
+
+def trained(name: str, values: Iterable[Known]) -> bool | str:
+    """Whether the numbers that a primitive makes of known arrays are trained.
+
+    As in PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`); a constant is no parameter.
+    """
+    given = list(values)
+    own = [value for value in given if value.origins]
+    moved = [value for value in own if value.trained is not False]
+    if not own:
+        return True
+    if not moved or name == "stop_gradient":
+        return False
+    if any(value.trained == "indirectly" for value in moved):
+        return "indirectly"
+    one = len(moved) == 1
+    plain = name in SUMS or name in MOVES
+    scaled = one and (name in PRODUCTS or (name in QUOTIENTS and moved[0] is given[0]))
+    return True if plain or scaled else "indirectly"
+
+
+def still(x: Any) -> Any:
+    """An expression that gradients do not see; a comparison has none."""
+    return Still(x) if hasattr(x, "is_number") and not hasattr(x, "rel_op") else x
+
+
+def own_derivative(eqn: Any) -> Slope | str:
+    """The derivative of a call that is not that of its values: a slope, or words for it.
+
+    "" for derivatives that are.
+    """
+    if eqn.primitive.name not in OWN or _of_library(eqn) or not _differs(eqn):
+        return ""
+    return _slope(eqn) or f"the function {_name(eqn)} with a derivative of its own"
+
+
+def with_slope(function: Callable[..., Any], found: Slope) -> Callable[..., Any]:
+    """An elementwise function of one expression with the gradient of another one."""
+
+    def run(x: Any) -> Any:
+        passed = found.passed(x)
+        return Still(function(x) - passed) + passed
+
+    return run
+
+
+def _rules(eqn: Any) -> list[Any]:
+    """What JAX says of the rules of a function's derivatives."""
+    return [getattr(rule, "debug_info", None) for rule in eqn.params.values()]
+
+
+def _of_library(eqn: Any) -> bool:
+    places = [str(getattr(info, "func_src_info", "")) for info in _rules(eqn) if info is not None]
+    return any(LIBRARY in place.replace("\\", "/") for place in places)
+
+
+def _name(eqn: Any) -> str:
+    name = eqn.params.get("name")
+    jaxpr = eqn.params.get("call_jaxpr", eqn.params.get("fun_jaxpr"))
+    info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+    told = name if isinstance(name, str) else str(getattr(info, "func_src_info", "") or "")
+    return told.split(" at ")[0] or eqn.primitive.name
+
+
+def equation_function(eqn: Any, reads: Sequence[Any]) -> Callable[..., Any]:
+    """An equation as a function of the arrays that it reads."""
+    from jax.extend import core
+
+    jaxpr = core.Jaxpr((), reads, eqn.outvars, [eqn], eqn.effects)
+    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))
+
+
+def _reads(eqn: Any) -> list[Any]:
+    return list(dict.fromkeys(v for v in eqn.invars if not hasattr(v, "val")))
+
+
+def _differs(eqn: Any) -> bool:
+    """Whether a derivative is not that of the values, as far as can be told."""
+    try:
+        return max(_apart(eqn, seed) for seed in range(DIRECTIONS)) > CLOSE
+    except Exception:  # a user's rule may not run on these arrays
+        return True
+
+
+def _apart(eqn: Any, seed: int) -> float:
+    """The relative distance of a derivative along one direction from that of the values."""
+    import jax
+    import jax.numpy as jnp
+
+    chance, run = np.random.default_rng(seed), equation_function(eqn, _reads(eqn))
+    kinds = [v.aval for v in _reads(eqn)]
+    places = tuple(i for i, k in enumerate(kinds) if jnp.issubdtype(k.dtype, jnp.floating))
+    points = [
+        chance.standard_normal(k.shape).astype(k.dtype)
+        if i in places
+        else np.ones(k.shape, k.dtype)
+        for i, k in enumerate(kinds)
+    ]
+    ways = {i: chance.standard_normal(kinds[i].shape).astype(kinds[i].dtype) for i in places}
+
+    def value(*arrays: Any) -> Any:
+        weigh = np.random.default_rng(seed + DIRECTIONS)
+        return sum(
+            jnp.sum(o * weigh.standard_normal(o.shape).astype(o.dtype))
+            for o in run(*arrays)
+            if jnp.issubdtype(o.dtype, jnp.floating)
+        )
+
+    def at(shift: float) -> float:
+        moved = (
+            p + np.asarray(shift * ways[i], p.dtype) if i in ways else p
+            for i, p in enumerate(points)
+        )
+        return float(value(*moved))
+
+    grads = jax.grad(value, argnums=places)(*points)
+    slopes = [np.ravel(np.asarray(g, float) * ways[i]) for i, g in zip(places, grads, strict=True)]
+    moved = (at(STEP) - at(-STEP)) / (2 * STEP)
+    return distance(np.concatenate([np.zeros(1), *slopes]), moved)
+
+
+def _slope(eqn: Any) -> Slope | None:
+    import jax
+    import jax.numpy as jnp
+
+    reads = _reads(eqn)
+    if len(reads) != 1 or len(eqn.outvars) != 1:
+        return None
+    shape, dtype = reads[0].aval.shape, reads[0].aval.dtype
+    if eqn.outvars[0].aval.shape != shape:
+        return None
+    run, size = equation_function(eqn, _reads(eqn)), max(prod(shape), 1)
+    rate = jax.jit(jax.grad(lambda x, w: jnp.sum(run(x)[0] * w)))
+
+    def factors(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        rows: list[np.ndarray] = []
+        for start in range(0, len(points), size):
+            cut = slice(start, start + size)
+            x, w = (np.resize(a[cut], size).reshape(shape).astype(dtype) for a in (points, weights))
+            rows.append(np.asarray(rate(x, w), np.float64).ravel()[: len(points[cut])])
+        return np.concatenate(rows)
+
+    try:
+        return slope_from(factors)
+    except Exception:  # a user's rule may not run on these arrays
+        return None

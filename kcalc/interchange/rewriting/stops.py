@@ -1,0 +1,213 @@
+"""Stops of gradients while operations are put together.
+
+Inside of a normalisation or another function that becomes one operation, the values are those of
+the function, and its gradient is another one: a mark behind it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ..trace import (
+    Attend,
+    Contract,
+    Copies,
+    Drop,
+    Held,
+    Masked,
+    Moment,
+    Op,
+    Part,
+    Pass,
+    Pointwise,
+    Pooling,
+    Repeat,
+    Reshape,
+    Softmax,
+    Stopped,
+    Trace,
+    Transpose,
+    needed,
+)
+from .editing import Edit
+
+MOVES = (Pass, Reshape, Transpose, Part, Copies, Repeat)
+ON_SCORES = (*MOVES, Softmax, Masked, Drop, Pointwise)
+INSIDE = "{}, with a stop of gradients inside of it,"
+
+
+def with_stops_first(trace: Trace) -> Edit:
+    """Stops at places where layers, heads and attention are found around them.
+
+    A stop stands before the operations that only move numbers, if these have no other readers; that
+    of scores or weights of attention becomes stops of queries and keys; that of its results stands
+    behind the operations that join heads.
+    """
+    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    waiting = [op.name for op in trace.ops if isinstance(op, Stopped) and not op.unknown]
+    for name in waiting:  # grows by stops of queries and keys
+        readers = edit.readers()
+        above = _above(edit, readers, name)
+        first = edit.ops[above[-1]].reads[0] if above else edit.ops[name].reads[0]
+        source = edit.ops[first]
+        scores = _scores(edit, readers, name)
+        if scores:
+            waiting += _stopped_inputs(edit, scores)
+            edit.ops[name] = edit.ops[name].become(Pass)
+        elif isinstance(source, Attend | Contract):
+            _move_down(edit, readers, name)
+        elif above:
+            _insert(edit, edit.ops[name], first, above[-1])
+            edit.ops[name] = edit.ops[name].become(Pass)
+    return edit
+
+
+def _above(edit: Edit, readers: Mapping[str, list[str]], name: str) -> list[str]:
+    """The operations above a stop that only move numbers for it, the last one first."""
+    found, here = list[str](), edit.ops[name].reads[0]
+    while isinstance(edit.ops[here], MOVES) and len(readers[here]) == 1:
+        found.append(here)
+        here = edit.ops[here].reads[0]
+    return found
+
+
+def _insert(edit: Edit, stop: Op, read: str, reader: str) -> str:
+    """A stop of what one operation reads; its name."""
+    made = edit.names(stop.name)
+    edit.add(replace(stop, name=made, shape=edit.ops[read].shape, reads=(read,)), stop)
+    old = edit.ops[reader]
+    edit.ops[reader] = replace(old, reads=tuple(made if r == read else r for r in old.reads))
+    return made
+
+
+def _scores(edit: Edit, readers: Mapping[str, list[str]], name: str) -> Op | None:
+    """The product of queries and keys that a stop reads through a softmax, or that one reads."""
+    here, softmax = edit.ops[edit.ops[name].reads[0]], False
+    while isinstance(here, ON_SCORES) and len(readers[here.name]) == 1 and _one(edit, here):
+        softmax = softmax or isinstance(here, Softmax)
+        here = edit.ops[_one(edit, here)]
+    if not isinstance(here, Contract) or len(readers[here.name]) != 1:
+        return None
+    if any(isinstance(edit.ops[read], Held) for read in here.reads):
+        return None
+    below = name
+    while not softmax and len(readers[below]) == 1 and readers[below][0]:
+        below = readers[below][0]
+        if not isinstance(edit.ops[below], ON_SCORES):
+            break
+        softmax = isinstance(edit.ops[below], Softmax)
+    return here if softmax else None
+
+
+def _one(edit: Edit, op: Op) -> str:
+    """The one array that an operation reads beside constants, "" for several."""
+    read = [name for name in op.reads if not isinstance(edit.ops[name], Held)]
+    return read[0] if len(read) == 1 else ""
+
+
+def _stopped_inputs(edit: Edit, op: Op) -> list[str]:
+    """Stops of the two arrays that a product reads; their names."""
+    stop = op.become(Stopped, name="stop")
+    return [_insert(edit, stop, read, op.name) for read in dict.fromkeys(op.reads)]
+
+
+def _move_down(edit: Edit, readers: Mapping[str, list[str]], name: str) -> None:
+    """A stop behind the operations below it that only move numbers."""
+    last = name
+    while len(readers[last]) == 1 and isinstance(edit.ops.get(readers[last][0]), MOVES):
+        last = readers[last][0]
+    if last == name:
+        return
+    stop = edit.ops[name]
+    made = edit.names(stop.name)
+    for other, reader in list(edit.ops.items()):
+        if last in reader.reads:
+            reads = tuple(made if r == last else r for r in reader.reads)
+            edit.ops[other] = replace(reader, reads=reads)
+    edit.outputs = tuple(made if end == last else end for end in edit.outputs)
+    edit.add(replace(stop, name=made, shape=edit.ops[last].shape, reads=(last,)), stop)
+    edit.ops[name] = stop.become(Pass)
+
+
+def loosened(trace: Trace) -> Trace:
+    """The trace without stops of statistics, which may be those inside of a normalisation."""
+    ops = {op.name: op for op in trace.ops}
+    return replace(
+        trace,
+        ops=tuple(
+            op.become(Pass) if isinstance(op, Stopped) and _statistic(ops, op) else op
+            for op in trace.ops
+        ),
+    )
+
+
+def _statistic(ops: Mapping[str, Op], stop: Op) -> Op | None:
+    """The mean, maximum or moment that a stop reads through elementwise functions, if it does."""
+    waiting = [stop]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, Pooling | Moment):
+            return here
+        if here is stop or isinstance(here, (*MOVES, Pointwise)):
+            waiting += [ops[read] for read in here.reads]
+    return None
+
+
+def tightened(before: Trace, after: Trace) -> Trace:
+    """The trace after all rewriting, with stops where they were, and marks of those inside.
+
+    ``before``: the trace with all of its stops. The gradient of a softmax does not depend on the
+    maximum that is taken off, so a stop of that is no mark.
+    """
+    ops, old = {op.name: op for op in after.ops}, {op.name: op for op in before.ops}
+    live = needed(old, before.outputs)
+    marked: list[str] = []
+    for stop in before.ops:
+        if not isinstance(stop, Stopped) or stop.name not in live:
+            continue
+        if isinstance(there := ops.get(stop.name), Pass):
+            ops[stop.name] = there.become(Stopped, unknown=stop.unknown)
+        elif there is None:
+            made = _statistic(old, stop)
+            if not (isinstance(made, Pooling) and made.kind == "max"):
+                marked += _survivors(old, ops, stop.name)
+    for name in dict.fromkeys(marked):
+        _mark(ops, name)
+    edit = Edit(ops, [f"{end}{MARK}" if end in marked else end for end in after.outputs])
+    return replace(after, ops=tuple(edit.ordered().values()), outputs=edit.outputs)
+
+
+MARK = ".own_gradient"
+
+
+def _mark(ops: dict[str, Op], name: str) -> None:
+    """A mark of an unknown gradient between an operation and its readers."""
+    op = ops[name]
+    mark = op.become(
+        Stopped,
+        name=f"{name}{MARK}",
+        reads=(name,),
+        unknown=INSIDE.format(f"the function that ends at {name!r}"),
+    )
+    for other, reader in ops.items():
+        if name in reader.reads:
+            reads = tuple(mark.name if read == name else read for read in reader.reads)
+            ops[other] = replace(reader, reads=reads)
+    ops[mark.name] = mark
+
+
+def _survivors(old: Mapping[str, Op], ops: Mapping[str, Op], name: str) -> Iterator[str]:
+    """The first operations behind one that is gone which are still there."""
+    readers: dict[str, list[str]] = {}
+    for op in old.values():
+        for read in op.reads:
+            readers.setdefault(read, []).append(op.name)
+    waiting, seen = [name], {name}
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if reader in ops:
+                yield reader
+            elif reader not in seen:
+                seen.add(reader)
+                waiting.append(reader)

@@ -1,0 +1,396 @@
+"""Which parts of a model are shaped, each by its own slopes, and why the rest is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import signature
+from typing import Any
+
+from ..foundation.errors import FreshnessError, KcalcError, UnreachableTarget
+from ..interchange.model_reading import Reading
+from ..interchange.pointwise import extreme_parts
+from ..maps.maps import Assumption
+from ..network import layers as L
+from ..network.combinators import chain
+from ..network.network import Network, is_normalised, sum_weights
+from .advice import DEPENDENT, OPTION
+from .base import Shaping
+from .fresh import check_fresh
+from .norms import removals
+from .regional import RegionalShaping
+from .relied_on import RANDOM, RETURNED, heads, relied_on
+
+Node = Hashable
+LISTED = 6  # reasons that an error gives
+RESCALES = "it rescales a feature map that is left alone"
+EXTREME = "the larger or smaller of two feature maps, whose two sides are not independent"
+TWICE = (
+    ". Read and shape the part that is used twice by itself, kc.shape(kc.read(model.part, x)), and "
+    "put it back, model.part = s.apply_to(model.part)"
+)
+WEIGHTLESS = "it has no weights that could be drawn anew"
+TAKES = "tokens are taken as the model takes them"
+NOISE = "it puts random numbers of the model in, as draws from a distribution do"
+MIXES = "weights over tokens are left as they are"
+NOTHING = "it has no activations"
+GATES = "gates"  # the target of a method that says what becomes of gates
+# where a region ends if a hypothesis fails
+CUT_AT = (L.Nonlinear, L.Sum, L.Product, L.Normalisation, L.TokenMix, L.Affine)
+NOT_WRITTEN = {
+    L.Attend: "attention is left as it is",
+    L.Positions: "added positional vectors are left as they are",
+    L.ClassToken: "class tokens are left as they are",
+    L.SurrogateGradient: "a function whose gradient is that of another one is left as it is",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What is asked of every region: a method, as a function of a network and targets."""
+
+    method: str
+    function: Callable[..., Shaping]
+    targets: Mapping[str, Any]
+
+    def __call__(self, network: Network, **more: Any) -> Shaping:
+        own = {GATES: "normalise"} if self.takes(GATES) else {}
+        return self.function(network, **{**own, **self.targets, **more})
+
+    def takes(self, target: str) -> bool:
+        return target in signature(self.function).parameters
+
+
+def shape_reading(
+    reading: Reading, function: Callable[..., Shaping], method: str, targets: Mapping[str, Any]
+) -> Shaping | RegionalShaping:
+    """The shaping of a model that was read: of its network, or region by region.
+
+    ``function``: the method, of one network and targets. What the model's code has no place for is
+    left alone. Returns and raises: as :func:`_shaped`.
+    """
+    from ..interchange.apply import unplaced
+
+    asked, left = _Asked(method, function, targets), dict[Node, str]()
+    while True:
+        found = replace(_shaped(reading, asked, left), reading=reading)
+        if not (further := unplaced(reading, found)):
+            return found
+        left |= further
+
+
+def _shaped(
+    reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]
+) -> Shaping | RegionalShaping:
+    """The shaping without the nodes that have no place in the model's code.
+
+    BatchNorm is removed and sums are normalised first, where that is what the method needs. Gates
+    of products keep their range unless ``gates`` is given.
+    Returns: a Shaping where nothing but activations at outputs is left alone, else a
+    RegionalShaping. Raises: KcalcError with the reasons where no region can be shaped.
+    """
+    left = _left_alone(reading, asked, unplaced)
+    last = heads(reading.network if not left else reading.unmerged, left)
+    if not left and RETURNED not in last.values():
+        try:
+            return _whole(reading.network, last, asked)
+        except KcalcError as error:
+            if reading.trace is None or not _local(reading.network, error):
+                raise
+    left = _closed(reading, left | last, asked)
+    regions, left, refusals = _regions(reading, left, asked)
+    if not regions:
+        raise _nothing(reading.unmerged, left, refusals)
+    found = {name: shaping for name, (shaping, _) in regions.items()}
+    made = tuple(edit for _, edits in regions.values() for edit in edits)
+    entries = _entries(reading, found)
+    return RegionalShaping(
+        asked.method, reading.network, found, _in_order(reading, left), entries, made
+    )
+
+
+def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping:
+    """The shaping of a network that was read whole, without activations at its outputs."""
+    edits: list[str] = []
+    network = _before(network, last) if last else network
+    found = asked(_ready(network, asked.method, edits))
+    notes = tuple(
+        Assumption(node, f"{node!r} is left as it is: {why}") for node, why in last.items()
+    )
+    return replace(found, changes=(*edits, *found.changes), warnings=(*found.warnings, *notes))
+
+
+@dataclass(frozen=True, eq=False)
+class _Outcome:
+    """What became of a part: a shaping with the edits before it, or nodes that are left alone.
+
+    ``refusal``: why none of it was shaped.
+    """
+
+    shaping: Shaping | None = None
+    edits: tuple[str, ...] = ()
+    left: Mapping[Node, str] = field(default_factory=dict)
+    refusal: str = ""
+
+
+def _regions(
+    reading: Reading, left: dict[Node, str], asked: _Asked
+) -> tuple[dict[Node, tuple[Shaping, tuple[str, ...]]], dict[Node, str], list[str]]:
+    """({first node: a region's shaping and edits before it}, all that is left alone, refusals).
+
+    Where a part cannot be shaped for one of its nodes, that node is left alone, else the whole
+    part; then the rest is looked at again, since what is left alone may share weights with it or
+    need the range of its values.
+    """
+    known: dict[tuple[Node, ...], _Outcome] = {}
+    refusals: dict[str, None] = {}
+    while True:
+        parts = reading.cut([*left]) if left else (reading.unmerged,)
+        found: dict[Node, tuple[Shaping, tuple[str, ...]]] = {}
+        more: dict[Node, str] = {}
+        for part in parts:
+            key = tuple(part)
+            if key not in known:
+                computed = [node for node in part.inputs if node not in reading.unmerged.inputs]
+                known[key] = _outcome(part, computed, asked)
+            outcome = known[key]
+            first = _own(part)[0]
+            if outcome.shaping is not None:
+                found[first] = outcome.shaping, outcome.edits
+            more |= outcome.left
+            if outcome.refusal:
+                refusals[f"{first!r}: {outcome.refusal}"] = None
+        if not more:
+            return found, left, [*refusals]
+        left = _closed(reading, left | more, asked)
+
+
+def _outcome(part: Network, computed: Sequence[Node], asked: _Asked) -> _Outcome:
+    """What becomes of a part whose inputs ``computed`` are values of the model."""
+    made: list[str] = []
+    refused: KcalcError
+    try:
+        if not part.nodes_of(L.Nonlinear):
+            raise KcalcError(NOTHING)
+        if not part.nodes_of(L.Affine):
+            raise KcalcError(WEIGHTLESS)
+        return _Outcome(_region(_ready(part, asked.method, made), computed, asked), tuple(made))
+    except FreshnessError as error:
+        refused, cut = error, _stale(part, computed, error, asked)
+    except KcalcError as error:
+        refused, cut = error, _unable(part, asked) or _local(part, error)
+    if cut:
+        return _Outcome(left=cut)
+    return _Outcome(left=dict.fromkeys(_own(part), str(refused)), refusal=str(refused))
+
+
+def _own(part: Network) -> list[Node]:
+    """The nodes of a part besides its inputs."""
+    return [node for node, layer, _ in part.steps() if not isinstance(layer, L.Input)]
+
+
+def _local(part: Network, error: KcalcError) -> dict[Node, str]:
+    """{node: reason} of the node whose hypothesis fails, where others are left to be shaped.
+
+    Empty for an error about the whole, such as one about a target.
+    """
+    node = error.node
+    if node is None or node not in part or not isinstance(part.layer(node), CUT_AT):
+        return {}
+    return {node: str(error)} if {*part.nodes_of(L.Nonlinear)} - {node} else {}
+
+
+def _stale(
+    part: Network, computed: Sequence[Node], error: FreshnessError, asked: _Asked
+) -> dict[Node, str]:
+    """{node: reason} of all nodes that read what is not fresh, or put together what is not."""
+    cut = _local(part, error)
+    if not cut:
+        return {}
+    option = DEPENDENT if asked.takes(OPTION) else ""
+    network = _behind_weights(_ready(part, asked.method, []), computed)
+    while True:
+        network = _as_weights(network, cut)
+        try:
+            check_fresh(network.written_out())
+            break
+        except FreshnessError as further:
+            found = {n: w for n, w in _local(part, further).items() if n not in cut}
+            if not found:
+                break
+            cut |= dict.fromkeys(found, f"{further.message}{option}")
+        except KcalcError:
+            break
+    activations = {*part.nodes_of(L.Nonlinear)}
+    return cut if activations - {*cut} else {}
+
+
+def _before(network: Network, last: Mapping[Node, str]) -> Network:
+    """The network without some activations at its outputs and without what reads them."""
+    taken = {*last}
+    for node, _, parents in network.steps():
+        if not taken.isdisjoint(parents):
+            taken.add(node)
+    steps = [step for step in network.steps() if step[0] not in taken]
+    ends = {parent for node in taken for parent in network.parents(node)}
+    outputs = [node for node, *_ in steps if node in ends or node in network.outputs]
+    before = Network.from_steps(steps, outputs)
+    return before.with_notes(note for note in network.notes if note.node not in taken)
+
+
+def _unable(part: Network, asked: _Asked) -> dict[Node, str]:
+    """{node: reason} of the activations that meet the targets in no network, if others do."""
+    found: dict[Node, str] = {}
+    nodes = part.nodes_of(L.Nonlinear)
+    for activation in dict.fromkeys(part.layer(node).activation for node in nodes):
+        try:
+            asked(chain(L.Affine(), L.Nonlinear(activation), L.Affine()))
+        except UnreachableTarget as error:
+            alike = (node for node in nodes if part.layer(node).activation == activation)
+            found |= dict.fromkeys(alike, str(error))
+        except KcalcError:
+            pass
+    return found if len(found) < len(nodes) else {}
+
+
+def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
+    """The shaping of a region; inputs ``computed`` by the model are taken as independent.
+
+    Raises: KcalcError where the method refuses for any other reason.
+    """
+    try:
+        return asked(part)
+    except FreshnessError:
+        if not computed:
+            raise
+    asked(_behind_weights(part, computed))  # refuses for other reasons
+    return asked(part, **{OPTION: True})
+
+
+def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
+    """The network with weights of its own behind some inputs, which make them independent."""
+    renamed = {node: ("weights behind", node) for node in computed}
+    steps: list[Any] = []
+    for node, layer, parents in part.steps():
+        steps.append((node, layer, tuple(renamed.get(p, p) for p in parents)))
+        if node in renamed:
+            steps.append((renamed[node], L.Affine(part.features[node], bias=False), (node,)))
+    return Network.from_steps(steps, [renamed.get(node, node) for node in part.outputs])
+
+
+def _as_weights(part: Network, cut: Container[Node]) -> Network:
+    """The network with weights in the place of nodes that are left alone.
+
+    What is behind them takes their values as independent of all else.
+    """
+    steps: list[Any] = []
+    unread: list[Node] = []
+    for node, layer, parents in part.steps():
+        if node in cut:
+            layer, unread = L.Affine(part.features[node], bias=False), [*unread, *parents[1:]]
+            parents = parents[:1]
+        steps.append((node, layer, parents))
+    return Network.from_steps(steps, [*dict.fromkeys((*part.outputs, *unread))])
+
+
+OWN_FORM = ("geometric", "nf", "residual_weights")  # methods that edit norms and sums themselves
+
+
+def _ready(network: Network, method: str, edits: list[str]) -> Network:
+    """The network without BatchNorm and with normalised sums; ``edits`` grows by the changes."""
+    if method in OWN_FORM:
+        return network
+    norms = network.nodes_of(L.BatchNorm)
+    if norms:
+        edits += removals(network, norms)
+        network = network.without_normalization(L.BatchNorm)
+    sums = [
+        node
+        for node in network.nodes_of(L.Sum)
+        if not is_normalised(sum_weights(network.layer(node), len(network.parents(node))))
+    ]
+    if sums:
+        edits += [f"{node}: the weights of the sum normalised" for node in sums]
+        network = network.normalised()
+    return network
+
+
+def _left_alone(reading: Reading, asked: _Asked, unplaced: Mapping[Node, str]) -> dict[Node, str]:
+    """{node: reason} of the nodes that a region cannot hold."""
+    network = reading.unmerged
+    left: dict[Node, str] = {**unplaced}
+    noisy: set[Node] = set()
+    for node, layer, parents in network.steps():
+        if node in left:
+            continue
+        if isinstance(layer, L.Opaque):
+            left[node] = f"{layer.name}: {layer.reason}"
+            noisy |= {node} if layer.name.startswith(RANDOM) else set()
+        elif isinstance(layer, L.Scale | L.BatchNorm) and parents[0] in left:
+            left[node] = RESCALES
+        elif (reason := NOT_WRITTEN.get(type(layer))) is not None:
+            left[node] = reason
+        elif isinstance(layer, L.Product | L.Sum) and not noisy.isdisjoint(parents):
+            left[node] = NOISE
+            noisy.add(node)
+        elif parts := extreme_parts(network, node):
+            left |= dict.fromkeys((*parts, node), EXTREME)
+        elif isinstance(layer, L.TokenMix) and layer.random:
+            left[node] = MIXES
+        elif isinstance(layer, L.TokenMix) and len(layer.matrix) != len(layer.matrix[0]):
+            left[node] = TAKES
+    return _closed(reading, left, asked)
+
+
+def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node, str]:
+    """The nodes left alone, with those that cannot be exchanged where these stay.
+
+    They share weights with them, or are activations whose range the rest relies on.
+    """
+    from ..interchange.sharing import shared_parameters
+
+    while True:
+        further = relied_on(reading, left, complements=GATES not in asked.targets)
+        further |= {} if reading.trace is None else shared_parameters(reading, left)
+        further = {node: why for node, why in further.items() if node not in left}
+        if not further:
+            return left
+        left = left | further
+
+
+def _in_order(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
+    return {node: left[node] for node in reading.unmerged if node in left}
+
+
+def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, float | None]:
+    """{input of a region that is none of the model: q of the model there, or None}."""
+    from ..interchange.boundaries import measured_q
+
+    inside = [
+        node
+        for shaping in regions.values()
+        for node, layer, parents in shaping.network.steps()
+        if not isinstance(layer, L.Input | L.Embedding)
+        for node in parents
+        if node in shaping.network.inputs and node not in reading.unmerged.inputs
+    ]
+    found = measured_q(reading, inside)
+    return {node: found.get(node) for node in dict.fromkeys(inside)}
+
+
+def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) -> KcalcError:
+    """The error where no region was shaped."""
+    told = [text for text in refusals if not text.endswith(NOTHING)][:LISTED]
+    if told:
+        shared = any("shared weights" in reason for reason in left.values())
+        return KcalcError(
+            f"no region of the model can be shaped; {'; '.join(told)}{TWICE if shared else ''}"
+        )
+    activations = network.nodes_of(L.Nonlinear)
+    first = [*(n for n in activations if n in left), *(n for n in left if n not in activations)]
+    listed = ", ".join(f"{node!r} ({left[node]})" for node in first[:LISTED])
+    return KcalcError(
+        f"no region of the model has activations, so there is nothing to shape; left alone: "
+        f"{listed}; write these operations by others, or shape the network that the model is meant "
+        f"to be, kc.shape(kc.chain(...))"
+    )

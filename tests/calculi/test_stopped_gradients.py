@@ -1,0 +1,400 @@
+"""Stops of gradients, slopes of their own and weights that are not trained.
+
+The truth is written by hand from Gaussian expectations, or it is autograd on wide models that are
+drawn many times.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sympy as sp
+from refusals import refused
+from scipy.stats import multivariate_normal
+from wiring import wired
+
+import kcalc as kc
+
+L = kc.layers
+X = sp.Symbol("x", real=True)
+C = 0.4
+WINDOW = sp.Piecewise((1, sp.Abs(X) < 1), (0, True))
+
+
+def relu_moment(c: float) -> float:
+    """E relu(u) relu(v) of two standard Gaussians."""
+    return (math.sqrt(1 - c * c) + (math.pi - math.acos(c)) * c) / (2 * math.pi)
+
+
+def relu_slopes(c: float) -> float:
+    return (math.pi - math.acos(c)) / (2 * math.pi)
+
+
+def both_inside(c: float, half: float, q: float) -> float:
+    """P(|u| < half, |v| < half) of two Gaussians of variance q and correlation c."""
+    law = multivariate_normal([0, 0], [[q, q * c], [q * c, q]])
+    return float(law.cdf([half, half], lower_limit=[-half, -half]))
+
+
+def chain(*layers: Any) -> kc.Network:
+    names = ["x", *(f"n{i}" for i in range(1, len(layers) + 1))]
+    return wired(*((n, layer, p) for p, n, layer in zip(names, names[1:], layers, strict=False)))
+
+
+def test_a_stop_in_the_trunk() -> None:
+    net = chain(
+        L.Affine(sigma_w=2),
+        L.Nonlinear("relu"),
+        L.StopGradient(),
+        L.Affine(sigma_w=3, sigma_b=0.5),
+        L.Nonlinear("relu"),
+        L.Affine(),
+    )
+    one = 4 * relu_moment(C)
+    k2, q2 = 9 * one + 0.25, 9 * 2 + 0.25
+    c2 = k2 / q2
+    truth = q2 * relu_moment(c2) + k2 * relu_slopes(c2)
+    kernel = kc.ntk(net)
+    assert kernel(C) == pytest.approx(truth, rel=1e-12)
+    assert kernel.layers["n1"](C) == 0
+    assert kernel.nngp(C) == pytest.approx(q2 * relu_moment(c2), rel=1e-12)
+    found = kc.gradients(net)
+    assert found.nodes["x"] == found.nodes["n2"] == found.weights["n1"] == 0
+    assert found.nodes["n3"] == pytest.approx(9 / 2, rel=1e-12)
+    assert found.weights["n4"] == pytest.approx(q2 / 2, rel=1e-12)
+
+
+def test_kernel_maps_and_slopes_pass_a_stop() -> None:
+    layers = [L.Affine(sigma_w=1.2), L.Nonlinear("tanh"), L.Affine()]
+    plain, stopped = chain(*layers), chain(*layers[:2], L.StopGradient(), layers[2])
+    assert kc.c_map(stopped)(C) == kc.c_map(plain)(C)
+    assert kc.c_map(stopped).derivative(1)(C) == kc.c_map(plain).derivative(1)(C)
+    assert kc.slope_polynomial(stopped) == kc.slope_polynomial(plain)
+    assert kc.q_map(stopped)(2.0) == kc.q_map(plain)(2.0)
+
+
+def test_a_stopped_copy_of_an_addend_has_values_and_no_gradient() -> None:
+    """``u + stop(relu(u))``: the cross terms are those of the values, the gradient is that of u."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.5), "x"),
+        ("r", L.Nonlinear("relu"), "a"),
+        ("s", L.StopGradient(), "r"),
+        ("u", L.Sum((2, 3)), "a s"),
+        ("o", L.Affine(), "u"),
+    )
+    q = 2.25
+    value = q * (4 * C + 2 * 6 * C / 2 + 9 * relu_moment(C))
+    assert kc.ntk(net).nngp(C) == pytest.approx(value, rel=1e-12)
+    assert kc.ntk(net)(C) == pytest.approx(value + 4 * q * C, rel=1e-12)
+    assert float(kc.ntk(net).ball(C).mid) == pytest.approx(value + 4 * q * C, rel=1e-12)
+    assert kc.gradients(net).weights["a"] == pytest.approx(4 * q, rel=1e-12)
+
+
+def test_straight_through_as_a_sum_is_exact() -> None:
+    """``u + stop(tanh(u) - u)`` is tanh with a slope of 1."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.5), "x"),
+        ("t", L.Nonlinear("tanh"), "a"),
+        ("d", L.Sum((1, -1)), "t a"),
+        ("s", L.StopGradient(), "d"),
+        ("u", L.Sum(), "a s"),
+        ("o", L.Affine(), "u"),
+    )
+    value = kc.ntk(chain(L.Affine(sigma_w=1.5), L.Nonlinear("tanh"), L.Affine())).nngp(C)
+    assert kc.ntk(net).nngp(C) == pytest.approx(value, rel=1e-12)
+    assert kc.ntk(net)(C) == pytest.approx(value + 2.25 * C, rel=1e-12)
+
+
+def test_an_activation_of_a_stopped_and_a_live_function_of_one_gaussian_is_refused() -> None:
+    net = wired(
+        ("a", L.Affine(), "x"),
+        ("r", L.Nonlinear("relu"), "a"),
+        ("s", L.StopGradient(), "r"),
+        ("u", L.Sum(), "a s"),
+        ("t", L.Nonlinear("tanh"), "u"),
+        ("o", L.Affine(), "t"),
+    )
+    assert 0 < kc.c_map(net)(C) < 1
+    with refused(r"(?s)(?=.*'t')(?=.*Affine)"):
+        kc.ntk(net)
+
+
+@pytest.mark.parametrize(
+    ("slope", "truth"),
+    [(1, 1.0), (WINDOW, both_inside(C, 1, 1.96))],
+    ids=["straight through", "inside of a window"],
+)
+def test_a_sign_with_a_slope_of_its_own(slope: Any, truth: float) -> None:
+    net = chain(L.Affine(sigma_w=1.4), L.SurrogateGradient("sign", slope), L.Affine())
+    value = 2 / math.pi * math.asin(C)
+    assert kc.c_map(net)(C) == pytest.approx(value, rel=1e-12)
+    assert kc.ntk(net)(C) == pytest.approx(value + truth * 1.96 * C, rel=1e-5)
+    inside = 1.0 if slope == 1 else math.erf(1 / 1.4 / math.sqrt(2))
+    found = kc.gradients(net)
+    assert found.weights["n1"] == pytest.approx(1.96 * inside, rel=1e-9)
+    assert found.chi["n2"] == pytest.approx(inside, rel=1e-9)
+
+
+def test_over_locations_as_at_one_location() -> None:
+    """Images of one pixel have the kernels of vectors."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.4, sigma_b=0.3, trained="biases"), "x"),
+        ("s", L.SurrogateGradient("sign", WINDOW), "a"),
+        ("b", L.Affine(sigma_w=1.1), "s"),
+        ("t", L.Nonlinear("tanh"), "b"),
+        ("d", L.StopGradient(), "t"),
+        ("u", L.Sum(), "b d"),
+        ("o", L.Affine(trained=False), "u"),
+    )
+    images = np.random.default_rng(3).normal(size=(2, 1, 1, 6))
+    images /= np.sqrt((images**2).mean(axis=-1, keepdims=True))
+    cosine = float((images[0] * images[1]).mean())
+    table = kc.ntk(net, spatial="exact", image_shape=(1, 1)).matrix(images)
+    assert float(table[0, 1]) == pytest.approx(kc.ntk(net)(cosine), rel=1e-10)
+
+
+def test_weights_that_are_not_trained() -> None:
+    def net(a: Any = True, b: Any = True, o: Any = True) -> kc.Network:
+        return chain(
+            L.Affine(sigma_w=1.4, sigma_b=0.5, trained=a),
+            L.Nonlinear("relu"),
+            L.Affine(sigma_w=1.2, sigma_b=0.7, trained=b),
+            L.Nonlinear("relu"),
+            L.Affine(sigma_b=0.3, trained=o),
+        )
+
+    k1, q1 = 1.96 * C + 0.25, 2.21
+    k2, q2 = 1.44 * q1 * relu_moment(k1 / q1) + 0.49, 1.44 * q1 / 2 + 0.49
+    s1, s2 = relu_slopes(k1 / q1), relu_slopes(k2 / q2)
+    parts = kc.ntk(net(False, "biases", "weights")).layers
+    assert parts["n1"](C) == 0
+    assert parts["n3"](C) == pytest.approx(0.49 * s2, rel=1e-12)
+    assert parts["n5"](C) == pytest.approx(q2 * relu_moment(k2 / q2), rel=1e-12)
+    assert kc.ntk(net("weights", False, False))(C) == pytest.approx(
+        1.96 * C * 1.44 * s1 * s2, rel=1e-12
+    )
+    weights = kc.gradients(net(False, "biases", "weights")).weights
+    assert weights["n1"] == 0
+    assert weights["n3"] == pytest.approx(0.49 / 2, rel=1e-12)
+    assert weights["n5"] == pytest.approx(q2 / 2, rel=1e-12)
+    assert kc.gradients(net(False, False, False)).nodes == kc.gradients(net()).nodes
+    wide = kc.ntk(net(False, "biases", "weights"), "standard", features=100).layers
+    assert wide["n3"](C) == pytest.approx(s2, rel=1e-12)
+    assert wide["n5"](C) == pytest.approx(100 * q2 * relu_moment(k2 / q2), rel=1e-12)
+    assert kc.c_map(net(False, "biases", "weights"))(C) == kc.c_map(net())(C)
+
+
+@pytest.mark.parametrize("trained", [True, False, "weights", "biases", "indirectly"])
+def test_gradients_pass_frozen_weights_where_addends_share_some(trained: Any) -> None:
+    """``u + relu(u)`` has cross terms, for which gradients come from the tangent calculus."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.4, sigma_b=0.5, trained=trained), "x"),
+        ("r", L.Nonlinear("relu"), "a"),
+        ("u", L.Sum(), "a r"),
+        ("o", L.Affine(sigma_w=1.2), "u"),
+    )
+    found = kc.gradients(net)
+    assert found.nodes["a"] == pytest.approx(1.44 * (4 + 1) / 2, rel=1e-12)
+    share = {True: 2.21, False: 0, "weights": 1.96, "biases": 0.25}
+    if trained == "indirectly":
+        assert "a" not in found.weights
+    else:
+        assert found.weights["a"] == pytest.approx(share[trained] * 1.44 * 2.5, rel=1e-12)
+
+
+def test_no_limit_is_predicted_of_frozen_weights() -> None:
+    layers = [L.Affine(sigma_w=2**0.5, trained="biases"), L.Nonlinear("relu")]
+    shown = str(kc.ntk(chain(*layers, *layers, *layers, L.Affine())).regime())
+    assert shown.count("not trained") == 2
+
+
+def test_a_network_without_trained_weights() -> None:
+    net = chain(L.Affine(trained=False), L.Nonlinear("relu"), L.Affine(trained=False))
+    with refused("trained=True"):
+        kc.ntk(net)
+    assert kc.gradients(net).weights == {"n1": 0, "n3": 0}
+
+
+def test_weights_made_of_parameters_have_no_part_of_their_own() -> None:
+    net = chain(L.Affine(), L.Nonlinear("relu"), L.Affine(trained="indirectly"))
+    with refused(r"(?s)(?=.*'n3')(?=.*trained=True)"):
+        kc.ntk(net)
+    found = kc.gradients(net)
+    assert set(found.weights) == {"n1"}
+    assert any(note.node == "n3" and note.kind == "heuristic" for note in found.assumptions)
+    assert kc.ntk(net.map_layers(lambda n, x: L.Affine() if n == "n3" else x))(C) > 0
+    with refused(r"(?s)(?=.*trained)"):
+        L.Affine(trained="sometimes")
+
+
+def test_an_unknown_gradient_is_refused_where_one_passes() -> None:
+    layers = [L.Affine(), L.Nonlinear("relu"), L.StopGradient("the function f"), L.Affine()]
+    net = chain(*layers)
+    assert kc.c_map(net)(C) == kc.c_map(chain(*layers[:2], layers[3]))(C)
+    with refused(r"(?s)(?=.*'n3')(?=.*the\ function\ f)(?=.*StopGradient\(\))"):
+        kc.ntk(net)
+    with refused(r"(?s)(?=.*'n3')(?=.*the\ function\ f)"):
+        kc.gradients(net)
+    still = chain(L.Affine(trained=False), *layers[1:])
+    assert kc.ntk(still)(C) == pytest.approx(relu_moment(C), rel=1e-12)
+
+
+def test_a_function_that_jumps_is_fine_where_no_gradient_passes() -> None:
+    net = chain(L.Affine(trained=False), L.Nonlinear("sign"), L.Affine())
+    assert kc.ntk(net)(C) == pytest.approx(2 / math.pi * math.asin(C), rel=1e-12)
+    before = kc.gradients(chain(L.Affine(), L.Nonlinear("sign"), L.StopGradient(), L.Affine()))
+    assert before.weights == {"n1": 0, "n4": 1}
+    through = wired(
+        ("a", L.Affine(sigma_w=1.5), "x"),
+        ("t", L.Nonlinear("sign"), "a"),
+        ("d", L.Sum((1, -1)), "t a"),
+        ("s", L.StopGradient(), "d"),
+        ("u", L.Sum(), "a s"),
+        ("o", L.Affine(), "u"),
+    )
+    truth = 2 / math.pi * math.asin(C) + 2.25 * C
+    assert kc.ntk(through)(C) == pytest.approx(truth, rel=1e-12)
+    assert kc.gradients(through).weights["a"] == pytest.approx(2.25, rel=1e-12)
+    assert before.chi == {"n2": math.inf}
+    with refused(r"(?s)(?=.*'n2')(?=.*jumps)"):
+        kc.ntk(chain(L.Affine(), L.Nonlinear("sign"), L.Affine()))
+
+
+@pytest.mark.parametrize("place", range(3), ids=["queries", "keys", "values"])
+def test_a_stop_in_attention(place: int) -> None:
+    """The other weights keep their gradients."""
+    names = ["q", "k", "v"]
+    reads = [f"s{n}" if i == place else n for i, n in enumerate(names)]
+    stop = (f"s{names[place]}", L.StopGradient(), names[place])
+
+    def net(*extra: Any, reads: list[str]) -> kc.Network:
+        return wired(
+            *((n, L.Affine(), "x") for n in names),
+            *extra,
+            ("att", L.Attend(heads=2), " ".join(reads)),
+            ("o", L.Affine(), "att"),
+        )
+
+    plain = kc.gradients(net(reads=names), tokens=4, token_cosine=0.3)
+    found = kc.gradients(net(stop, reads=reads), tokens=4, token_cosine=0.3)
+    for node, value in plain.weights.items():
+        wanted = 0 if node == names[place] else value
+        assert found.weights[node] == pytest.approx(wanted, rel=1e-12)
+    kernels = [
+        kc.ntk(one, tokens=4, token_cosine=0.3)
+        for one in (net(reads=names), net(stop, reads=reads))
+    ]
+    assert kernels[1].layers[names[place]](C) == 0
+    assert kernels[1](C) == pytest.approx(
+        kernels[0](C) - kernels[0].layers[names[place]](C), rel=1e-9
+    )
+
+
+def test_frozen_tables() -> None:
+    net = wired(
+        ("e", L.Embedding(trained=False), "x"),
+        ("p", L.Positions(sigma=0.5, trained=False), "e"),
+        ("t", L.ClassToken(trained=False), "p"),
+        *((n, L.Affine(), "t") for n in "qkv"),
+        ("att", L.Attend(heads=2), "q k v"),
+        ("o", L.Affine(), "att"),
+    )
+    found = kc.gradients(net, tokens=4)
+    assert [found.weights[n] for n in "ept"] == [0, 0, 0]
+    assert all(found.weights[n] > 0 for n in "qkvo")
+
+
+@pytest.mark.slow
+def test_autograd_of_wide_models() -> None:
+    """A residual block with a stop in its branch, a surrogate, frozen weights: 150 draws."""
+    net = wired(
+        ("a", L.Affine(sigma_w=1.4), "x"),
+        ("r", L.SurrogateGradient("sign", WINDOW), "a"),
+        ("b", L.Affine(sigma_w=1.2), "r"),
+        ("s", L.StopGradient(), "b"),
+        ("t", L.Nonlinear("tanh"), "b"),
+        ("c", L.Affine(sigma_w=1.3, trained=False), "t"),
+        ("u", L.Sum(), "c s"),
+        ("v", L.Nonlinear("tanh"), "u"),
+        ("o", L.Affine(), "v"),
+        features=None,
+    )
+    width, size = 256, 32
+    stop = jax.lax.stop_gradient
+
+    def model(p: Any, x: Any) -> Any:
+        z = x @ p["a"] * 1.4 / size**0.5
+        k = jnp.clip(z, -1, 1)
+        z = (k + stop(jnp.sign(z) - k)) @ p["b"] * 1.2 / width**0.5
+        z = jnp.tanh(z) @ stop(p["c"]) * 1.3 / width**0.5 + stop(z)
+        return (jnp.tanh(z) @ p["o"] / width**0.5)[0]
+
+    first = np.zeros(size)
+    first[:2] = size**0.5 * np.array([1, 0])
+    second = np.zeros(size)
+    second[:2] = size**0.5 * np.array([C, math.sqrt(1 - C * C)])
+
+    @jax.jit
+    def one(key: Any) -> Any:
+        keys = jax.random.split(key, 4)
+        shapes = {"a": (size, width), "b": (width, width), "c": (width, width), "o": (width, 1)}
+        p = {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
+        g, h = (jax.grad(model)(p, x) for x in (first, second))
+        return jnp.array([jnp.vdot(g[n], h[n]) for n in shapes])
+
+    drawn = np.array([one(jax.random.key(k)) for k in range(150)])
+    mean, error = drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(len(drawn))
+    kernel = kc.ntk(net)
+    for place, node in enumerate("abco"):
+        assert abs(kernel.layers[node](C) - mean[place]) <= 4 * error[place] + 0.02 * abs(
+            mean[place]
+        )
+
+
+def test_arrays_have_these_gradients() -> None:
+    net = wired(
+        ("a", L.Affine(8, trained="biases"), "x"),
+        ("s", L.SurrogateGradient("sign", WINDOW), "a"),
+        ("b", L.Affine(8), "s"),
+        ("d", L.StopGradient(), "b"),
+        ("o", L.Affine(3, trained="weights"), "d"),
+        ("w", L.Affine(3), "s"),
+        ("u", L.Sum(), "o w"),
+        features=4,
+    )
+    model = kc.to_jax(net)
+    x = np.random.default_rng(0).normal(size=(5, 4))
+    params = model.init(jax.random.key(0), x)
+    found = jax.grad(lambda p: model.apply(p, x).sum())(params)
+    sizes = {(n, k): bool(np.any(a)) for n, held in found.items() for k, a in held.items()}
+    assert {pair for pair, moved in sizes.items() if not moved} == {
+        ("a", "weight"),
+        ("b", "weight"),
+        ("b", "bias"),
+        ("o", "bias"),
+    }
+    unknown = kc.to_jax(chain(L.Affine(3), L.StopGradient("the function f"), L.Affine(2)))
+    params = unknown.init(jax.random.key(0), x)
+    assert unknown.apply(params, x).shape == (5, 2)
+    with refused(r"(?s)(?=.*'n2')(?=.*the\ function\ f)"):
+        jax.grad(lambda p: unknown.apply(p, x).sum())(params)
+
+
+def test_other_calculi_and_faces() -> None:
+    net = chain(
+        L.Affine(8, bias=False), L.Nonlinear("relu"), L.StopGradient(), L.Affine(4, bias=False)
+    )
+    moments = kc.moments(net, features=8)
+    layers = [L.Affine(8, bias=False), L.Nonlinear("relu"), L.Affine(4, bias=False)]
+    plain = kc.moments(chain(*layers), features=8)
+    assert moments.nodes["n4"].mean == plain.nodes["n3"].mean
+    with refused(r"(?s)(?=.*'n3')(?=.*kc\.gradients)"):
+        _ = moments.weights
+    with refused(r"(?s)(?=.*'n3')(?=.*StopGradient)"):
+        kc.scaling(net, features=8)
+    assert kc.q_map(chain(L.Affine(), L.StopGradient(), L.Affine(), L.Nonlinear("relu")))(1) == 0.5

@@ -1,0 +1,159 @@
+"""Published architectures are shaped by ``kc.shape(reading)`` without options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from benchmarks.architectures import NAMED  # noqa: E402
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 60}
+GROUPED = {"num_key_value_heads": 2, "intermediate_size": 64}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 64,
+}
+TEXTS: dict[str, tuple[dict[str, Any], str]] = {
+    "Gemma2": ({"num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8}, "gelu_tanh"),
+    "DeepseekV3": (LATENT | {"first_k_dense_replace": 1}, "swish"),
+    "Phi3": (GROUPED | {"pad_token_id": 0}, "swish"),
+    "Llama": (GROUPED, "swish"),
+    "Bert": ({"intermediate_size": 64}, "gelu"),
+}
+
+
+class Hidden(nn.Module):
+    """A model of the transformers library as a function of ids."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        super().__init__()
+        transformers = pytest.importorskip("transformers")
+        made = getattr(transformers, f"{name}Config")(**SMALL, **options)
+        made.use_cache = False
+        self.body = getattr(transformers, f"{name}Model")(made)
+
+    def forward(self, ids: Any) -> Any:
+        return self.body(ids).last_hidden_state
+
+
+def shaped_names(shaping: Any) -> set[str]:
+    return {k.activation.name for k in shaping.constants.by_node.values()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEXTS)
+def test_transformers_are_shaped(name: str) -> None:
+    options, activation = TEXTS[name]
+    model, ids = (
+        Hidden(name, options).eval(),
+        torch.tensor([[5, 7, 9, 4, 8, 6], [9, 3, 4, 6, 7, 8]]),
+    )
+    s = kc.shape(kc.read(model, ids))
+    assert isinstance(s, kc.RegionalShaping) and shaped_names(s) == {activation}
+    assert all(max(found.values()) < 1e-9 for found in s.residuals.values())
+
+
+OTHERS = "U-Net VAE FiLM WaveNet Highway googlenet mobilenet_v3_large vit_b_16 convnext_tiny"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS.split())
+def test_architectures_of_the_table_are_shaped(name: str) -> None:
+    entry = NAMED[name]
+    if entry.library:
+        pytest.importorskip(entry.library)
+    s = kc.shape(kc.read(entry.model(), *entry.example()))
+    assert shaped_names(s) - {"sigmoid", "hard_sigmoid", "softplus"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ecaresnet26t", "cait_xxs24_224", "levit_128s"])
+def test_architectures_of_timm_are_shaped(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    size = 64 if name == "ecaresnet26t" else 224
+    model = timm.create_model(name, pretrained=False).eval()
+    s = kc.shape(kc.read(model, torch.randn(2, 3, size, size)))
+    assert isinstance(s, kc.RegionalShaping) and s.regions and s.left_alone
+
+
+# -- layers that are read in parts -----------------------------------------------------------------
+
+
+class Halves(nn.Module):
+    """One projection for the gate and the values, as in Phi-3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(16, 8)
+        self.head = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: Any) -> Any:
+        gate, values = self.up(x).chunk(2, -1)
+        return self.head(self.down(F.silu(gate) * values))
+
+
+def test_a_layer_all_of_whose_parts_are_shaped_is_drawn_anew_as_a_whole() -> None:
+    model, x = Halves(), torch.randn(4, 8)
+    s = kc.shape(kc.read(model, x), zeta=2.5)
+    assert isinstance(s, kc.Shaping) and {"up[0:16]", "up[16:32]"} <= set(s.network)
+    copy = s.apply_to(model)
+    assert copy.get_parameter("up.weight").shape == model.up.weight.shape
+    old, new = model.up.weight.detach(), copy.get_parameter("up.weight").detach()
+    assert not (old == new).all(1).any()
+
+
+def test_a_product_beyond_the_target_leaves_the_parts_to_be_drawn_anew() -> None:
+    s = kc.shape(kc.read(Halves(), torch.randn(4, 8)))
+    assert isinstance(s, kc.RegionalShaping) and set(s.left_alone) == {"mul"}
+    assert "zeta" in s.left_alone["mul"] and shaped_names(s) == {"swish", "relu"}
+
+
+class Latent(nn.Module):
+    """One projection, a part of which goes into an operation that is not read, as in DeepSeek."""
+
+    def __init__(self, used: bool = True) -> None:
+        super().__init__()
+        self.used = used
+        self.both, self.up = nn.Linear(8, 24), nn.Linear(16, 16)
+        self.head = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: Any) -> Any:
+        one, two = self.both(x).split([16, 8], -1)
+        out = self.head(torch.relu(self.up(torch.relu(one))))
+        return out + two.sort(-1)[0][:, :3] if self.used else out
+
+
+def test_a_layer_one_of_whose_parts_stays_is_left_alone_and_the_reason_says_so() -> None:
+    torch.manual_seed(0)
+    model, x = Latent(), torch.randn(4, 8)
+    s = kc.shape(kc.read(model, x))
+    assert isinstance(s, kc.RegionalShaping)
+    why = s.left_alone["both[0:16]"]
+    assert "part of" in why and "'both." in why and "up" not in s.left_alone
+    copy = s.apply_to(model)
+    assert torch.equal(copy.get_parameter("both.weight"), model.both.weight)
+    assert not torch.equal(copy.get_parameter("up.weight"), model.up.weight)
+    assert torch.isfinite(copy(x)).all()
+
+
+def test_a_part_that_is_never_used_keeps_no_other_from_being_drawn_anew() -> None:
+    s = kc.shape(kc.read(Latent(used=False), torch.randn(4, 8)))
+    assert isinstance(s, kc.Shaping) and "both[0:16]" in s.network
