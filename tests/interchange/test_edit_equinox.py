@@ -127,20 +127,21 @@ class Block(eqx.Module):
 class Residual(eqx.Module):
     stem: eqx.nn.Linear
     blocks: list[Block]
+    head: eqx.nn.Linear
 
     def __call__(self, x: Any, act: Any = jnp.tanh, weight: float = 1.0) -> Any:
         x = self.stem(x)
         for block in self.blocks:
             x = block(x, act, weight)
-        return act(x)
+        return self.head(act(x))
 
 
 @pytest.mark.parametrize("depth", [2])
 def test_residual_blocks_called_by_the_same_lines(depth: int) -> None:
-    keys = iter(jax.random.split(jax.random.key(3), 2 * depth + 1))
+    keys = iter(jax.random.split(jax.random.key(3), 2 * depth + 2))
     linear = lambda: eqx.nn.Linear(8, 8, key=next(keys))  # noqa: E731
     model = Residual(
-        linear(), [Block(eqx.nn.LayerNorm(8), linear(), linear()) for _ in range(depth)]
+        linear(), [Block(eqx.nn.LayerNorm(8), linear(), linear()) for _ in range(depth)], linear()
     )
     s: Any = kc.shape(kc.read(model, X[0]))
     new = s.apply_to(model, X[0])
@@ -148,6 +149,6 @@ def test_residual_blocks_called_by_the_same_lines(depth: int) -> None:
     phi = lambda x: k.gamma * (jnp.tanh(k.alpha * x + k.beta) + k.delta)  # noqa: E731
     weights = {edit.what for edit in s.edits if edit.kind == "sum"}
     assert weights == {"weights 0.707107, 0.707107"}
-    twin = Residual(new.stem, new.blocks)
+    twin = Residual(new.stem, new.blocks, new.head)
     wanted = jax.vmap(lambda x: twin(x, phi, float(np.sqrt(0.5))))(X)
     assert np.allclose(jax.vmap(new)(X), wanted, atol=1e-5)

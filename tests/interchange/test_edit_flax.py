@@ -212,14 +212,14 @@ class Residual(nnx.Module):
 
 class Stack(nnx.Module):
     def __init__(self, rngs: Any) -> None:
-        self.stem = nnx.Linear(8, 8, rngs=rngs)
+        self.stem, self.head = nnx.Linear(8, 8, rngs=rngs), nnx.Linear(8, 3, rngs=rngs)
         self.blocks = nnx.List([Residual(rngs) for _ in range(3)])
 
     def __call__(self, x: Any, act: Any = nnx.tanh, w: float = 1.0) -> Any:
         x = self.stem(x)
         for block in self.blocks:
             x = block(x, act, w)
-        return act(x)
+        return self.head(act(x))
 
 
 def test_a_bias_that_serves_another_layer_beside_a_sum() -> None:
