@@ -17,6 +17,7 @@ from .activations.gains import gain
 from .activations.gaussian_expectations import expectation, pair_expectation
 from .audit import Audit, audit
 from .foundation import symbols
+from .foundation.after_import import after_import
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .matrices import spectrum as spectrum
 from .network import architectures, layers, token_mixing
@@ -244,6 +245,10 @@ __all__ = [
     "with_residual_weights",
     "wli",
 ]
+
+
+after_import("keras", f"{__name__}.interchange.jax_model.keras_models", "register")
+del after_import  # so that keras.models.load_model finds edited models in a new process
 
 
 def __getattr__(name: str) -> Any:

@@ -35,12 +35,16 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
             "the reading has no operations of the model (it is a copy from a pickle, or a network "
             "of kcalc's own); read the model again, kc.read(model, example)"
         )
-    if reading.framework != "torch":
+    if reading.framework not in OPTIONS:
         raise _no_twin(reading, shaping)
-    from .torch_model.apply import torch_edits
-
     target = target_of(reading, shaping)
     constants = getattr(getattr(shaping, "constants", None), "by_node", {})
+    if reading.framework in JAX:
+        from .jax_model.apply import jax_edits
+
+        return jax_edits(target, constants)
+    from .torch_model.apply import torch_edits
+
     return torch_edits(target, constants, str(reading.network.name))
 
 
@@ -53,12 +57,13 @@ def target_of(reading: Reading, shaping: Any) -> Target:
 
 def unplaced(reading: Reading, shaping: Any) -> Mapping[Node, str]:
     """{node: reason} of shaped nodes that a model's code has no place for."""
-    if reading.trace is None or reading.framework != "torch":
+    if reading.trace is None or reading.framework not in OPTIONS:
         return {}
-    from .torch_model.apply import is_editable
+    if reading.framework == "torch":
+        from .torch_model.apply import is_editable
 
-    if not is_editable(reading):
-        return {}
+        if not is_editable(reading):
+            return {}
     known = target_of(reading, shaping).left_alone
     found = edits_of(reading, shaping).left_alone
     by_name = {str(node): node for node in reading.unmerged}
@@ -71,7 +76,7 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     ``example_inputs`` may be left out if this very object has been read before in this process.
     ``options``: ``weights``, and the source of randomness, which is ``generator`` for PyTorch
     (None, the default: PyTorch's own) and ``key`` for JAX, Flax, Equinox and Keras (0, so that the
-    weights are the same every time, see :func:`kcalc.interchange.jax_model.apply.apply_jax`).
+    weights are the same every time, see :func:`kcalc.apply_edits`).
 
     Raises: KcalcError for models that cannot be read or edited, and networks that are not made of
     the model's nodes.
@@ -90,10 +95,8 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     for option in options:
         if known is not None and option not in known:
             raise unknown("option of apply_to", option, known)
-    if reading.framework in JAX:
-        from .jax_model.apply import apply_jax
-
-        return apply_jax(model, reading, shaping, **options)
+    if reading.framework in JAX and reading.trace is not None:
+        model = reading.trace.model.subject
     edits = (
         shaping.edits_on(reading) if hasattr(shaping, "edits_on") else edits_of(reading, shaping)
     )
@@ -116,6 +119,7 @@ def apply_edits(
     *,
     weights: str = "orthogonal_delta",
     generator: Any = None,
+    key: Any = None,
     inplace: bool = False,
 ) -> Any:
     """A model with edits: a copy of it, or the model itself with ``inplace=True``.
@@ -125,8 +129,9 @@ def apply_edits(
 
     Parameters
     ----------
-    model : torch.nn.Module
-        A model built by the code that was read, as it was built: not edited before.
+    model : torch.nn.Module, or a model of JAX, Flax, Equinox or Keras
+        A model built by the code that was read, as it was built: not edited before. Functions and
+        Linen modules come with their parameters, ``(function, params)``, ``(module, variables)``.
     edits : Edits
         ``s.edits`` of a shaping, or what was loaded from a file.
     weights : str
@@ -134,13 +139,16 @@ def apply_edits(
         kernel; ``"keep"`` leaves those of the model, for which the conditions of the shaping need
         not hold. Use it before you load trained weights.
     generator : torch.Generator, optional
-        The source of the draws; PyTorch's own by default.
+        The source of the draws for PyTorch; its own by default.
+    key : int or jax.random.key, optional
+        The source of the draws for JAX, Flax, Equinox and Keras, 0 by default; equal keys give
+        equal weights.
     inplace : bool
-        Whether to change ``model`` itself.
+        Whether to change ``model`` itself, for PyTorch.
 
     Returns
     -------
-    torch.nn.Module
+    torch.nn.Module, or what was given
         The edited model, an instance of a subclass of its own class with the same name.
 
     Raises
@@ -151,7 +159,17 @@ def apply_edits(
     """
     if not isinstance(edits, Edits):
         raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")
-    law, inplace = checked_law(weights), truth(inplace, "inplace")
+    law = checked_law(weights)
+    truth(inplace, "inplace")
+    if edits.framework in JAX:
+        from .jax_model.apply import edited as edited_jax
+
+        for name, given in (("inplace", inplace), ("generator", generator)):
+            if given:
+                raise KcalcError(f"{name}= is for PyTorch; leave it out for a JAX model")
+        return edited_jax(model, edits, law, 0 if key is None else key)
+    if key is not None:
+        raise KcalcError("key= is for JAX; give generator= for a PyTorch model")
     if edits.framework != "torch":
         raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
     from .torch_model.apply import edited

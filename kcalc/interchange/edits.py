@@ -105,6 +105,8 @@ class Layout:
     ``wide``: their canonical shape (outputs, inputs / groups, kernel...); ``stored``: that of the
     parameter; ``flipped``: kept as (inputs, outputs); ``turned``: kept as a transposed convolution
     does; ``rows``: the outputs that are the layer's, all where empty; ``height``: outputs in all.
+    ``strides`` and ``offset``: the step of every axis in the flat parameter, and the first entry,
+    where these say it instead.
     """
 
     wide: tuple[int, ...]
@@ -115,6 +117,8 @@ class Layout:
     turned: bool = False
     rows: tuple[int, ...] = ()
     height: int = 0
+    strides: tuple[int, ...] = ()
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -429,6 +433,8 @@ def _layout(data: Any, where: str) -> Layout:
         _flag(data, "turned", where),
         _numbers(data.get("rows", ()), where),
         _whole({"height": 0} | data, "height", where),
+        _numbers(data.get("strides", ()), where, signed=True),
+        _whole({"offset": 0} | data, "offset", where),
     )
 
 
@@ -466,8 +472,10 @@ def _real(value: Any, where: str) -> float:
     return float(value)
 
 
-def _numbers(value: Any, where: str) -> tuple[int, ...]:
-    good = isinstance(value, list | tuple) and all(type(n) is int and n >= 0 for n in value)
+def _numbers(value: Any, where: str, signed: bool = False) -> tuple[int, ...]:
+    good = isinstance(value, list | tuple) and all(
+        type(n) is int and (n >= 0 or signed) and abs(n) < 2**62 for n in value
+    )
     if not good:
         raise KcalcError(f"{where}: expected a list of whole numbers")
     return tuple(value)

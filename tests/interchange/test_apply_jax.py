@@ -5,6 +5,7 @@ What they compute, by NumPy written down apart from them.
 
 import os
 from types import SimpleNamespace
+from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
@@ -20,10 +21,15 @@ from refusals import refused
 from thinning import mostly_slow
 
 import kcalc as kc
-from kcalc.interchange.jax_model import apply_jax
-from kcalc.interchange.jax_model.initial import generator
+from kcalc.interchange.apply import apply_edits, apply_to, edits_of
+from kcalc.interchange.jax_model.weights import generator
 from kcalc.interchange.read import read
 from kcalc.network import layers as kl
+
+
+def apply_jax(model, reading, shaping, **options):
+    """The model of a reading with the edits of a shaping."""
+    return apply_edits(reading.trace.model.subject, edits_of(reading, shaping), **options)
 
 
 def shaped(reading, **options):
@@ -145,24 +151,16 @@ def test_stacked_parameters_and_cut_weights():
     assert not np.asarray(new["b"]).any()
 
 
-def test_a_v1_network_rewritten_as_v2():
-    params = {n: jax.random.normal(jax.random.key(k), (6, 6)) for k, n in enumerate("iabcd")}
+def test_a_v1_network_rewritten_as_v2_is_another_model():
+    params = {n: jax.random.normal(jax.random.key(k), (6, 6)) for k, n in enumerate("iab")}
 
     def model(p, x):
         h = jax.nn.relu(x @ p["i"])
-        h = jax.nn.relu(h + jax.nn.relu(h @ p["a"]) @ p["b"])
-        return jax.nn.relu(h + jax.nn.relu(h @ p["c"]) @ p["d"])
+        return jax.nn.relu(h + jax.nn.relu(h @ p["a"]) @ p["b"])
 
     r = read(model, params, jnp.ones((2, 6)))
-    s = SimpleNamespace(network=r.network.preactivated().normalised())
-    function, new = apply_jax(model, r, s, weights="keep")
-    x = np.random.default_rng(0).standard_normal((3, 6))
-    w = {n: np.asarray(v, float) for n, v in params.items()}
-    z = x @ w["i"]
-    relu = lambda t: np.maximum(t, 0)  # noqa: E731
-    for one, two in ("ab", "cd"):
-        z = (z + relu(relu(z) @ w[one]) @ w[two]) / np.sqrt(2)
-    assert np.allclose(function(new, jnp.asarray(x)), relu(z), rtol=1e-4, atol=1e-4)
+    with refused("'add'.*reads"):
+        apply_jax(model, r, SimpleNamespace(network=r.network.preactivated().normalised()))
 
 
 class Small(nnx.Module):
@@ -200,24 +198,25 @@ def test_nnx():
     r = read(model, x)
     s = without_dropout(r)
     new = apply_jax(model, r, s)
-    inner = new.model
+    assert isinstance(new, Small) and type(new).__name__ == "Small"
     wanted = small_by_hand(
         x,
         s.constants["tanh"].transformed,
-        inner.conv.kernel[...],
-        inner.fc.kernel[...],
-        inner.out.kernel[...],
+        new.conv.kernel[...],
+        new.fc.kernel[...],
+        new.out.kernel[...],
     )
     assert np.allclose(new(x), wanted, atol=1e-5)
     assert np.array_equal(kernel, model.conv.kernel[...])
-    assert not np.array_equal(kernel, inner.conv.kernel[...])
+    assert not np.array_equal(kernel, new.conv.kernel[...])
     # the bias of the BatchNorm that is gone is the convolution's
-    inner.norm.bias[...] = jnp.ones(8)
+    bias: Any = new.norm.bias
+    bias[...] = jnp.ones(8)
     assert not np.allclose(new(x), wanted, atol=1e-3)
-    inner.norm.bias[...] = jnp.zeros(8)
+    bias[...] = jnp.zeros(8)
     assert np.allclose(nnx.jit(lambda m, x: m(x))(new, x), wanted, atol=1e-5)
     gradient = nnx.jit(nnx.grad(lambda m: m(x).sum()))(new)
-    assert float(jnp.abs(gradient.model.conv.kernel[...]).max()) > 0
+    assert float(jnp.abs(gradient.conv.kernel[...]).max()) > 0
 
 
 def test_linen_equinox_and_keras():
@@ -240,7 +239,7 @@ def test_linen_equinox_and_keras():
     r = read(model, x[0])
     s = shaped(r)
     new = apply_jax(model, r, s)
-    weights = [np.asarray(layer.weight, float).T for layer in new.model.layers]
+    weights = [np.asarray(layer.weight, float).T for layer in new.layers]
     wanted = s.constants["tanh"].transformed(np.asarray(x, float) @ weights[0]) @ weights[1]
     assert np.allclose(eqx.filter_jit(jax.vmap(new))(x), wanted, atol=1e-5)
     assert isinstance(eqx.filter_jit(eqx.filter_grad(lambda m: m(x[0]).sum()))(new), type(new))
@@ -305,11 +304,13 @@ def test_networks_that_are_not_the_models():
     params, x = residual_params(), jnp.ones((1, 8, 8, 3))
     r, w = read(residual, params, x), jnp.ones((3, 4))
     other = kc.shape(kc.architectures.vanilla(3, "tanh"), method="dks")
-    with refused("shape.*network"):
+    with refused("no operation of the model"):
         apply_jax(residual, r, other)
-    closed = read(lambda x: jnp.tanh(x @ w), jnp.ones((2, 3)))
-    with refused("no parameter"):
-        apply_jax(None, closed, kc.shape(closed.network, method="dks"))
+    closed_over = lambda x: jnp.tanh(x @ w)  # noqa: E731
+    closed = read(closed_over, jnp.ones((2, 3)))
+    with refused("weights.*from others"):
+        closed_edits = kc.shape(closed.network, method="dks")
+        apply_to(closed_over, closed_edits, jnp.ones((2, 3)))
     even = read(lambda p, x: jnp.tanh(conv(x, p["w"])), {"w": jnp.ones((2, 2, 3, 4))}, x)
     with refused("centre"):
         apply_jax(None, even, kc.shape(even.network, method="dks"))

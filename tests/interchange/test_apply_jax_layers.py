@@ -22,7 +22,13 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
-from kcalc.interchange.jax_model import apply_jax  # noqa: E402
+from kcalc.interchange.apply import apply_edits, edits_of  # noqa: E402
+
+
+def apply_jax(model: Any, reading: Any, shaping: Any, **options: Any) -> Any:
+    """The model of a reading with the edits of a shaping."""
+    return apply_edits(reading.trace.model.subject, edits_of(reading, shaping), **options)
+
 
 R = np.random.default_rng(3)
 SIZES = {
@@ -169,15 +175,20 @@ def test_an_unchanged_network_computes_what_the_model_computes(name: str) -> Non
     )
 
 
-def test_dropout_is_left_out() -> None:
-    def model(p: Any, x: Any) -> Any:
-        h = jnp.tanh(x @ p["w"])
-        return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.8, h.shape), h / 0.8, 0) @ p["u"]
+def dropping(p: Any, x: Any) -> Any:
+    h = jnp.tanh(x @ p["w"])
+    return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.8, h.shape), h / 0.8, 0) @ p["u"]
 
+
+def test_dropout_stays_where_the_network_has_it_and_goes_where_it_has_not() -> None:
     x = jnp.asarray(R.standard_normal((50, 6)), jnp.float32)
-    reading = read(model, P, x)
-    assert len(reading.network.nodes_of(L.Dropout)) == 1
-    again, new = apply_jax(model, reading, SimpleNamespace(network=reading.network), weights="keep")
+    reading = read(dropping, P, x)
+    (drop,) = reading.network.nodes_of(L.Dropout)
+    same = SimpleNamespace(network=reading.network)
+    again, new = apply_jax(dropping, reading, same, weights="keep")
+    assert np.array_equal(again(new, x), dropping(P, x))
+    without = SimpleNamespace(network=reading.network.without([drop]))
+    again, new = apply_jax(dropping, reading, without, weights="keep")
     assert np.asarray(again(new, x)) == pytest.approx(
         np.tanh(np.asarray(x) @ np.asarray(P["w"])) @ np.asarray(P["u"]), rel=1e-4, abs=1e-5
     )
@@ -194,9 +205,9 @@ def test_exchanged_locations_and_missing_inputs() -> None:
     assert np.asarray(function(kept, x)) == pytest.approx(np.asarray(turning(P, x)), abs=1e-5)
     two = read(lambda p, x, y: jnp.tanh(x @ p["w"] + y @ p["v"]), P, jnp.ones(FLAT), jnp.ones(FLAT))
     function, new = apply_jax(None, two, SimpleNamespace(network=two.network))
-    for inputs, words in (((jnp.ones(FLAT),), "takes 2 arrays"), ((), "takes arrays")):
-        with refused(words):
-            function(new, *inputs)
+    assert function(new, jnp.ones(FLAT), jnp.ones(FLAT)).shape == (2, 4)
+    with pytest.raises(TypeError, match="missing"):  # it takes what the user's function takes
+        function(new, jnp.ones(FLAT))
 
 
 def model(p: Any, x: Any) -> Any:
@@ -207,25 +218,21 @@ def test_networks_that_are_not_the_models_are_refused_by_name() -> None:
     x, own = jnp.asarray(R.standard_normal(FLAT), jnp.float32), {"s": P["w"], "u": P["u"]}
     reading = read(model, own, x)
     steps = list(reading.network.steps())
-    first, last = reading.network.nodes_of(L.Affine)
-    inner = kc.Network.from_steps(steps, [first, last])
-    with refused("2.*outputs.*1"):
-        apply_jax(model, reading, SimpleNamespace(network=inner))
+    last = reading.network.nodes_of(L.Affine)[-1]
     renamed = kc.Network.from_steps([*steps, ("new", L.Nonlinear("tanh"), (last,))])
     with refused("'new'.*operation"):
         apply_jax(model, reading, SimpleNamespace(network=renamed))
-    with refused("JAX.*model"):
-        apply_jax(model, replace(reading, trace=None), SimpleNamespace(network=reading.network))
+    with refused("no operations.*read the model again"):
+        edits_of(replace(reading, trace=None), SimpleNamespace(network=reading.network))
     for key in (jax.random.split(jax.random.key(0), 3), jnp.ones(2)):
         with refused("key.*must"):
             apply_jax(model, reading, SimpleNamespace(network=reading.network), key=key)
-    function, new = apply_jax(model, reading, SimpleNamespace(network=reading.network))
-    with refused("parameters.*1.*2"):
-        function({"u": new["u"]}, x)
+    edits = edits_of(reading, SimpleNamespace(network=reading.network))
+    with refused("parameter 's'"):
+        apply_edits((model, {"u": own["u"]}), edits)
 
 
-def test_a_layer_that_reads_the_input_in_another_place() -> None:
-    """A network may leave out what stood before a layer: that layer reads the input itself."""
+def test_a_layer_that_would_read_the_input_in_another_place_is_refused() -> None:
     own = {"s": P["q"][:, :6], "u": P["w"]}
     x = jnp.asarray(R.standard_normal(FLAT), jnp.float32)
     reading = read(model, own, x)
@@ -234,12 +241,8 @@ def test_a_layer_that_reads_the_input_in_another_place() -> None:
         (entry, reading.network.layer(entry), ()),
         (last, reading.network.layer(last), (entry,)),
     ]
-    function, new = apply_jax(
-        model, reading, SimpleNamespace(network=kc.Network.from_steps(steps)), weights="keep"
-    )
-    assert np.asarray(function(new, x)) == pytest.approx(
-        np.asarray(x) @ np.asarray(own["u"]), rel=1e-5, abs=1e-5
-    )
+    with refused("'u' reads 'x'"):
+        edits_of(reading, SimpleNamespace(network=kc.Network.from_steps(steps)))
 
 
 def test_parameters_whose_paths_fall_together() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +9,10 @@ from ...foundation.errors import KcalcError
 from ..example_shapes import is_shape
 from ..named_inputs import positional
 from ..trace import Trace
-from .apply import apply_jax
 from .functions import trace_jax
+from .kinds import is_of
 
-__all__ = ["apply_jax", "trace_jax", "trace_model"]
+__all__ = ["trace_jax", "trace_model"]
 
 
 def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
@@ -25,19 +24,19 @@ def trace_model(model: Any, example_inputs: Sequence[Any]) -> Trace | None:
     Raises: KcalcError for models of these kinds that cannot be traced.
     """
     inputs = tuple(example_inputs)
-    if isinstance(model, tuple) and len(model) == 2 and _is(model[0], "flax.linen", "Module"):
+    if isinstance(model, tuple) and len(model) == 2 and is_of(model[0], "flax.linen", "Module"):
         return _linen(model[0], (model[1], *inputs))
-    if _is(model, "flax.nnx", "Module"):
+    if is_of(model, "flax.nnx", "Module"):
         from .flax import trace_nnx
 
         return trace_nnx(model, positional(model, inputs))
-    if _is(model, "flax.linen", "Module"):
+    if is_of(model, "flax.linen", "Module"):
         return _linen(model, inputs)
-    if _is(model, "equinox", "Module"):
+    if is_of(model, "equinox", "Module"):
         from .equinox import trace_equinox
 
         return trace_equinox(model, positional(model, inputs))
-    if _is(model, "keras", "Layer"):
+    if is_of(model, "keras", "Layer"):
         from .keras import trace_keras
 
         return trace_keras(model, inputs)
@@ -73,13 +72,6 @@ def _function(model: Any, inputs: tuple[Any, ...]) -> Trace:
     if len(inputs) == 1 or is_array(inputs[0]) or all(map(is_shape, inputs)):
         return trace_jax(model, None, inputs)
     return trace_jax(model, inputs[0], inputs[1:])
-
-
-def _is(model: Any, module: str, name: str) -> bool:
-    """Whether a model is of a class of a framework, which is not imported for the question."""
-    loaded = sys.modules.get(module)
-    kind = getattr(loaded, name, None)
-    return isinstance(kind, type) and isinstance(model, kind)
 
 
 def _foreign(value: Any) -> bool:

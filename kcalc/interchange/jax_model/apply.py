@@ -1,54 +1,123 @@
-"""A shaped network as a new model of the kind it was read from."""
+"""Edits of a JAX model: found from its shaped networks, and performed on a copy of it."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...foundation.errors import KcalcError
-from ..geometry import checked_law
-from ..model_reading import Reading
-from ..regions import regions_of
-from . import wrappers
-from .execution_plan import Plan
-from .functions import JaxModel
-from .initial import generator
+from ..editing_plan import TWICE, Calls, Planner, Target
+from ..edits import Action, CallEdit, Edit, Edits, Taken
+from . import modules
+from .functions import JaxModel, Parameters
+from .kinds import kind_of, split
+from .program import Program
+from .sites import MODULE, by_place
+from .weights import Weights, generator, redrawn
+
+Node = Hashable
+LOOP = "it runs in a loop, or in a module that is called again, whose turns would be edited apart"
+MARKED = "it belongs to a normalisation or dropout layer, which is edited as a whole or not at all"
 
 
-def apply_jax(
-    model: Any, reading: Reading, shaping: Any, *, key: Any = 0, weights: str = "orthogonal_delta"
-) -> Any:
-    """A new model that computes ``shaping.network``, of the same kind as ``model``.
+def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
+    """The edits of a model that was read; nodes without a place are in ``left_alone``.
 
-    ``model`` is left as it is.
+    ``constants``: {node: its constants}.
+    """
+    trace = target.reading.trace
+    assert trace is not None
+    model: JaxModel = trace.model
+    weights = Weights(model, target)
+    planner = Planner(target, model.program.flow(trace.ops), constants)
+    found = _placed(planner, model.program, set(weights.norm_of))
+    found += list(weights.edits())
+    name = getattr(model.original, "__name__", type(model.original).__name__)
+    order = {str(node): place for place, node in enumerate(target.model)}
+    found.sort(key=lambda edit: order[edit.node])
+    left = {**target.left_alone, **planner.left, **weights.left}
+    return Edits(trace.framework, name, tuple(found), {str(n): why for n, why in left.items()})
 
-    model: the model that ``reading`` is of. shaping: has ``network``, whose nodes are some of
-    ``reading.network``. key: a whole number or ``jax.random.key(seed)``, the source of randomness;
-    equal keys give equal weights, and none gives the numbers of ``np.random.default_rng``. weights:
-    "orthogonal_delta" and "gaussian_delta" draw new weights with the sigma_w of the shaped network
-    (1) on the central tap of every kernel, biases become 0 (normal with sigma_b); "keep" takes
-    those of the model.
 
-    The parameters have the tree of the model's; those of normalisation that the network does not
-    have stay in it unused, but for the biases of normalisation behind a layer without bias, which
-    serve as that layer's. Dropout is the identity.
+def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
+    """A copy of a model with edits; ``model`` is left as it is.
+
+    The copy runs the user's own code; only the edited calls change. Custom derivatives,
+    ``stop_gradient``, loops, branches, states, other batch sizes and other modes of the model stay
+    what they are. The parameters have the tree of the model's; those of normalisation that is
+    removed stay in it unused, but for its bias behind a layer without bias, which serves as that
+    layer's. ``law``: "orthogonal_delta" and "gaussian_delta" draw new weights on the central tap
+    of every kernel, "keep" takes those of the model. ``key``: a whole number or
+    ``jax.random.key(seed)``; equal keys give equal weights.
 
     Returns: for functions (function, parameters); for Linen (module, variables); for NNX, Equinox
-    and Keras a model. All work under ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
+    and Keras a model, of the user's own class. All work under ``jax.jit``, ``jax.grad`` and
+    ``jax.vmap``.
 
-    Raises: KcalcError for nodes that are not the model's or that were not read, weights that are
-    not parameters, even kernels.
+    Raises: KcalcError for models of other kinds or with other parameters than the edits have, and
+    for even kernels.
     """
-    trace = reading.trace
-    if trace is None or not isinstance(trace.model, JaxModel):
-        raise KcalcError("the reading is not of a JAX model; read it with kc.read(model, example)")
-    law = checked_law(weights)
-    plan = Plan(trace, regions_of(reading, shaping, law))
-    leaves = plan.initial(law, generator(key))
-    return _built(model, plan, leaves)
+    kind, random = kind_of(model), generator(key)
+    if (framework := FRAMEWORKS[kind]) != edits.framework:
+        raise KcalcError(f"these edits are of a model of {edits.framework}, not of {framework}")
+    module, tree = split(kind, model)
+    own = Parameters.of(kind, tree)
+    leaves = redrawn(own.leaves, edits, law, random)
+    calls = by_place(call for edit in edits for call in edit.calls)
+    gone = {place[0][1]: place[0][2:] == ("bias",) for place in calls if place[0][0] == MODULE}
+    rest = {place: action for place, action in calls.items() if place[0][0] != MODULE}
+    return getattr(modules, kind)(module, own.filled(leaves), rest, gone)
 
 
-def _built(model: Any, plan: Plan, leaves: dict[str, Any]) -> Any:
-    kind = plan.model.kind
-    if kind == "function":
-        return wrappers.function(plan, leaves)
-    return getattr(wrappers, kind)(plan, leaves, model)
+FRAMEWORKS = {"function": "jax", "nnx": "flax", "linen": "flax"}
+FRAMEWORKS |= {"equinox": "equinox", "keras": "keras"}
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def _placed(planner: Planner, program: Program, serving: set[str]) -> list[Edit]:
+    """The edits of activations, sums and what is removed, with their places.
+
+    ``serving``: normalisation that is gone whose bias stays.
+    """
+    kept: list[tuple[Edit, Calls]] = []
+    taken: set[int] = set()
+    for edit, calls in planner.edits():
+        marked = [action for call, action in calls.items() if program.key(call)[0] == MODULE]
+        if not taken.isdisjoint(calls):
+            planner.left[edit.node] = TWICE
+        elif not all(isinstance(action, Taken) for action in marked):
+            planner.left[edit.node] = MARKED
+        else:
+            taken |= set(calls)
+            kept.append((edit, calls))
+    while uneven := _uneven(program, kept):
+        planner.left |= dict.fromkeys((edit.node for edit, _ in uneven), LOOP)
+        kept = [pair for pair in kept if pair not in uneven]
+    return [
+        replace(edit, calls=tuple(_call_edits(program, calls, edit.node in serving)))
+        for edit, calls in kept
+    ]
+
+
+def _uneven(program: Program, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:
+    """The edits at equations of which another turn is edited in another way."""
+    actions: dict[int, Action] = {call: a for _, calls in found for call, a in calls.items()}
+    bad = {
+        key
+        for key, runs in program.runs.items()
+        if any(run in actions for run in runs)
+        and any(actions.get(run) != actions.get(runs[0]) for run in runs)
+    }
+    return [pair for pair in found if any(program.key(call) in bad for call in pair[1])]
+
+
+def _call_edits(program: Program, calls: Calls, serves: bool) -> Iterator[CallEdit]:
+    for call, action in calls.items():
+        runs = program.runs[program.key(call)]
+        place = program.place(call)
+        if serves and place[0][0] == MODULE:
+            place = ((*place[0], "bias"),)
+        yield CallEdit(place, action, runs.index(call), len(runs))

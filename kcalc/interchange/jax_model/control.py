@@ -117,7 +117,7 @@ def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
             break
         if not bool(np.asarray(found.array)):
             return carry
-        carry = reader.run(body.jaxpr, constants_of(body), [*body_consts, *carry])
+        carry = reader.run(body.jaxpr, constants_of(body), [*body_consts, *carry], part=1)
     reader.forget(set(reader.ops) - before)
     return reader.not_read("data-dependent loop", f"how often it turns is not known; {DATA}")
 
@@ -128,5 +128,6 @@ def _cond(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     if not isinstance(which, Known):
         return reader.not_read("data-dependent branch", f"which branch runs is not known; {DATA}")
     branches = eqn.params["branches"]
-    branch = branches[min(max(int(np.asarray(which.array)), 0), len(branches) - 1)]
-    return reader.run(branch.jaxpr, constants_of(branch), rest)
+    place = min(max(int(np.asarray(which.array)), 0), len(branches) - 1)
+    branch = branches[place]
+    return reader.run(branch.jaxpr, constants_of(branch), rest, part=place)

@@ -103,9 +103,7 @@ def trace_nnx(model: Any, inputs: Sequence[Any]) -> Trace:
         inputs,
         names,
         context=lambda: marking(_nnx_patches(model)),
-        extra=graph,
         single=False,
-        rename=lambda name: name.removesuffix(".value"),
         evaluation=partial(run, evaluating=True),
         untrained=nnx.split(model, nnx.Param, ...)[2],
     )
@@ -274,8 +272,6 @@ def trace_linen(module: Any, variables: Any, inputs: Sequence[Any]) -> Trace:
         parameter_names(type(module).__call__)[1:],
         root=module.name or type(module).__name__,
         single=False,
-        rename=lambda name: name.removeprefix("params."),
-        extra=missing,
         evaluation=evaluation,
         untrained={kind: held for kind, held in variables.items() if kind != "params"},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ...foundation.process_state import READING
 from ..batches import of_batches
 from ..example_shapes import example_shape, is_shape
-from ..trace import Drop, Entry, Normalise, Trace
+from ..trace import Drop, Entry, Op, Trace
 from . import control, indexing, linear, moving, windows  # noqa: F401  # register rules
 from .builders import built_by, check_returned, no_inputs
 from .finishing import finished, labels_of, require_output
@@ -26,36 +25,43 @@ from .markers import labels_dropping, marking
 from .program import Program
 from .reader import Reader
 
+NAMING: dict[str, Callable[[str], str]] = {
+    "nnx": lambda name: name.removesuffix(".value"),
+    "linen": lambda name: name.removeprefix("params."),
+    "keras": lambda name: name.strip("[]'").replace("/", "."),
+}
+"""{kind of model: how the path of a parameter in its tree becomes its name}"""
+
 
 @dataclass(frozen=True, eq=False)
-class JaxModel:
-    """The data from which a transformation builds a model of the same kind.
+class Parameters:
+    """``leaves``: {name: array} in the order of ``tree``'s leaves, ``frozen`` others by place."""
 
-    ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``leaves``: {name: array} in the
-    order of ``tree``'s leaves, ``frozen`` the others by place; ``entries``: the operation of every
-    array among the inputs; ``outputs``: for every leaf of ``out_tree`` the operation, or the array
-    that it always is. ``norms``: where the biases of normalisation are in the parameters.
-    ``single``: the model takes one example, and was traced on several. ``program_at``: the model's
-    equations for inputs of given shapes; ``made``: the operations whose outputs these make.
-    """
-
-    kind: str
-    original: Any
     leaves: dict[str, Any]
     tree: Any
     frozen: dict[int, Any]
-    entries: tuple[str | None, ...]
-    outputs: tuple[str | Known, ...]
-    out_tree: Any
-    recipes: dict[str, Recipe]
-    norms: dict[str, View]
-    single: bool = False
-    extra: Any = field(default=None, repr=False)
-    program_at: Callable[[Sequence[Any]], Program] | None = field(default=None, repr=False)
-    made: frozenset[str] = frozenset()
 
-    def params(self, leaves: dict[str, Any]) -> Any:
-        """The tree of parameters with other arrays in it."""
+    @classmethod
+    def of(cls, kind: str, params: Any) -> Parameters:
+        """The parameters of a kind of model, from their tree."""
+        import jax
+
+        rename = NAMING.get(kind, str)
+        pairs, tree = jax.tree_util.tree_flatten_with_path(params)
+        leaves: dict[str, Any] = {}
+        frozen: dict[int, Any] = {}
+        for place, (path, leaf) in enumerate(pairs):
+            if not is_array(leaf) or is_key(leaf):
+                frozen[place] = leaf
+                continue
+            name = rename(jax.tree_util.keystr(path, simple=True, separator=".")) or "params"
+            while name in leaves:
+                name += "'"
+            leaves[name] = leaf
+        return cls(leaves, tree, frozen)
+
+    def filled(self, leaves: Mapping[str, Any]) -> Any:
+        """The tree with other arrays in it."""
         import jax
 
         arrays = iter(leaves[name] for name in self.leaves)
@@ -64,23 +70,35 @@ class JaxModel:
             self.tree, [self.frozen[k] if k in self.frozen else next(arrays) for k in range(count)]
         )
 
-    def arrays(self, params: Any) -> dict[str, Any]:
-        """{name: array} of such a tree."""
-        import jax
 
-        flat = jax.tree.leaves(params)
-        if len(flat) != len(self.leaves) + len(self.frozen):
-            raise KcalcError(
-                f"the parameters have {len(flat)} leaves, the model that was read "
-                f"{len(self.leaves) + len(self.frozen)}"
-            )
-        return dict(
-            zip(
-                self.leaves,
-                (leaf for k, leaf in enumerate(flat) if k not in self.frozen),
-                strict=True,
-            )
-        )
+@dataclass(frozen=True, eq=False)
+class JaxModel:
+    """What edits of a JAX model are made from.
+
+    ``kind``: "function", "nnx", "linen", "equinox" or "keras"; ``original``: the function or
+    module, ``params`` the parameters that come with it; ``recipes``: where the weights of every
+    layer are in the parameters, ``norms``: the gains and biases of normalisation; ``program``: the
+    equations that were read; ``made``: the operations whose outputs these make.
+    """
+
+    kind: str
+    original: Any
+    params: Any
+    shapes: dict[str, tuple[int, ...]]
+    recipes: dict[str, Recipe]
+    norms: dict[str, dict[str, View]]
+    program: Program = field(repr=False)
+    made: frozenset[str]
+
+    def arrays(self) -> dict[str, Any]:
+        """{parameter: array} as they were read."""
+        return Parameters.of(self.kind, self.params).leaves
+
+    @property
+    def subject(self) -> Any:
+        """What is edited: a function or Linen module with its parameters, else the module."""
+        pair = self.kind in ("function", "linen")
+        return (self.original, self.params) if pair else self.original
 
 
 def trace_jax(function: Callable[..., Any], params: Any, example_inputs: Sequence[Any]) -> Trace:
@@ -139,8 +157,6 @@ def traced(
     single: bool | None = None,
     context: Callable[[], AbstractContextManager[Any]] = marking,
     remarks: tuple[str, ...] = (),
-    rename: Callable[[str], str] = str,
-    extra: Any = None,
     evaluation: Callable[..., Any] | None = None,
     untrained: Any = (),
 ) -> Trace:
@@ -152,8 +168,9 @@ def traced(
     """
     import jax
 
-    leaves, tree, frozen = _leaves(params, rename)
-    still = _leaves(untrained, rename)[0].keys()
+    own = Parameters.of(kind, params)
+    leaves = own.leaves
+    still = Parameters.of(kind, untrained).leaves.keys()
     inputs = of_shapes(inputs, params)
     flat, in_tree = jax.tree.flatten(tuple(inputs))
     places = [k for k, leaf in enumerate(flat) if is_array(leaf)]
@@ -161,32 +178,24 @@ def traced(
     keys = [k for k in places if is_key(flat[k])]
     examples = [k for k in places if k not in keys]
     single = single if single is not None else all(len(flat[k].shape) <= 1 for k in examples)
-    model = JaxModel(kind, original, leaves, tree, frozen, (), (), None, {}, {}, single, extra)
 
     def whole(arrays: Any, drawn: Any, given: Any, function: Callable[..., Any] = function) -> Any:
         found = dict(zip(keys, drawn, strict=True)) | dict(zip(examples, given, strict=True))
         values = jax.tree.unflatten(in_tree, [found.get(k, leaf) for k, leaf in enumerate(flat)])
-        made = function(model.params(dict(zip(leaves, arrays, strict=True))), *values)
-        return check_returned(original, made) if kind == "function" else made
+        made = function(own.filled(dict(zip(leaves, arrays, strict=True))), *values)
+        made = check_returned(original, made) if kind == "function" else made
+        return [leaf for leaf in jax.tree.leaves(made) if hasattr(leaf, "dtype")]
 
     drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
     run = jax.vmap(whole, in_axes=(None, None, 0), axis_name="batch") if single else whole
     size = 2 if single else next((int(flat[k].shape[0]) for k in examples if flat[k].shape), 2)
 
     def of_count(count: int) -> Trace:
-        return read_at([_example(flat[k], single, size, count) for k in examples])[0]
+        return read_at([_example(flat[k], single, size, count) for k in examples])
 
-    def program_at(shapes: Sequence[tuple[Any, Any]]) -> Program:
-        shown = [
-            jax.ShapeDtypeStruct(shape, flat[k].dtype if dtype is None else dtype)
-            for k, (shape, dtype) in zip(examples, shapes, strict=True)
-        ]
-        with READING, jax.ensure_compile_time_eval(), context():
-            return read_at(shown)[1]
-
-    def read_at(shown: list[Any]) -> tuple[Trace, Program]:
+    def read_at(shown: list[Any]) -> Trace:
         arrays = (list(leaves.values()), [flat[k] for k in keys], shown)
-        closed, shapes = _jaxpr(run, arrays, original, framework, inputs)
+        closed = _jaxpr(run, arrays, original, framework, inputs)
         reader = Reader(labels_of(leaves), channel_axis, root)
         entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
         args = [
@@ -194,22 +203,12 @@ def traced(
             for name, leaf in leaves.items()
         ]
         args += [Known(flat[k], random=True) for k in keys]
-        form = jax.tree.structure(shapes)
-        trace, program = _finish(
-            framework,
-            reader,
-            model,
-            closed,
-            [*args, *entries],
-            form,
-            places,
-            examples,
-            channel_axis,
-            remarks,
-        )
+        ops, outputs, recipes, program = _finish(framework, reader, closed, [*args, *entries])
+        shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
+        views = reader.norm_views
+        model = JaxModel(kind, original, params, shapes, recipes, views, program, program.names())
         drops.update(reader.drops)
-        model_at = replace(trace.model, program_at=program_at, made=program.names())
-        return replace(trace, model=model_at), program
+        return Trace(framework, ops, outputs, channel_axis, remarks, model=model)
 
     with context():
         trace = of_count(size) if single else of_batches(size, of_count)
@@ -227,8 +226,8 @@ def _jaxpr(
     original: Any,
     framework: str,
     inputs: Sequence[Any],
-) -> tuple[Any, Any]:
-    """The model's jaxpr and the tree of its output shapes.
+) -> Any:
+    """The model's jaxpr.
 
     ``arrays``: the parameters, random keys and inputs that it runs on; ``original``: the user's own
     object.
@@ -238,7 +237,7 @@ def _jaxpr(
     import jax
 
     try:
-        return jax.make_jaxpr(run, return_shape=True)(*arrays)
+        return jax.make_jaxpr(run)(*arrays)
     except KcalcError:
         raise
     except Exception as error:  # the user's model may raise anything
@@ -259,68 +258,16 @@ def _lasting(trace: Trace, names: set[str]) -> Trace:
 
 
 def _finish(
-    framework: str,
-    reader: Reader,
-    model: JaxModel,
-    closed: Any,
-    args: list[Any],
-    out_tree: Any,
-    places: list[int],
-    examples: list[int],
-    channel_axis: int,
-    remarks: tuple[str, ...],
-) -> tuple[Trace, Program]:
-    entries = [a.name for a in args if isinstance(a, Ref)]
+    framework: str, reader: Reader, closed: Any, args: list[Any]
+) -> tuple[tuple[Op, ...], tuple[str, ...], dict[str, Recipe], Program]:
+    """The operations of a jaxpr, its outputs, the recipes of weights, and what was read."""
     values = reader.run(closed.jaxpr, constants_of(closed), args)
-    ends = [reader.plain(value) if isinstance(value, Ref) else value for value in values]
-    names = tuple(end.name for end in ends if isinstance(end, Ref))
+    refs = [value for value in values if isinstance(value, Ref)]
+    names = tuple(reader.plain(ref).name for ref in refs)
     require_output(names, framework)
     ops, outputs, recipes, joined = finished(reader, names)
-    renamed = iter(outputs)
-    told = tuple(next(renamed) if isinstance(end, Ref) else end for end in ends)
-    by_place = dict(zip(examples, entries, strict=True))
-    model = JaxModel(
-        model.kind,
-        model.original,
-        model.leaves,
-        model.tree,
-        model.frozen,
-        tuple(by_place.get(k) for k in places),
-        told,
-        out_tree,
-        recipes,
-        {
-            name: reader.views[name]
-            for name, op in reader.ops.items()
-            if isinstance(op, Normalise) and name in reader.views
-        },
-        model.single,
-        model.extra,
-    )
-    trace = Trace(
-        framework, tuple(ops), tuple(dict.fromkeys(outputs)), channel_axis, remarks, model=model
-    )
-    return trace, Program(closed, args, dict(reader.made), joined)
-
-
-def _leaves(
-    params: Any, rename: Callable[[str], str]
-) -> tuple[dict[str, Any], Any, dict[int, Any]]:
-    """{name: array}, the tree, and the other leaves, by place."""
-    import jax
-
-    pairs, tree = jax.tree_util.tree_flatten_with_path(params)
-    leaves: dict[str, Any] = {}
-    frozen: dict[int, Any] = {}
-    for place, (path, leaf) in enumerate(pairs):
-        if not is_array(leaf) or is_key(leaf):
-            frozen[place] = leaf
-            continue
-        name = rename(jax.tree_util.keystr(path, simple=True, separator=".")) or "params"
-        while name in leaves:
-            name += "'"
-        leaves[name] = leaf
-    return leaves, tree, frozen
+    program = Program(closed, args, reader.tape, joined, reader.held_names())
+    return tuple(ops), tuple(dict.fromkeys(outputs)), recipes, program
 
 
 def is_array(leaf: Any) -> bool:

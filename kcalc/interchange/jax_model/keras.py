@@ -41,12 +41,9 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
             f"keras: {model.name!r} has no variables yet; call it once on an example, model(x), "
             f"before reading it"
         )
-    trained, other = list(model.trainable_variables), list(model.non_trainable_variables)
-    names = _paths([*trained, *other], model.name)
-    values = {
-        name: variable.value for name, variable in zip(names, [*trained, *other], strict=True)
-    }
-    state = {name: value for name, value in values.items() if not _is_seed(value)}
+    trained = list(model.trainable_variables)
+    values = _values(model)
+    names, state = list(values), state_of(model)
 
     def run(params: Any, *given: Any, training: bool = True) -> Any:
         arrays = [params.get(name, values[name]) for name in names]
@@ -68,11 +65,24 @@ def trace_keras(model: Any, inputs: Sequence[Any]) -> Trace:
         root=model.name,
         single=False,
         context=lambda: marking(_patches()),
-        rename=lambda name: name.strip("[]'").replace("/", "."),
-        extra=tuple(names),
         evaluation=partial(run, training=False),
         untrained={name: state[name] for name in names[len(trained) :] if name in state},
     )
+
+
+def variables_of(model: Any) -> dict[str, Any]:
+    """{path: variable}, the trainable ones first."""
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    return dict(zip(_paths(variables, model.name), variables, strict=True))
+
+
+def _values(model: Any) -> dict[str, Any]:
+    return {name: variable.value for name, variable in variables_of(model).items()}
+
+
+def state_of(model: Any) -> dict[str, Any]:
+    """{path: array} of a model, without the seeds of its random numbers."""
+    return {name: value for name, value in _values(model).items() if not _is_seed(value)}
 
 
 def _is_seed(value: Any) -> bool:

@@ -194,9 +194,11 @@ def _normalise(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         bias=arrays.get("bias"),
         running=running,
     )
-    bias = dict(zip(params["held"], values[1:], strict=True)).get("bias")
-    if isinstance(bias, Known) and bias.view is not None and bias.array.ndim == 1:
-        reader.views[made.name] = bias.view
+    reader.norm_views[made.name] = {
+        slot: v.view
+        for slot, v in zip(params["held"], values[1:], strict=True)
+        if isinstance(v, Known) and v.view is not None
+    }
     return [made]
 
 

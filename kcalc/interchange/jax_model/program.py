@@ -1,50 +1,38 @@
-"""The equations of a model, to be run with some of their results exchanged."""
+"""What a reading of a JAX model ran, equation by equation, and how values flow between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...foundation.process_state import cached_property
+from ..editing_plan import Flow, Made
+from ..edits import Place, Slot
+from ..trace import Op, Pass, Repeat, Reshape, Stopped, Transpose
 from .jaxpr_values import Ref, Value
-from .markers import DROP, NORMALISE, run_mark
-from .pointwise import inner_jaxpr
-from .stops import equation_function
+from .markers import DROP, NORMALISE
+from .pointwise import PASSING, SHAPED
+from .reader import Call
+from .sites import MODULE, differentiates, place_of
 
-Path = tuple[int, ...]
-Key = Any  # a number, one for every value; a constant stands for itself in Constant
-
-
-@dataclass(frozen=True, eq=False)
-class Constant:
-    """An array that an equation or the program holds."""
-
-    value: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Equation:
-    """An equation, the keys of the values it reads and makes, and what these were read as."""
-
-    eqn: Any
-    reads: tuple[Key, ...]
-    makes: tuple[Key, ...]
-    values: tuple[Value | None, ...]
+CARRYING = {*PASSING, *SHAPED, "transpose", "convert_element_type"}
+MOVED = (Reshape, Transpose, Pass, Repeat, Stopped)
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A model's jaxpr beside the values that its reading gave every equation.
+    """The equations of a model's jaxpr in the order in which they were read.
 
-    ``args``: the values of its inputs; ``made``: {place of an equation: its values, None where it
-    ran several times}; ``joined``: {the sum of a layer and its bias: the layer}.
+    ``args``: the values of its inputs; ``joined``: {the sum of a layer and its bias: the layer};
+    ``held``: {identity of a known value: the operation that holds it}.
     """
 
     closed: Any
-    args: list[Value]
-    made: dict[Path, list[Value] | None]
-    joined: dict[str, str]
+    args: Sequence[Value]
+    tape: Sequence[Call]
+    joined: Mapping[str, str]
+    held: Mapping[int, str]
 
     def name(self, value: Value | None) -> str | None:
         """The operation of the trace whose output a value is; None for constants and others.
@@ -55,73 +43,95 @@ class Program:
             return None
         return self.joined.get(value.name, value.name)
 
-    def names(self) -> frozenset[str]:
-        """The operations of the trace whose outputs the equations make."""
-        equations, _, _ = self.flat(lambda name: True)
-        values = (value for equation in equations for value in equation.values)
-        found = (self.name(value) for value in (*self.args, *values))
-        return frozenset(name for name in found if name is not None)
-
     @cached_property
     def _bare(self) -> set[str]:
         return set(self.joined.values())
 
-    def flat(
-        self, wanted: Callable[[str], bool]
-    ) -> tuple[list[Equation], tuple[Key, ...], tuple[Key, ...]]:
-        """(the equations, those of called functions in the place of the calls; inputs; outputs).
+    def names(self) -> frozenset[str]:
+        """The operations of the trace whose outputs equations make."""
+        made = (value for call in self.tape for value in call.makes)
+        found = map(self.name, (*self.args, *made))
+        return frozenset(name for name in found if name is not None)
 
-        ``wanted``: whether the output of an operation is asked for by itself.
+    def flow(self, ops: Sequence[Op]) -> Flow:
+        """What every equation reads of which other; those that only carry numbers are left out.
+
+        ``ops``: the operations of the trace.
         """
-        equations: list[Equation] = []
-        count = iter(range(10**12))
+        source: dict[int, Made] = {}
+        refs = [value for value in self.args if isinstance(value, Ref)]
+        values: dict[str, Made] = {}
+        for place, ref in enumerate(refs):
+            source[id(ref)] = values[ref.name] = (-1, place)
+        for place, (value, name) in enumerate(self.held.items()):
+            source[value] = values[name] = (-2, place)
+        stopped = {op.name: op.reads[0] for op in ops if isinstance(op, Stopped)}
+        reads: list[dict[Slot, Made]] = []
+        for number, call in enumerate(self.tape):
+            own: dict[Slot, Made] = {
+                (slot,): source[id(value)]
+                for slot, value in enumerate(call.reads)
+                if id(value) in source
+            }
+            carried = self._carried(call, own, stopped)
+            reads.append({} if carried else own)
+            hidden = differentiates(call.eqn)
+            for place, value in enumerate(call.makes):
+                if not isinstance(value, Ref) or id(value) in source:
+                    continue
+                made = source[id(value)] = carried or (number, place)
+                name = self.name(value)
+                if name is not None and not hidden:
+                    values.setdefault(name, made)
+        for op in ops:
+            if isinstance(op, MOVED) and op.reads[0] in values:
+                values.setdefault(op.name, values[op.reads[0]])
+        return Flow(reads, values, lambda call: False, self._single)
 
-        def run(jaxpr: Any, consts: Sequence[Any], given: Sequence[Key], path: Path) -> list[Key]:
-            known: dict[Any, Key] = dict(zip(jaxpr.constvars, map(Constant, consts), strict=True))
-            known |= dict(zip(jaxpr.invars, given, strict=True))
-            for place, eqn in enumerate(jaxpr.eqns):
-                here = (*path, place)
-                reads = tuple(_key(known, v) for v in eqn.invars)
-                inner = inner_jaxpr(eqn)
-                if inner is not None and self._opens(eqn, here, wanted):
-                    makes = tuple(run(inner.jaxpr, inner.consts, reads, here))
-                else:
-                    makes = tuple(next(count) for _ in eqn.outvars)
-                    found = self.made.get(here) or [None] * len(makes)
-                    equations.append(Equation(eqn, reads, makes, tuple(found)))
-                known.update(zip(eqn.outvars, makes, strict=True))
-            return [_key(known, v) for v in jaxpr.outvars]
+    def _single(self, call: int) -> bool:
+        found = self.tape[call]
+        return found.whole and len(found.makes) == 1
 
-        inputs = tuple(next(count) for _ in self.closed.jaxpr.invars)
-        outputs = run(self.closed.jaxpr, self.closed.consts, inputs, ())
-        return equations, inputs, tuple(outputs)
+    def _carried(
+        self, call: Call, own: Mapping[Slot, Made], stopped: Mapping[str, str]
+    ) -> Made | None:
+        """What made the numbers that an equation hands on in another layout or type.
 
-    def _opens(self, eqn: Any, path: Path, wanted: Callable[[str], bool]) -> bool:
-        """Whether a call is replaced by the equations of the function that it calls.
-
-        Functions with derivatives of their own are called as they are, so that they keep these,
-        unless something inside of them is wanted.
+        ``stopped``: {operation that changes gradients only: what it reads}.
         """
-        if not eqn.primitive.name.startswith("custom_"):
-            return True
-        outside = set(map(self.name, self.made.get(path) or ()))
-        inside = (
-            self.name(value)
-            for place, values in self.made.items()
-            if place[: len(path)] == path and place != path
-            for value in values or ()
-        )
-        return any(name is not None and name not in outside and wanted(name) for name in inside)
+        refs = [slot for slot, value in enumerate(call.reads) if isinstance(value, Ref)]
+        if not call.whole or len(refs) != 1 or len(call.makes) != 1:
+            return None
+        value, read = call.makes[0], call.reads[refs[0]]
+        assert isinstance(read, Ref)
+        same = isinstance(value, Ref) and stopped.get(value.name, value.name) == read.name
+        if same or (call.eqn.primitive.name in CARRYING and _real(call.eqn)):
+            return own.get((refs[0],))
+        return None
+
+    def place(self, call: int) -> Place:
+        """Where an equation stands in the model's code; that of a module, its name."""
+        key = self.key(call)
+        return (key,) if key[0] == MODULE else place_of(self.closed.jaxpr, self.tape[call].path)
+
+    def key(self, call: int) -> tuple[Any, ...]:
+        """The equation that runs in a call, or the module."""
+        found = self.tape[call]
+        if found.eqn.primitive.name in (NORMALISE, DROP):
+            return MODULE, found.eqn.params["label"]
+        return found.path if found.whole else (*found.path, -1)
+
+    @cached_property
+    def runs(self) -> dict[tuple[Any, ...], list[int]]:
+        """{equation or module: the calls in which it runs}, several in loops."""
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for call in range(len(self.tape)):
+            found.setdefault(self.key(call), []).append(call)
+        return found
 
 
-def _key(known: Mapping[Any, Key], variable: Any) -> Key:
-    return Constant(variable.val) if hasattr(variable, "val") else known[variable]
+def _real(eqn: Any) -> bool:
+    import jax.numpy as jnp
 
-
-def evaluated(eqn: Any, values: Sequence[Any], channel_axis: int) -> Sequence[Any]:
-    """The results of an equation for given arrays."""
-    if eqn.primitive.name in (NORMALISE, DROP):
-        return [run_mark(eqn, values, channel_axis)]
-    pairs = zip(eqn.invars, values, strict=True)
-    reads = {v: x for v, x in pairs if not hasattr(v, "val")}  # each variable once
-    return equation_function(eqn, list(reads))(*reads.values())
+    variables = (eqn.invars[0], eqn.outvars[0])
+    return all(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in variables)

@@ -6,7 +6,7 @@ Equations that depend on no input are evaluated, the rest becomes operations of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,21 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An equation that ran, what it read and made, and its place in the jaxprs around it.
+
+    ``path``: the number of the equation, after those around it, each with the part of it that ran.
+    ``whole``: False for an equation that hands on what equations inside of it made.
+    """
+
+    path: tuple[int, ...]
+    eqn: Any
+    reads: tuple[Value, ...]
+    makes: tuple[Value, ...]
+    whole: bool = True
+
+
 class Reader:
     """The state of one reading of a model.
 
@@ -102,6 +117,7 @@ class Reader:
         self.random: set[str] = set()
         self.drops: dict[str, str] = {}  # {dropout: the label that its module marked it with}
         self.views: dict[str, View] = {}
+        self.norm_views: dict[str, dict[str, View]] = {}  # {normalisation: {"gain": ...}}
         self.expanded: dict[
             str, tuple[int, ...]
         ] = {}  # the axes of size 1 that an operation only adds
@@ -109,28 +125,50 @@ class Reader:
         self.labels, self.channel_axis, self.root = labels, channel_axis, root
         self.scope: tuple[str, ...] = ()
         self.source = ""
-        self.present: tuple[Any, list[Value]] = (None, [])  # an equation and what it reads
+        self.present: tuple[Any, list[Value], int] = (None, [], 0)  # an equation, what it reads
         self.path: tuple[int, ...] = ()  # the place of an equation in the jaxprs around it
-        self.made: dict[tuple[int, ...], list[Value] | None] = {}  # None: met several times
+        self.tape: list[Call] = []
         self._held: dict[tuple[int, tuple[int, ...]], tuple[Known, str]] = {}
 
     # -- the loop ----------------------------------------------------------------------------------
 
-    def run(self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value]) -> list[Value]:
-        """The outputs of a jaxpr for given inputs."""
+    def run(
+        self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], part: int = 0
+    ) -> list[Value]:
+        """The outputs of a jaxpr for given inputs.
+
+        ``part``: which of the jaxprs of the equation that is read it is.
+        """
         known: dict[Any, Value] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
             zip(jaxpr.invars, args, strict=True)
         )
         scope, source, path, present = self.scope, self.source, self.path, self.present
+        around = (*path, part) if path else ()
         for place, eqn in enumerate(jaxpr.eqns):
-            self.scope, self.path = scope, (*path, place)
+            self.scope, self.path = scope, (*around, place)
             self.scope, self.source = scope + self._scopes(eqn), _place(eqn) or source
-            values = self.equation(eqn, [_value(known, v) for v in eqn.invars])
+            given, before = [_value(known, v) for v in eqn.invars], len(self.tape)
+            values = self._noted(eqn, given, self.equation(eqn, given), before)
             known.update(zip(eqn.outvars, values, strict=True))
-            here = (*path, place)
-            self.made[here] = None if here in self.made else values
         self.scope, self.source, self.path, self.present = scope, source, path, present
         return [_value(known, v) for v in jaxpr.outvars]
+
+    def _noted(self, eqn: Any, given: list[Value], values: list[Value], before: int) -> list[Value]:
+        """The results of an equation, on the tape; every one an object of its own.
+
+        Of equations that call others, these are on it instead, from ``before`` on; but not inside
+        of functions with derivatives of their own, which would not follow an edit.
+        """
+        if eqn.primitive.name.startswith("custom_"):
+            del self.tape[before:]
+        inside = self.tape[before:]
+        if not inside:
+            values = [replace(v) if isinstance(v, Ref) else v for v in values]
+            self.tape.append(Call(self.path, eqn, tuple(given), tuple(values)))
+        known = {id(v) for call in inside for v in call.makes} | {id(v) for v in given}
+        if inside and any(isinstance(v, Ref) and id(v) not in known for v in values):
+            self.tape.append(Call(self.path, eqn, tuple(given), tuple(values), False))
+        return values
 
     def _scopes(self, eqn: Any) -> tuple[str, ...]:
         stack = getattr(eqn.source_info.name_stack, "stack", ())
@@ -144,18 +182,18 @@ class Reader:
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
         """The results of an equation, not read where anything goes wrong."""
-        before = set(self.ops)
+        before, calls = set(self.ops), len(self.tape)
         try:
             return self._read(eqn, values)
         except Exception as error:  # one part must not keep the rest from being read
             self.forget(set(self.ops) - before)
-            self.present, name = (eqn, values), called(eqn) or eqn.primitive.name
+            self.present, name = (eqn, values, calls), called(eqn) or eqn.primitive.name
             where = f"the reading of {name} at {self.wish(name)!r}"
             return self.not_read(name, internal_error(error, where))
 
     def _read(self, eqn: Any, values: list[Value]) -> list[Value]:
         """The results of an equation."""
-        self.present = eqn, values
+        self.present = eqn, values, len(self.tape)
         inner, name = inner_jaxpr(eqn), eqn.primitive.name
         if "callback" in name or not eqn.outvars:
             return self.not_read(
@@ -206,7 +244,8 @@ class Reader:
         return self.over(self.spread(made), Stopped, self.wish("own_gradient"), unknown=told)
 
     def _called(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
-        name, refs = called(eqn), {id(v): v for v in values if isinstance(v, Ref)}
+        name = called(eqn)
+        refs = {(v.name, v.order, v.shape): v for v in values if isinstance(v, Ref)}
         numbers = [v.number for v in values if isinstance(v, Known)]
         if name == "_pad":
             return RULES[name](self, eqn, values)
@@ -268,6 +307,10 @@ class Reader:
             self.ops[kind.name] = kind
             self._held[key] = (known, kind.name)
         return self._held[key][1]
+
+    def held_names(self) -> dict[int, str]:
+        """{identity of a known array: the operation that holds it}."""
+        return {value: name for (value, _), (_, name) in self._held.items()}
 
     # -- operations --------------------------------------------------------------------------------
 
@@ -331,7 +374,8 @@ class Reader:
 
     def not_read(self, what: str, reason: str) -> list[Value]:
         """One operation that is not understood for every output of the present equation."""
-        eqn, values = self.present
+        eqn, values, before = self.present
+        del self.tape[before:]
         reads = list(dict.fromkeys(v.name for v in values if isinstance(v, Ref)))
         label, told = what.replace(" ", "_"), {"what": what, "reason": reason}
         own = {

@@ -1,0 +1,294 @@
+"""The weights of edited JAX models: where they lie in the parameters, and how they are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from ...foundation.errors import KcalcError
+from ...network import layers as L
+from ..editing_plan import Target, Unplaced
+from ..edits import Edit, Layout, WeightEdit
+from ..geometry import delta_taps
+from ..trace import Linear, Lookup, Normalise, Pass, Pointwise, Reshape
+from ..weight_edits import COMPUTED
+from .functions import JaxModel
+from .jaxpr_values import View
+
+Node = Hashable
+# apart from default_rng(0) and its like, of which users make data: inputs must not be the numbers
+# of the weights
+STREAM = 0x6B63616C63
+KEPT = (Pass, Reshape, Pointwise)
+SCATTERED = "its weights do not stand in rows of one parameter"
+
+
+def generator(key: Any) -> np.random.Generator:
+    """Random numbers of a stream of their own, from a whole number or a JAX key.
+
+    Raises: KcalcError for something else.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return np.random.default_rng([STREAM, abs(int(key)), int(int(key) < 0)])
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or isinstance(key, np.generic):
+        raise KcalcError(
+            f"the key must be jax.random.key(seed) or a whole number, got {str(key)[:60]!r}"
+        )
+    words: Any = jax.random.key_data(key) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else key
+    if not np.issubdtype(words.dtype, np.unsignedinteger) or words.ndim != 1:
+        raise KcalcError(
+            f"the key must be one jax.random.key(seed) or a whole number, got an array "
+            f"{dtype}{list(words.shape)}"
+        )
+    return np.random.default_rng([STREAM, *(int(word) for word in np.asarray(words))])
+
+
+def drawn(
+    node: str, layout: Layout, law: str, sigma_w: float, random: np.random.Generator
+) -> np.ndarray:
+    """Weights with Var W = sigma_w^2 / inputs, all on the central tap of the kernel.
+
+    Those of a transposed convolution are the same on as many taps as its stride is long.
+
+    Shape: (outputs, inputs / groups, kernel...).
+
+    orthogonal_delta: in every group Haar distributed orthonormal rows or columns times
+    max(sqrt(outputs / inputs), 1). [DKS sec. 4.1]
+    Raises: KcalcError for an even kernel, which has no centre.
+    """
+    kernel, groups = layout.wide[2:], layout.groups
+    if not layout.spread and any(extent % 2 == 0 for extent in kernel):
+        raise KcalcError(
+            f"node {node!r}: a {' x '.join(map(str, kernel))} kernel has no centre tap, "
+            f"which Delta initialisation needs; "
+            "use odd kernels or weights='keep'"
+        )
+    outputs, inputs = layout.wide[0] // groups, layout.wide[1]
+    noise = random.standard_normal((groups, outputs, inputs))
+    blocks = (
+        np.stack([_orthogonal(block) for block in noise])
+        if law == "orthogonal_delta"
+        else noise / math.sqrt(inputs)
+    )
+    weight = np.zeros(layout.wide)
+    matrix = (sigma_w * blocks).reshape(-1, inputs, *(1,) * len(kernel))
+    weight[(slice(None), slice(None), *delta_taps(kernel, layout.spread))] = matrix
+    return weight
+
+
+def _orthogonal(noise: np.ndarray) -> np.ndarray:
+    tall = noise.shape[0] >= noise.shape[1]
+    q, r = np.linalg.qr(noise if tall else noise.T)
+    q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)  # Haar only with a positive diagonal
+    return max(math.sqrt(noise.shape[0] / noise.shape[1]), 1.0) * (q if tall else q.T)
+
+
+# -- what is set anew ------------------------------------------------------------------------------
+
+
+class Weights:
+    """The edits of weights of a target; ``left``: {node: why its weights cannot be drawn anew}.
+
+    ``norm_of``: {normalisation that is gone: the layer whose bias its bias becomes}.
+    """
+
+    def __init__(self, model: JaxModel, target: Target) -> None:
+        self.model, self.target = model, target
+        self.left: dict[Node, str] = {}
+        self.norm_of = {
+            norm: node for norm in model.norms if (node := self._before(norm)) is not None
+        }
+
+    def _before(self, norm: str) -> str | None:
+        """The layer without a bias behind which a normalisation with one stood that is gone."""
+        ops, op = self.target.ops, self.target.ops.get(norm)
+        if op is None or norm not in self.target.gone or "bias" not in self.model.norms[norm]:
+            return None
+        op = ops[op.reads[0]]
+        while isinstance(op, KEPT) and op.name not in self.target.steps and len(op.reads) == 1:
+            op = ops[op.reads[0]]
+        size = math.prod(self.model.shapes[self.model.norms[norm]["bias"].leaf])
+        plain = isinstance(op, Linear) and op.bias is None and op.weight.shape[0] == size
+        return op.name if plain and op.name in self.target.steps else None
+
+    def edits(self) -> Iterator[Edit]:
+        """One edit for every parameter of shaped layers."""
+        for node, (layer, _) in self.target.steps.items():
+            op = self.target.ops.get(str(node))
+            try:
+                yield from list(self._of(str(node), op, layer))
+            except Unplaced as error:
+                self.left[node] = str(error)
+
+    def _of(self, node: str, op: Any, layer: L.Layer) -> Iterator[Edit]:
+        if isinstance(op, Linear) and isinstance(layer, L.Affine):
+            yield self._weight(node, op, float(layer.sigma_w))
+            yield from self._bias(node, op, float(layer.sigma_b or 0))
+        elif isinstance(op, Linear) and isinstance(layer, L.TokenMix):
+            yield from self._bias(node, op, 0.0)
+        elif isinstance(op, Lookup) and isinstance(layer, L.Embedding):
+            yield self._table(node, op, layer)
+        elif isinstance(op, Normalise) and isinstance(layer, L.LayerNorm | L.RMSNorm | L.GroupNorm):
+            yield from self._gains(node, op)
+
+    def _weight(self, node: str, op: Linear, sigma: float) -> Edit:
+        recipe = self.model.recipes[node]
+        if recipe.weight is None:
+            view, factor = self._multiple(op, recipe.origins)
+        else:
+            view, factor = recipe.weight, 1.0
+        layout = self._layout(view, tuple(map(int, op.weight.shape)), op.groups, op.spread)
+        edit = WeightEdit(view.leaf, "drawn", sigma / factor, layout.stored, layout)
+        return self._edit(node, "weight", f"sigma_w {sigma:.6g}", edit)
+
+    def _multiple(self, op: Linear, origins: Iterable[str]) -> tuple[View, float]:
+        """The parameter of which weights are a multiple, and the factor."""
+        wide, weight = op.weight.shape, np.asarray(op.weight, float)
+        arrays = self.model.arrays()
+        for name in sorted(origins):
+            if name not in arrays or arrays[name].size != weight.size:
+                continue
+            for order in permutations(range(arrays[name].ndim)):
+                found = np.asarray(arrays[name], float).transpose(order).reshape(wide)
+                factor = float((found * weight).sum() / max((found**2).sum(), 1e-300))
+                if factor > 0 and np.allclose(factor * found, weight, rtol=1e-4, atol=0):
+                    turn = tuple(order)
+                    return View(name, (lambda a, t=turn: a.transpose(t).reshape(wide),)), factor
+        raise Unplaced(COMPUTED)
+
+    def _layout(
+        self, view: View, wide: tuple[int, ...], groups: int = 1, spread: tuple[int, ...] = ()
+    ) -> Layout:
+        """Where weights lie in their parameter: at an offset, with a stride for every axis."""
+        shape = self.model.shapes[view.leaf]
+        places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+        where = np.asarray(view.of(places)).reshape(wide)
+        offset = int(where.flat[0])
+        ahead = [
+            where[tuple(int(a == k) for a in range(len(wide)))] if n > 1 else offset
+            for k, n in enumerate(wide)
+        ]
+        strides = tuple(int(place) - offset for place in ahead)
+        layout = Layout(wide, shape, groups, spread, strides=strides, offset=offset)
+        if not np.array_equal(entries(layout), where):
+            raise Unplaced(SCATTERED)
+        return layout
+
+    def _bias(self, node: str, op: Linear, sigma: float) -> Iterator[Edit]:
+        serving = next((norm for norm, layer in self.norm_of.items() if layer == node), None)
+        view = self.model.recipes[node].bias if serving is None else None
+        if serving is not None:
+            view = self.model.norms[serving]["bias"]
+        elif op.bias is None or (view is None and not np.any(op.bias)):
+            return
+        if view is None:
+            raise Unplaced(COMPUTED)
+        layout = self._layout(view, (int(op.weight.shape[0]),))
+        kind = "normal" if sigma else "filled"
+        edit = WeightEdit(view.leaf, kind, sigma, layout.stored, layout)
+        what = f"sigma_b {sigma:.6g}" + (", the bias of the norm after it" if serving else "")
+        yield self._edit(node, "bias", what, edit)
+
+    def _table(self, node: str, op: Lookup, layer: L.Embedding) -> Edit:
+        if op.parameter not in self.model.shapes:
+            raise Unplaced(COMPUTED)
+        sigma = float(layer.sigma) / (op.factor * op.bag**0.5)
+        shape = self.model.shapes[op.parameter]
+        edit = WeightEdit(op.parameter, "normal", sigma, shape)
+        return self._edit(node, "weight", f"table of standard deviation {sigma:.6g}", edit)
+
+    def _gains(self, node: str, op: Normalise) -> Iterator[Edit]:
+        """Gains and biases of a norm that stays, as they are at initialisation."""
+        for slot, array, start in (("gain", op.gain, 1.0), ("bias", op.bias, 0.0)):
+            if array is None or np.all(np.asarray(array) == start):
+                continue
+            view = self.model.norms.get(node, {}).get(slot)
+            if view is None or np.size(array) != math.prod(self.model.shapes[view.leaf]):
+                raise Unplaced(COMPUTED)
+            edit = WeightEdit(view.leaf, "filled", start, self.model.shapes[view.leaf])
+            yield self._edit(node, "weight", f"{slot} {start:g}", edit)
+
+    def _edit(self, node: str, kind: str, what: str, weight: WeightEdit) -> Edit:
+        where = str(self.target.reading.sources.get(node, ""))
+        return Edit(node, kind, what, where, weights=(weight,))
+
+
+# -- performing ------------------------------------------------------------------------------------
+
+
+def entries(layout: Layout) -> np.ndarray:
+    """Where in the flat parameter the entries of weights are."""
+    where = np.full(layout.wide, layout.offset)
+    for axis, (size, stride) in enumerate(zip(layout.wide, layout.strides, strict=True)):
+        along = [-1 if a == axis else 1 for a in range(len(layout.wide))]
+        where = where + stride * np.arange(size).reshape(along)
+    return where
+
+
+def redrawn(
+    leaves: Mapping[str, Any], edits: Iterable[Edit], law: str, random: np.random.Generator
+) -> dict[str, Any]:
+    """{parameter: array} with what edits say of weights; "keep" leaves all but new biases.
+
+    Raises: KcalcError where the parameters are not those of the edits.
+    """
+    import jax.numpy as jnp
+
+    made = dict(leaves)
+    flat: dict[str, np.ndarray] = {}
+    for edit in edits:
+        for weight in edit.weights:
+            _check(weight, leaves)
+            if law == "keep" and not weight.added:
+                continue
+            leaf = leaves[weight.parameter]
+            own = flat.setdefault(weight.parameter, np.array(leaf).reshape(-1))
+            where, values = _values(edit.node, weight, law, random)
+            own[where] = np.asarray(values, np.float64).astype(own.dtype)
+    for name, own in flat.items():
+        made[name] = jnp.asarray(own.reshape(leaves[name].shape), dtype=leaves[name].dtype)
+    return made
+
+
+def _values(
+    node: str, weight: WeightEdit, law: str, random: np.random.Generator
+) -> tuple[Any, Any]:
+    """(where in the flat parameter, numbers)."""
+    layout = weight.layout
+    where = slice(None) if layout is None else entries(layout).ravel()
+    count = math.prod(weight.shape if layout is None else layout.wide)
+    if weight.kind == "drawn":
+        assert layout is not None
+        return where, drawn(node, layout, law, weight.sigma, random).ravel()
+    if weight.kind == "normal":
+        return where, weight.sigma * random.standard_normal(count)
+    return where, np.full(count, weight.sigma)
+
+
+def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
+    leaf = leaves.get(weight.parameter)
+    found = None if leaf is None else tuple(leaf.shape)
+    if found != tuple(weight.shape):
+        has = "no such parameter" if found is None else f"one of the shape {found}"
+        raise KcalcError(
+            f"the edits are of a model with the parameter {weight.parameter!r} of the shape "
+            f"{tuple(weight.shape)}, and this one has {has}; give a model like the one that was "
+            f"read"
+        )
+    known = ("drawn", "normal", "filled")
+    outside = weight.layout is not None and (
+        len(weight.layout.strides) != len(weight.layout.wide)
+        or math.prod(weight.layout.wide) > math.prod(weight.shape)
+        or not 0 <= entries(weight.layout).min() <= entries(weight.layout).max()
+        or entries(weight.layout).max() >= math.prod(weight.shape)
+    )
+    if weight.kind not in known or outside:
+        raise KcalcError(f"the edit of {weight.parameter!r} is none of a JAX model")

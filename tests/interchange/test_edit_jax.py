@@ -1,0 +1,326 @@
+"""Edits of JAX functions: only the edited calls change.
+
+The oracle is the same function with other activations and other weights of its sums, by hand.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import refused
+from thinning import mostly_slow
+
+import kcalc as kc
+from kcalc.interchange.apply import edits_of
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+
+R = np.random.default_rng(5)
+HALF = np.float32(np.sqrt(0.5))
+SIZES = {"a": (6, 8), "b": (8, 8), "c": (8, 8), "d": (8, 3), "e": (8, 3), "w": (3, 8, 8)}
+P = {
+    name: jnp.asarray(R.standard_normal(shape) / np.sqrt(shape[-2]), jnp.float32)
+    for name, shape in SIZES.items()
+}
+X = jnp.asarray(R.standard_normal((4, 6)), jnp.float32)
+OTHER = jnp.asarray(R.standard_normal((7, 6)), jnp.float32)
+ONES = (1.0, 1.0)
+
+
+def scanned(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    return lax.scan(lambda h, v: (act(h) @ v, None), x @ p["a"], p["w"])[0]
+
+
+def counted(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    return lax.fori_loop(0, 3, lambda i, h: act(h) @ p["w"][i], x @ p["a"])
+
+
+def branching(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    def turn(h: Any, given: Any) -> Any:
+        return lax.cond(given[0] % 2 == 0, lambda h: act(h) @ given[1], lambda h: h, h), None
+
+    return lax.scan(turn, x @ p["a"], (jnp.arange(3), p["w"]))[0]
+
+
+def checkpointed(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    block = jax.checkpoint(lambda h, v: act(h @ v))
+    return block(block(x @ p["a"], p["b"]), p["c"]) @ p["d"]
+
+
+def compiled(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    block = jax.jit(lambda h, v: w[0] * h + w[1] * (act(h) @ v))
+    return block(block(x @ p["a"], p["b"]), p["c"]) @ p["d"]
+
+
+def stopped(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    h = act(x @ p["a"])
+    return w[0] * (lax.stop_gradient(act(h @ p["b"])) @ p["d"]) + w[1] * (act(h @ p["c"]) @ p["e"])
+
+
+@jax.custom_vjp
+def clipped(h: Any) -> Any:
+    """The array itself; its gradient is clipped."""
+    return h
+
+
+clipped.defvjp(lambda h: (h, None), lambda _, g: (jnp.clip(g, -0.01, 0.01),))
+
+
+def with_own_gradient(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    return clipped(act(clipped(act(x @ p["a"])) @ p["b"])) @ p["d"]
+
+
+def mapped(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    return jax.vmap(lambda row: act(row @ p["a"]) @ p["b"])(x) @ p["d"]
+
+
+def residual(p: Any, x: Any, act: Any = jnp.tanh, w: Any = ONES) -> Any:
+    h = x @ p["a"]
+    for one, two in zip(p["w"], (p["b"], p["c"]), strict=False):
+        h = w[0] * h + w[1] * (act(act(h) @ one) @ two)
+    return act(h) @ p["d"]
+
+
+MODELS = [
+    scanned,
+    counted,
+    branching,
+    checkpointed,
+    residual,
+    stopped,
+    with_own_gradient,
+    mapped,
+    compiled,
+]
+
+
+def hand(phi: kc.Activation) -> Callable[[Any], Any]:
+    """A transformed tanh, written out."""
+    k = phi.transformation
+    assert k is not None
+    alpha, beta, gamma, delta = map(
+        float, (k.input_scale, k.input_shift, k.output_scale, k.output_shift)
+    )
+    return lambda x: gamma * (jnp.tanh(alpha * x + beta) + delta)
+
+
+def shaped(function: Any, **options: Any) -> tuple[Any, Any, Any]:
+    s = kc.shape(kc.read(function, P, X), "tanh")
+    return s, *s.apply_to(function, P, X, **options)
+
+
+def close(found: Any, wanted: Any, tolerance: float = 2e-5) -> None:
+    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        scale = 1e-3 + float(np.abs(two).max())
+        assert np.abs(np.asarray(one) - np.asarray(two)).max() < tolerance * scale
+
+
+@pytest.mark.parametrize("function", mostly_slow(MODELS, 4), ids=lambda f: f.__name__)
+def test_values_and_gradients_are_those_of_the_twin(function: Any) -> None:
+    s, new, params = shaped(function)
+    assert isinstance(s, kc.Shaping)
+    assert jax.tree.structure(params) == jax.tree.structure(P)
+    phi = hand(next(iter(s.constants.by_node.values())).transformed)
+
+    def loss(run: Any) -> Any:
+        return lambda q, x: (run(q, x) ** 2).sum()
+
+    def twin(q: Any, x: Any) -> Any:
+        return function(q, x, phi, (HALF, HALF))
+
+    for x in (X, OTHER, OTHER[:1]):
+        close(new(params, x), twin(params, x))
+        close(jax.grad(loss(new), (0, 1))(params, x), jax.grad(loss(twin), (0, 1))(params, x))
+    close(jax.jit(new)(params, OTHER), twin(params, OTHER))
+    close(jax.vmap(lambda x: new(params, x[None])[0])(OTHER), twin(params, OTHER))
+
+
+@pytest.mark.parametrize("function", mostly_slow(MODELS[5:] + MODELS[:5]), ids=lambda f: f.__name__)
+def test_without_edits_results_and_gradients_are_equal_to_the_bit(function: Any) -> None:
+    reading = kc.read(function, P, X)
+    same = kc.interchange.apply_edits((function, P), edits_of(reading, reading), weights="keep")
+    moved = _all_kept(function)
+    for new, params in (same, moved):
+        assert np.array_equal(new(params, OTHER), function(P, OTHER))
+        for one, two in zip(
+            *(
+                jax.tree.leaves(jax.grad(lambda q, run=run: run(q, X).sum())(params))
+                for run in (new, function)
+            ),
+            strict=True,
+        ):
+            assert np.array_equal(one, two)
+
+
+def _all_kept(function: Any) -> tuple[Any, Any]:
+    """The function run equation by equation, with an edit that changes nothing."""
+    from kcalc.interchange.edits import CallEdit, Edit, Edits, Scaled
+
+    s = kc.shape(kc.read(function, P, X), "tanh")
+    calls = [call for edit in s.edits for call in edit.calls]
+    still = tuple(CallEdit(c.place, Scaled(), c.visit, c.visits) for c in calls)
+    edits = Edits("jax", "", (Edit("tanh", "activation", "", calls=still),))
+    return kc.apply_edits((function, P), edits, weights="keep")
+
+
+def test_edits_saved_and_performed_on_another_copy(tmp_path: Any) -> None:
+    s, new, params = shaped(residual)
+    s.edits.save(tmp_path / "edits.json")
+    again, drawn = kc.apply_edits((residual, P), kc.load_edits(tmp_path / "edits.json"))
+    close((again(drawn, OTHER), drawn), (new(params, OTHER), params), 1e-12)
+    assert np.array_equal(pickle.loads(pickle.dumps(new))(params, OTHER), new(params, OTHER))
+    assert "sum" in repr(s.edits) and "tanh -> " in str(s.edits)
+
+
+def test_another_program_and_other_parameters_are_refused() -> None:
+    s, _, _ = shaped(residual)
+    for params, words in (
+        ({**P, "w": P["w"][:1]}, "parameter 'w'"),
+        ({"a": P["a"]}, "parameter"),
+    ):
+        with refused(words):
+            kc.apply_edits((residual, params), s.edits)
+    kept = s.edits.only("activation", "sum")
+    new, _ = kc.apply_edits((residual, P), kept)
+    with refused("runs 2 times.*not 4"):
+        new({**P, "w": P["w"][:1]}, X)
+    other, _ = kc.apply_edits((scanned, P), kept)
+    with refused("runs 0 times"):
+        other(P, X)
+
+
+SOURCE = """
+import jax.numpy as jnp
+
+def net(p, x):
+    h = jnp.tanh(x @ p["a"])
+    return jnp.tanh(h @ p["b"]) @ p["d"]
+"""
+
+
+def test_code_may_move_but_not_change(tmp_path: Any) -> None:
+    def written(name: str, text: str) -> Any:
+        names: dict[str, Any] = {}
+        path = tmp_path / name / "net.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        exec(compile(text, str(path), "exec"), names)
+        return names["net"]
+
+    first = written("first", SOURCE)
+    s = kc.shape(kc.read(first, P, X))
+    new, params = s.apply_to(first, P, X)
+    moved = written(
+        "moved", "\n# a comment\n\n" + SOURCE.replace("    h =", "    # more\n    h  =")
+    )
+    changed = written("changed", SOURCE.replace("    h =", "    x = jnp.tanh(x)\n    h ="))
+    same, again = kc.apply_edits((moved, P), s.edits)
+    assert np.array_equal(same(again, OTHER), new(params, OTHER))
+    other, _ = kc.apply_edits((changed, P), s.edits)
+    with refused("runs 0 times.*code as it is now"):
+        other(params, OTHER)
+
+
+def test_turns_of_a_loop_are_edited_together() -> None:
+    s, _, _ = shaped(scanned)
+    first = kc.Edits("jax", "", s.edits.only("activation").items[:1])
+    with refused("runs 3 times.*edited 1 times"):
+        kc.apply_edits((scanned, P), first)
+
+    def network(reading: Any) -> Any:
+        steps, count = [], 0
+        for node, layer, parents in reading.network.steps():
+            if isinstance(layer, kc.layers.Nonlinear):
+                count += 1
+                phi = layer.activation.transformed(output_scale=float(count))
+                layer = kc.layers.Nonlinear(phi)
+            steps.append((node, layer, parents))
+        return kc.Network.from_steps(steps)
+
+    from types import SimpleNamespace
+
+    reading = kc.read(scanned, P, X)
+    edits = edits_of(reading, SimpleNamespace(network=network(reading)))
+    assert all("loop" in why for why in edits.left_alone.values()) and len(edits.left_alone) == 2
+
+
+def test_an_activation_inside_of_a_custom_derivative_is_left_alone() -> None:
+    @jax.custom_vjp
+    def block(h: Any, w: Any) -> Any:
+        return jnp.tanh(h) @ w
+
+    def back(saved: Any, g: Any) -> Any:
+        h, w = saved
+        return g @ w.T * (1 - jnp.tanh(h) ** 2), jnp.tanh(h).T @ g
+
+    block.defvjp(lambda h, w: (block(h, w), (h, w)), back)
+
+    def function(p: Any, x: Any) -> Any:
+        return jnp.tanh(block(jnp.tanh(x @ p["a"]) @ p["b"], p["c"])) @ p["d"]
+
+    s = kc.shape(kc.read(function, P, X), "tanh")
+    assert isinstance(s, kc.RegionalShaping)
+    inside = {str(edit.node) for edit in s.edits if edit.kind == "activation"}
+    assert len(inside) == 2 and not inside & {str(node) for node in s.left_alone}
+    new, params = s.apply_to(function, P, X)
+    value, gradient = jax.value_and_grad(lambda q: (new(q, X) ** 2).sum())(params)
+    small = 1e-3
+    for name in "abcd":
+        way = jnp.asarray(R.standard_normal(P[name].shape), jnp.float32)
+        up, down = (
+            float((new({**params, name: params[name] + step * way}, X) ** 2).sum())
+            for step in (small, -small)
+        )
+        slope = float((gradient[name] * way).sum())
+        assert (up - down) / (2 * small) == pytest.approx(slope, abs=2e-3 * (1 + abs(float(value))))
+
+
+def test_settings_lists_and_other_types_pass_through() -> None:
+    def function(p: Any, x: Any, depth: int = 2, *, mode: str = "plain", **more: Any) -> Any:
+        h = x["rows"] @ p["a"]
+        for _ in range(depth):
+            h = jnp.tanh(h) @ p["b"]
+        return {"y": h if mode == "plain" else -h, "mode": mode, "n": 3, "more": more.get("k")}
+
+    s = kc.shape(kc.read(function, P, {"rows": X}), "tanh")
+    new, params = s.apply_to(function, P, {"rows": X})
+    assert new.__name__ == "function"
+    out, turned = new(params, {"rows": X}), new(params, {"rows": X}, mode="turned", k=X)
+    assert out["mode"] == "plain" and turned["mode"] == "turned" and out["n"] == 3
+    assert np.array_equal(out["y"], -turned["y"]) and np.array_equal(turned["more"], X)
+    half = new(jax.tree.map(lambda a: a.astype(jnp.bfloat16), params), {"rows": OTHER[:2]})
+    assert half["y"].shape == (2, 8)
+    static = jax.jit(new, static_argnames=("depth", "mode"))
+    with refused("runs 1 times"):
+        static(params, {"rows": X}, depth=1)
+
+
+def test_weights_that_are_a_multiple_of_a_parameter_have_the_wanted_sigma() -> None:
+    own = {"a": 2.0 * P["a"], "s": jnp.float32(0.25), "b": P["b"]}
+
+    def function(p: Any, x: Any) -> Any:
+        return jnp.tanh(x @ (3 * p["a"])) @ (p["s"] * p["b"].T)
+
+    s = kc.shape(kc.read(function, own, X), "tanh")
+    _, params = s.apply_to(function, own, X)
+    wide = 3 * np.asarray(params["a"], float)
+    assert wide @ wide.T == pytest.approx(8 / 6 * np.eye(6), abs=1e-5)
+    square = 0.25 * np.asarray(params["b"], float)
+    assert square @ square.T == pytest.approx(np.eye(8), abs=1e-5)
+
+
+def test_one_example_without_an_axis_of_examples() -> None:
+    def function(p: Any, x: Any) -> Any:
+        return jnp.tanh(jnp.tanh(x @ p["a"]) @ p["b"]) @ p["d"]
+
+    s = kc.shape(kc.read(function, P, X[0]), "tanh")
+    new, params = s.apply_to(function, P, X[0])
+    phi = hand(s.constants["tanh"].transformed)
+    wanted = phi(phi(OTHER @ params["a"]) @ params["b"]) @ params["d"]
+    close(jax.vmap(lambda x: new(params, x))(OTHER), wanted)
