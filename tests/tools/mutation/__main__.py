@@ -9,6 +9,8 @@ its line, as many as fit in ``--seconds``, run in a process forked for it, whose
 the spoilt file; more of them for those that survive. Killed: a test fails, or the process dies or
 takes several times as long as it should. Prints each survivor, and by room the numbers killed,
 survived and without effect; exit status 1 where fewer than ``--at-least`` of all are killed.
+With ``--journal`` verdicts are kept, and a run that was broken off goes on where it stopped. Rooms
+take turns, so that a part of a run is a sample of every room.
 Survivors that ``equal.toml`` explains are without effect and do not count; what it lists and a test
 notices is printed, and the exit status is 1.
 """
@@ -18,10 +20,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 from equal import explained, listed
 from importing import Readers
+from journal import Journal
 from sample import ROOMS, places, sampled
 from selection import Selection
 from trial import Pool, Verdict
@@ -33,14 +37,17 @@ def main() -> int:
     """Try the sample; the exit status."""
     options = _options()
     selection = Selection(ROOT / options.coverage, ROOT / options.junit, Readers(ROOT))
+    journal = Journal(options.journal)
     sample = sampled(ROOT, options.count, options.seed, options.room)
     harmless = {
         mutant for faults in explained(listed(), places(ROOT)).values() for mutant in faults
     }
     killed, equal, tried = Counter[str](), Counter[str](), Counter[str]()
     wrong = False
-    for (room, mutant), verdict in Pool(ROOT, options.processes).run(
-        sample, selection, options.seconds
+    waiting = [item for item in sample if journal.verdict(*item) is None]
+    for (room, mutant), verdict in chain(
+        ((item, known) for item in sample if (known := journal.verdict(*item)) is not None),
+        journal.kept(Pool(ROOT, options.processes).run(waiting, selection, options.seconds)),
     ):
         noticed, same = verdict is not Verdict.SURVIVED, mutant in harmless
         tried[room] += 1
@@ -70,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--coverage", default=".coverage")
     parser.add_argument("--junit", default=".junit.xml")
     parser.add_argument("--at-least", type=float, default=0.85, help="share killed that passes")
+    parser.add_argument("--journal", help="file of verdicts: a run that was broken off goes on")
     parser.add_argument("--verbose", action="store_true", help="print killed mutants too")
     return parser.parse_args()
 

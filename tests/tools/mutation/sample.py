@@ -105,9 +105,13 @@ def sampled(
             (room, mutant)
             for mutant in _spread(root, places(root)[room], wanted, random.Random(f"{seed} {room}"))
         )
-    # Of one function after another, so that neighbours of a survivor stand together in what is
-    # printed.
-    return sorted(drawn, key=lambda item: (chosen.index(item[0]), item[1].path, item[1].start))
+    # Rooms take turns; of one room, the places in the order of its files.
+    turns: dict[str, int] = dict.fromkeys(chosen, 0)
+    ordered = []
+    for room, mutant in sorted(drawn, key=lambda item: (item[1].path, item[1].start)):
+        ordered.append((turns[room], chosen.index(room), room, mutant))
+        turns[room] += 1
+    return [(room, mutant) for _, _, room, mutant in sorted(ordered, key=lambda item: item[:2])]
 
 
 def _spread(root: Path, every: list[Mutant], wanted: int, rng: random.Random) -> list[Mutant]:

@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -45,7 +46,8 @@ LIBRARIES = (
     "onnxruntime",
 )
 KILLERS = 12  # tests that are tried first
-PATIENCE = 60.0  # seconds, beyond four times what the tests should take
+PATIENCE = 60.0  # CPU seconds, beyond four times what the tests should take
+IDLE = 10  # times as long on the clock, for machines that do other work
 
 
 class Verdict(Enum):
@@ -99,9 +101,10 @@ class Pool:
                 )
                 if tests:
                     spent = sum(selection.seconds.get(name, 1.0) for name in tests)
-                    running[self._start(mutant, tests)] = (
+                    limit = 4 * spent + PATIENCE
+                    running[self._start(mutant, tests, limit)] = (
                         (item, left, met.union(tests)),
-                        time.monotonic() + 4 * spent + PATIENCE,
+                        time.monotonic() + IDLE * limit,
                     )
                 elif left:
                     waiting.append((item, left, met))
@@ -127,13 +130,15 @@ class Pool:
             self.killers[path][note.read_text(encoding="utf-8")] += 1
             note.unlink()
 
-    def _start(self, mutant: Mutant, tests: list[str]) -> int:
+    def _start(self, mutant: Mutant, tests: list[str], limit: float) -> int:
         pid = os.fork()
         if pid:
             return pid
         status = 1
         try:
             os.setsid()
+            used = sum(os.times()[:2])
+            resource.setrlimit(resource.RLIMIT_CPU, (int(used + limit), int(used + limit) + 5))
             status = _trial(self.root, mutant, tests, self.notes)
         finally:
             os._exit(status)
@@ -149,11 +154,12 @@ def _finished(running: dict[int, tuple[Any, float]]) -> Iterator[tuple[int, Any,
                 os.killpg(pid, signal.SIGKILL)
             if not done:
                 os.waitpid(pid, 0)
-            passed = done and os.waitstatus_to_exitcode(status) == 0
+            code = os.waitstatus_to_exitcode(status) if done else -signal.SIGXCPU
+            late = code in (-signal.SIGXCPU, -signal.SIGKILL)
             yield (
                 pid,
                 item,
-                Verdict.SURVIVED if passed else Verdict.KILLED if done else Verdict.TIMEOUT,
+                Verdict.SURVIVED if code == 0 else Verdict.TIMEOUT if late else Verdict.KILLED,
             )
 
 
