@@ -384,7 +384,7 @@ def test_pickles_of_used_results_work_in_another_process(tmp_path: Path) -> None
 # --- what is kept ---------------------------------------------------------------------------------
 
 # Unbounded caches over the classes of a library, of which there are a handful.
-FEW = {f"interchange/jax_model/{name}.py" for name in ("wrappers", "markers", "equinox")}
+FEW = {f"interchange/jax_model/{name}.py" for name in ("markers", "equinox")}
 UNBOUNDED = re.compile(
     r"^@(?:functools\.)?(?:cache|lru_cache\(maxsize=None\))\n(?:async )?def \w+\((?!\))", re.M
 )

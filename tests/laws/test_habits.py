@@ -30,6 +30,10 @@ pytestmark = pytest.mark.usefixtures("untouched_pyplot")
 # what makes a network, an array, a number, a file or a SymPy expression, which have their own
 # habits
 OTHER_MAKERS = {
+    "abc_exponents",
+    "apply_edits",
+    "load_edited",
+    "load_edits",
     "averaging_shortcuts",
     "chain",
     "empirical_ntk",
@@ -55,6 +59,7 @@ OTHER_MAKERS = {
 # what rests on no hypothesis: inputs of the calculus, statements about graphs, enclosures,
 # measurements and what was trained
 NO_HYPOTHESES = {
+    "Edits",
     "Network",
     "Activation",
     "Transformed",
@@ -123,6 +128,7 @@ CLASSES = {
     "Activation": "activation",
     "Audit": "audit",
     "Constants": "shape.constants[]",
+    "Edits": "shape.edits",
     "DepthLaws": "depth_laws",
     "DepthProfile": "depth_profile",
     "Fluctuations": "fluctuations",

@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from ...foundation.errors import KcalcError
@@ -56,7 +56,7 @@ def _layers(model: Any) -> list[Any]:
     return list(model._flatten_layers(include_self=False))
 
 
-@cache
+@lru_cache(maxsize=1000)
 def _gone(cls: type, serves: bool) -> type:
     def call(self: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         bias = getattr(self, "beta", None) if serves else None
@@ -67,7 +67,7 @@ def _gone(cls: type, serves: bool) -> type:
     return subclass(cls, call=functools.wraps(cls.call)(call), kcalc_base=cls)  # pyright: ignore
 
 
-@cache
+@lru_cache(maxsize=1000)
 def _edited(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[int, bool], ...]) -> type:
     import keras
 

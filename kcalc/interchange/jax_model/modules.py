@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from ..edits import Action, Place
@@ -85,7 +85,7 @@ def nnx(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
     return new
 
 
-@cache
+@lru_cache(maxsize=1000)
 def _gone_nnx(cls: type, serves: bool) -> type:
     def __call__(self: Any, x: Any, *_: Any, **__: Any) -> Any:  # noqa: N807
         bias = getattr(self, "bias", None) if serves else None
@@ -95,7 +95,7 @@ def _gone_nnx(cls: type, serves: bool) -> type:
     return subclass(cls, (_gone_nnx, cls, serves), __call__=__call__)
 
 
-@cache
+@lru_cache(maxsize=1000)
 def _edited_nnx(cls: Any, edits: tuple[Any, ...]) -> type:
     from flax import nnx as library
 
@@ -172,7 +172,7 @@ def _as(node: Any, cls: type) -> Any:
     return new
 
 
-@cache
+@lru_cache(maxsize=1000)
 def _gone_equinox(cls: type, serves: bool) -> type:
     import equinox as eqx
 
@@ -184,7 +184,7 @@ def _gone_equinox(cls: type, serves: bool) -> type:
     return subclass(cls, (_gone_equinox, cls, serves), __call__=__call__)
 
 
-@cache
+@lru_cache(maxsize=1000)
 def _edited_equinox(cls: Any, edits: tuple[Any, ...]) -> type:
     calls = dict(edits)
 
@@ -207,7 +207,7 @@ def linen(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
     return model, params
 
 
-@cache
+@lru_cache(maxsize=1000)
 def _edited_linen(cls: Any, edits: tuple[Any, ...], gone: tuple[tuple[str, bool], ...]) -> Any:
     import flax.linen as nn
     from flax.core import lift

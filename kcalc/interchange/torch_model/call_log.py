@@ -23,6 +23,8 @@ from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from ...foundation.process_state import cached_property
+
 TORCH = torch.__path__[0] + "/"
 HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch whose functions are edited as a user's: their layers are made of others
@@ -246,12 +248,12 @@ class CallGraph:
             return (number, int(node.args[1]))
         return (number, 0) if node in self.last else None
 
-    @functools.cached_property
+    @cached_property
     def last(self) -> frozenset[Any]:
         """The last node of every call."""
         return frozenset({number: node for node, number in self.numbers.items()}.values())
 
-    @functools.cached_property
+    @cached_property
     def ending(self) -> dict[Made, list[int]]:
         """{value: the modules that return it}, inner ones first."""
         found: dict[Made, list[int]] = {}

@@ -494,7 +494,8 @@ def _may_be_method(node: Any) -> bool:
 
 # -- classes ---------------------------------------------------------------------------------------
 
-_KNOWN: dict[Any, type] = {}  # {(class, plan, its functions): the subclass}
+# {(class, plan, its functions): the subclass}, as long as something is of it
+_KNOWN: weakref.WeakValueDictionary[Any, type] = weakref.WeakValueDictionary()
 
 
 def subclass(cls: Any, plan: ModulePlan, owner: Any = None) -> type:
@@ -510,9 +511,10 @@ def subclass(cls: Any, plan: ModulePlan, owner: Any = None) -> type:
         functions = tuple(functions_of(plan.function, forward, owner))
         _check(plan.function, iter(functions), owner)
     key = (cls, plan, functions)
-    if key not in _KNOWN:
-        _KNOWN[key] = _subclass(cls, plan, functions)
-    return _KNOWN[key]
+    made = _KNOWN.get(key)
+    if made is None:
+        made = _KNOWN[key] = _subclass(cls, plan, functions)
+    return made
 
 
 def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:

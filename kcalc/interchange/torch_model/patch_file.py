@@ -164,7 +164,7 @@ class Whole(Part):
         return shaped(self, 0, super().forward, *args, **kwargs)  # pyright: ignore
 
 
-@functools.cache
+@functools.lru_cache(maxsize=100)
 def _joined(part: type, kind: type) -> Any:
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     made = type(kind)(kind.__name__, (part, kind), names)

@@ -26,6 +26,7 @@ from typing import Any
 from torch import nn
 
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.process_state import cached_property
 from ..edits import Edits
 from .edited import Change, FunctionPlan, ModulePlan, checked_forward, resolved
 from .examples import is_library
@@ -90,7 +91,7 @@ class _Function:
         """The file that it is in."""
         return self.function.__code__.co_filename
 
-    @functools.cached_property
+    @cached_property
     def nodes(self) -> list[ast.AST]:
         """Its calls and operators."""
         return sites(self.node)
