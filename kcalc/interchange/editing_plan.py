@@ -83,7 +83,7 @@ class Target:
                     f"what is left out: keep the rest as it was read"
                 )
             known = tuple(map(self.past, self.model.parents(node)))
-            if sorted(map(str, known)) != sorted(map(str, parents)):
+            if known != parents:
                 read, reads = (", ".join(map(repr, nodes)) for nodes in (known, parents))
                 raise KcalcError(
                     f"node {node!r} reads {reads} in the shaped network and {read} in the model; "
