@@ -6,7 +6,7 @@ import ast
 import builtins
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -314,12 +314,21 @@ class Placing:
         mine = shown[level.run]
         action = _with_slots(action, lambda slot: site(call, slot))
         written = site(call, written) if written else ()
+        called = site.calls or self._called(site, [i for found in runs.values() for i in found])
         if len({known for items in shown.values() for known in items}) == 1:
-            return CallEdit((level.path, steps), action, written=written, calls=site.calls)
+            return CallEdit((level.path, steps), action, written=written, calls=called)
         if any(known != mine for known in shown.values()):
             raise Unplaced(TIMES)
         visit = runs[level.run].index(item)
-        return CallEdit((level.path, steps), action, visit, len(mine), written, site.calls)
+        called = site.calls or self._called(site, [item])
+        return CallEdit((level.path, steps), action, visit, len(mine), written, called)
+
+    def _called(self, site: Site, items: Sequence[Item]) -> str:
+        """The name of what a call called under a name that only the running code knows."""
+        if site.method or not isinstance(site.node, ast.Call):
+            return ""
+        names = {_callee(self._item(item)) for item in items}
+        return names.pop() if len(names) == 1 else ""
 
     def _by_order(
         self, item: Item, level: Level, action: Action, actions: Mapping[Item, Action]
@@ -367,6 +376,13 @@ class Placing:
         if isinstance(self.steps[key], Unplaced):
             raise self.steps[key]
         return self.steps[key]
+
+
+def _callee(call: LoggedCall) -> str:
+    """The name of the function that a module's code called, empty for modules."""
+    if call.function is None or call.through is None:
+        return "" if call.function is None else name_of(call.function)
+    return "" if call.through.code is None else call.through.code.co_name
 
 
 class _NoSource(Unplaced):
