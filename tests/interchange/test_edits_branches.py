@@ -54,3 +54,66 @@ def test_another_function_under_the_same_name_is_refused():
 def test_several_functions_at_one_call_stay(options):
     _, made = shaped(Listed(), **options)
     assert made(torch.randn(2, N)).shape == (2, N)
+
+
+class Otherwise(Net):
+    """Adds in one way in training, and in another in evaluation."""
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.a(x))
+        y = F.relu(self.b(x))
+        if self.training:
+            x = x + y * torch.bernoulli(torch.full((len(x), 1), 0.8))
+        else:
+            x = x + 0.8 * y
+        return self.c(x)
+
+
+class Early(Net):
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.a(x))
+        if self.training:
+            return self.c(x + F.gelu(self.b(x)))
+        return self.c(x + F.relu(self.b(x)))
+
+
+class Inline(Net):
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.a(x))
+        return self.c(torch.tanh(self.b(x)) if self.training else F.relu(self.b(x)))
+
+
+class Branching(Net):
+    def inner(self, x: Any) -> Any:
+        return F.relu(self.b(x))
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.a(x))
+        return self.c(self.inner(x * 2) if self.training else self.inner(x))
+
+
+@pytest.mark.parametrize("kind", [Otherwise, Early, Inline, Branching])
+def test_code_that_training_replaces_is_left_alone(kind):
+    s, made = shaped(kind())
+    assert any("training" in why for why in s.left_alone.values())
+    assert [edit for edit in s.edits if edit.kind == "activation" and edit.node == "relu"]
+    assert made.train()(torch.randn(3, N)).shape == (3, N)
+
+
+class Heads(Net):
+    """What training adds takes the place of no edited call."""
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.a(x))
+        x = x + F.relu(self.b(x)) * (torch.rand(()) if self.training else 1)
+        if self.training:
+            x = x + 0.01 * torch.randn_like(x)
+        if self.training:
+            return self.c(x), self.b(x)
+        return self.c(x)
+
+
+def test_code_that_training_adds_stays():
+    s, _ = shaped(Heads())
+    kinds = [edit.kind for edit in s.edits]
+    assert kinds.count("activation") == 2 and "sum" in kinds

@@ -33,6 +33,7 @@ from .splicing import (
     name_of,
     plain_function,
     reached,
+    replaced_in_training,
     site_at,
     sites,
 )
@@ -90,6 +91,9 @@ BUILT_IN = "{} calls it, many times for all that it knows"
 SEVERAL = "its module {!r} runs several times, and the edits differ"
 TIMES = "its code runs several times in one module, and not alike in every run"
 MANY = "{} makes it out of several calls"
+IN_TRAINING = (
+    "{} runs other code in its place in training; keep only what differs in a branch on training"
+)
 ASKS = "{} asks whether it is compiled, and may then make other calls than otherwise"
 # a model is read while it is exported
 ASKING = {
@@ -488,6 +492,8 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         node: Any = None if site is None else sites(found[0])[site]
         if site is None or not is_redirectable(node):
             raise Unplaced(NO_SITE.format(inner.__qualname__))
+        if replaced_in_training(found[0], node):
+            raise Unplaced(IN_TRAINING.format(inner.__qualname__))
         following = _following(inner, module, codes[last + 1 :])
         ends = following is None
         method = ends and call.function is not None and _is_method(node, call, inner, module)
