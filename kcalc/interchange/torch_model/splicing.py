@@ -153,13 +153,13 @@ def sites(node: Definition) -> list[ast.AST]:
 def replaced_in_training(definition: ast.AST, site: ast.AST) -> bool:
     """Whether a site stands in one branch on ``training``, and calls or operators in the other."""
     return any(
-        _holds(mine, site) and any(isinstance(n, SITES) for part in other for n in ast.walk(part))
+        _among(mine, site) and any(isinstance(n, SITES) for part in other for n in ast.walk(part))
         for one, two in _branches_on_training(definition)
         for mine, other in ((one, two), (two, one))
     )
 
 
-def _holds(parts: list[ast.AST], site: ast.AST) -> bool:
+def _among(parts: list[ast.AST], site: ast.AST) -> bool:
     return any(inner is site for part in parts for inner in ast.walk(part))
 
 
