@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
@@ -92,7 +93,53 @@ class Branching(Net):
         return self.c(self.inner(x * 2) if self.training else self.inner(x))
 
 
-@pytest.mark.parametrize("kind", [Otherwise, Early, Inline, Branching])
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(N, N)
+
+    def forward(self, x: Any) -> Any:
+        return x + F.relu(self.inner(x))
+
+
+class Blocks(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Block(), Block()
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.a(x))
+        if not self.training:
+            x = self.one(x)
+        else:
+            x = self.two(x)
+        return self.c(x)
+
+
+class Modules(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.ReLU(), nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        x = self.b(F.relu(self.a(x)))
+        return self.c(self.one(x) if self.training else self.two(x))
+
+
+class Checkpointed(Blocks):
+    """Runs the same block in training, in another way."""
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.a(x))
+        for block in (self.one, self.two):
+            if self.training:
+                x = checkpoint(block.__call__, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return self.c(x)
+
+
+@pytest.mark.parametrize("kind", [Otherwise, Early, Inline, Branching, Blocks, Modules])
 def test_code_that_training_replaces_is_left_alone(kind):
     s, made = shaped(kind())
     assert any("training" in why for why in s.left_alone.values())
@@ -113,7 +160,8 @@ class Heads(Net):
         return self.c(x)
 
 
-def test_code_that_training_adds_stays():
-    s, _ = shaped(Heads())
+@pytest.mark.parametrize("kind", [Heads, Checkpointed])
+def test_code_that_training_adds_stays(kind):
+    s, _ = shaped(kind())
     kinds = [edit.kind for edit in s.edits]
-    assert kinds.count("activation") == 2 and "sum" in kinds
+    assert kinds.count("activation") == (2 if kind is Heads else 3) and "sum" in kinds

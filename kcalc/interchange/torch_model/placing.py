@@ -299,6 +299,8 @@ class Placing:
     def _edit(self, item: Item, action: Action, actions: Mapping[Item, Action]) -> CallEdit:
         call = self._item(item)
         level = call.levels[0]
+        for outer in call.levels[1:]:
+            _check_training(outer)
         written = () if call.writes is None else call.writes
         if item[0] == "module":
             alike = {actions.get(other) for other in self.whole[level.path]}
@@ -514,6 +516,25 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         if inner_at is None:
             raise Unplaced(HIDDEN.format(function.__qualname__))
         at = last + 1 + inner_at
+
+
+def _check_training(level: Level) -> None:
+    """Raises: Unplaced where a module runs another one in training in place of the edited one."""
+    for code, instruction in level.frames:
+        if _goes_in_training(code, instruction):
+            raise Unplaced(IN_TRAINING.format(code.co_qualname))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _goes_in_training(code: types.CodeType, instruction: int) -> bool:
+    """Whether a call of a module is replaced in training by code that has not this module."""
+    found = definition(code)
+    site = None if found is None else site_at(found[0], code, instruction)
+    if found is None or site is None:
+        return False
+    node = sites(found[0])[site]
+    called = node.func if isinstance(node, ast.Call) else None
+    return replaced_in_training(found[0], node, called)
 
 
 def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:

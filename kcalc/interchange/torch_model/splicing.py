@@ -150,17 +150,22 @@ def sites(node: Definition) -> list[ast.AST]:
     return [inner for inner in ast.walk(node) if isinstance(inner, SITES)]
 
 
-def replaced_in_training(definition: ast.AST, site: ast.AST) -> bool:
-    """Whether a site stands in one branch on ``training``, and calls or operators in the other."""
-    return any(
-        _among(mine, site) and any(isinstance(n, SITES) for part in other for n in ast.walk(part))
-        for one, two in _branches_on_training(definition)
-        for mine, other in ((one, two), (two, one))
-    )
+def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
+    """Whether a site stands in one branch on ``training``, and calls or operators in the other.
 
-
-def _among(parts: list[ast.AST], site: ast.AST) -> bool:
-    return any(inner is site for part in parts for inner in ast.walk(part))
+    ``but``: an expression, such as a module, that the other branch has too.
+    """
+    same = None if but is None else ast.dump(but)
+    for one, two in _branches_on_training(definition):
+        for mine, other in ((one, two), (two, one)):
+            found = [inner for part in other for inner in ast.walk(part)]
+            if (
+                any(inner is site for part in mine for inner in ast.walk(part))
+                and any(isinstance(inner, SITES) for inner in found)
+                and (same is None or all(ast.dump(inner) != same for inner in found))
+            ):
+                return True
+    return False
 
 
 def _branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
