@@ -125,6 +125,7 @@ def flow_of(program: Program) -> Flow:
             values.setdefault(name, made)
     for i, node in enumerate(program.captured.entries):
         values.setdefault(program.names.get(node, ""), (-1, i))
+    written = _written(graph)
     return Flow(
         [call.reads for call in graph.calls],
         values,
@@ -132,24 +133,26 @@ def flow_of(program: Program) -> Flow:
         lambda call: graph.calls[call].single,
         lambda start, end: _whole(graph, start, end),
         lambda made: graph.calls[made[0]].shapes[made[1]] if made[0] >= 0 else None,
-        _written(graph).__contains__,
+        lambda made: written.get(made, frozenset()),
         lambda made: made[0] >= 0 and _name(graph.calls[made[0]]) not in LINEAR,
         frozenset(graph.modules[-1].results.values()),
     )
 
 
-def _written(graph: CallGraph) -> set[Made]:
-    """The values into which a later call writes, by another view of their memory too."""
-    found: set[Made] = set()
+def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
+    """{value: the later calls that write into it, by another view of its memory too}."""
+    found: dict[Made, frozenset[int]] = {}
     for number in reversed(range(len(graph.calls))):
         call = graph.calls[number]
         name = _name(call)
         target = (0,) if name == "__setitem__" else call.writes
         if target in call.reads:
-            found.add(call.reads[target])
-        seen = any(made in found for made in ((number, i) for i in range(len(call.shapes))))
-        if seen and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
-            found.add(call.reads[0,])
+            made = call.reads[target]
+            found[made] = found.get(made, frozenset()) | {number}
+        later = [found.get((number, i), frozenset()) for i in range(len(call.shapes))]
+        if any(later) and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
+            made = call.reads[0,]
+            found[made] = found.get(made, frozenset()).union(*later)
     return found
 
 
