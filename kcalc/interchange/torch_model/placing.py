@@ -104,6 +104,7 @@ ASKING = {
     "is_torchdynamo_exporting",
 }
 OPERATING = ("torch", "operator", "_operator")  # modules whose functions make one call
+NOTHING: Made = (-1, -1)
 Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
@@ -153,6 +154,11 @@ def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
         if any(later) and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
             made = call.reads[0,]
             found[made] = found.get(made, frozenset()).union(*later)
+    for number, call in enumerate(graph.calls):  # a view of what is written into later
+        if _name(call) in CARRIES or _name(call) in VIEWS:
+            later = {i for i in found.get(call.reads.get((0,), NOTHING), ()) if i > number}
+            for made in ((number, i) for i in range(len(call.shapes))):
+                found[made] = found.get(made, frozenset()) | later
     return found
 
 
