@@ -172,7 +172,7 @@ class Flow:
     what made its value}; ``carries``: whether a call hands numbers on in another layout or type;
     ``single``: whether a call returns one array;
     ``whole``: the smallest module that makes a value of another, None where there is none;
-    ``shape``: of a value, None where it is not known; ``written``: whether a later call writes
+    ``shape``: of a value, None where it is not known; ``written``: the later calls that write
     into it; ``needed``: whether the gradient of what made it reads it; ``returned``: the model's
     outputs.
     """
@@ -183,7 +183,7 @@ class Flow:
     single: Callable[[int], bool]
     whole: Callable[[Made, Made], Whole | None] = field(default=lambda start, end: None)
     shape: Callable[[Made], Any] = field(default=lambda made: None)
-    written: Callable[[Made], bool] = field(default=lambda made: False)
+    written: Callable[[Made], frozenset[int]] = field(default=lambda made: frozenset())
     needed: Callable[[Made], bool] = field(default=lambda made: False)
     returned: frozenset[Made] = frozenset()
 
@@ -440,12 +440,16 @@ class Planner:
     def _copied(self, start: Made, end: Made) -> bool:
         """Whether a value must not lie in the memory of another that it is made equal to.
 
-        So where the model writes into it, and into the other nothing may be written: an input, a
-        value that is read elsewhere, or one that gradients need.
+        So where the model writes into the other, or writes into it and into the other nothing may
+        be written: an input, a value that is read elsewhere, or one that gradients need.
         """
-        if not self.flow.written(end):
+        if not (self.flow.written(start) or self.flow.written(end)):
             return False
         inside = group(self.flow, [start], end).calls
+        if self.flow.written(start) - inside:
+            return True
+        if not self.flow.written(end):
+            return False
         elsewhere = self.flow.readers.get(start, set()) - inside
         return start[0] < 0 or bool(elsewhere) or self.flow.needed(start)
 

@@ -90,3 +90,29 @@ def test_a_norm_whose_input_nobody_else_reads_is_not_copied() -> None:
     (edit,) = kc.shape(kc.read(model.eval(), (2, 3, 4, 4))).edits["1"]
     (call,) = edit.calls
     assert not call.action.copied
+
+
+class Overwritten(nn.Module):
+    """A norm whose input is changed in place before its result is read."""
+
+    def __init__(self, view: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.view = nn.BatchNorm1d(8), view
+        self.a, self.b, self.c, self.d = nn.Linear(6, 8), *(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        x = self.a(x)
+        y = self.norm(x.view_as(x) if self.view == "read" else x)
+        if self.view == "written":
+            x = x.view_as(x)
+        x.relu_()
+        return self.d(torch.tanh(self.b(y)) + self.c(x))
+
+
+@pytest.mark.parametrize("view", ["none", "written", "read"])
+def test_a_norm_whose_input_is_overwritten_hands_on_a_copy(view: str) -> None:
+    x = torch.randn(4, 6)
+    model = Overwritten(view).eval()
+    made = kc.shape(kc.read(model, x)).apply_to(model, x)
+    assert torch.equal(made(x), OutOfPlace(made)(x))

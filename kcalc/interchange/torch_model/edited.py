@@ -202,11 +202,18 @@ class Act:
     """A :class:`Change` to be made at a call.
 
     ``names``: of the parameters of what is called, where they are known; ``operator``: whether it
-    is one, so that of ``2 * x`` what was seen is ``x * 2``.
+    is one, so that of ``2 * x`` what was seen is ``x * 2``; ``calls``: the name of what has to be
+    called there, empty for whatever is.
     """
 
-    def __init__(self, change: Change, names: tuple[str, ...] = (), operator: bool = False) -> None:
-        self.names, self.operator = names, operator
+    def __init__(
+        self,
+        change: Change,
+        names: tuple[str, ...] = (),
+        operator: bool = False,
+        calls: str = "",
+    ) -> None:
+        self.names, self.operator, self.calls = names, operator, calls
         self.inputs = tuple((slot, _name(a), _name(b)) for slot, a, b in change.inputs)
         self.scale, self.shift = _name(change.scale), _name(change.shift)
         self.taken, self.written = change.taken, change.written
@@ -221,6 +228,8 @@ class Act:
 
     def __call__(self, owner: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """The result in place of ``func(*args, **kwargs)``."""
+        if self.calls and name_of(func) not in ("", self.calls):
+            raise KcalcError(OTHER.format(_called(func), self.calls))
         turned = self.operator and _turned(*args)
         if turned:
             args = args[::-1]
@@ -448,15 +457,17 @@ def _sites(plan: FunctionPlan, functions: Iterator[Any]) -> tuple[Any, dict[int,
     assert found is not None
     nodes = sites(found[0])
     made: dict[int, Any] = {}
-    for site, _, changes in plan.sites:
-        operator = site < len(nodes) and isinstance(nodes[site], ast.BinOp | ast.AugAssign)
-        made[site] = tuple(_made(change, operator, functions) for change in changes)
+    for site, method, changes in plan.sites:
+        node = nodes[site] if site < len(nodes) else None
+        operator = isinstance(node, ast.BinOp | ast.AugAssign)
+        named = isinstance(node, ast.Call) and not method
+        made[site] = tuple(_made(change, operator, named, functions) for change in changes)
     return function, made
 
 
-def _made(change: Any, operator: bool, functions: Iterator[Any]) -> Any:
+def _made(change: Any, operator: bool, named: bool, functions: Iterator[Any]) -> Any:
     if isinstance(change, Change):
-        return Act(change, (), operator)
+        return Act(change, (), operator, change.calls if named else "")
     return None if change is None else Enter(change, *_sites(change, functions))
 
 

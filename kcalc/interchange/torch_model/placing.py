@@ -6,7 +6,7 @@ import ast
 import builtins
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from .splicing import (
     name_of,
     plain_function,
     reached,
+    replaced_in_training,
     site_at,
     sites,
 )
@@ -90,6 +91,9 @@ BUILT_IN = "{} calls it, many times for all that it knows"
 SEVERAL = "its module {!r} runs several times, and the edits differ"
 TIMES = "its code runs several times in one module, and not alike in every run"
 MANY = "{} makes it out of several calls"
+IN_TRAINING = (
+    "{} runs other code in its place in training; keep only what differs in a branch on training"
+)
 ASKS = "{} asks whether it is compiled, and may then make other calls than otherwise"
 # a model is read while it is exported
 ASKING = {
@@ -100,6 +104,7 @@ ASKING = {
     "is_torchdynamo_exporting",
 }
 OPERATING = ("torch", "operator", "_operator")  # modules whose functions make one call
+NOTHING: Made = (-1, -1)
 Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
@@ -121,6 +126,7 @@ def flow_of(program: Program) -> Flow:
             values.setdefault(name, made)
     for i, node in enumerate(program.captured.entries):
         values.setdefault(program.names.get(node, ""), (-1, i))
+    written = _written(graph)
     return Flow(
         [call.reads for call in graph.calls],
         values,
@@ -128,24 +134,31 @@ def flow_of(program: Program) -> Flow:
         lambda call: graph.calls[call].single,
         lambda start, end: _whole(graph, start, end),
         lambda made: graph.calls[made[0]].shapes[made[1]] if made[0] >= 0 else None,
-        _written(graph).__contains__,
+        lambda made: written.get(made, frozenset()),
         lambda made: made[0] >= 0 and _name(graph.calls[made[0]]) not in LINEAR,
         frozenset(graph.modules[-1].results.values()),
     )
 
 
-def _written(graph: CallGraph) -> set[Made]:
-    """The values into which a later call writes, by another view of their memory too."""
-    found: set[Made] = set()
+def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
+    """{value: the later calls that write into it, by another view of its memory too}."""
+    found: dict[Made, frozenset[int]] = {}
     for number in reversed(range(len(graph.calls))):
         call = graph.calls[number]
         name = _name(call)
         target = (0,) if name == "__setitem__" else call.writes
         if target in call.reads:
-            found.add(call.reads[target])
-        seen = any(made in found for made in ((number, i) for i in range(len(call.shapes))))
-        if seen and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
-            found.add(call.reads[0,])
+            made = call.reads[target]
+            found[made] = found.get(made, frozenset()) | {number}
+        later = [found.get((number, i), frozenset()) for i in range(len(call.shapes))]
+        if any(later) and (name in CARRIES or name in VIEWS) and (0,) in call.reads:
+            made = call.reads[0,]
+            found[made] = found.get(made, frozenset()).union(*later)
+    for number, call in enumerate(graph.calls):  # a view of what is written into later
+        if _name(call) in CARRIES or _name(call) in VIEWS:
+            later = {i for i in found.get(call.reads.get((0,), NOTHING), ()) if i > number}
+            for made in ((number, i) for i in range(len(call.shapes))):
+                found[made] = found.get(made, frozenset()) | later
     return found
 
 
@@ -295,6 +308,8 @@ class Placing:
     def _edit(self, item: Item, action: Action, actions: Mapping[Item, Action]) -> CallEdit:
         call = self._item(item)
         level = call.levels[0]
+        for outer in call.levels[1:]:
+            _check_training(outer)
         written = () if call.writes is None else call.writes
         if item[0] == "module":
             alike = {actions.get(other) for other in self.whole[level.path]}
@@ -314,12 +329,21 @@ class Placing:
         mine = shown[level.run]
         action = _with_slots(action, lambda slot: site(call, slot))
         written = site(call, written) if written else ()
+        called = site.calls or self._called(site, [i for found in runs.values() for i in found])
         if len({known for items in shown.values() for known in items}) == 1:
-            return CallEdit((level.path, steps), action, written=written, calls=site.calls)
+            return CallEdit((level.path, steps), action, written=written, calls=called)
         if any(known != mine for known in shown.values()):
             raise Unplaced(TIMES)
         visit = runs[level.run].index(item)
-        return CallEdit((level.path, steps), action, visit, len(mine), written, site.calls)
+        called = site.calls or self._called(site, [item])
+        return CallEdit((level.path, steps), action, visit, len(mine), written, called)
+
+    def _called(self, site: Site, items: Sequence[Item]) -> str:
+        """The name of what a call called under a name that only the running code knows."""
+        if site.method or not isinstance(site.node, ast.Call):
+            return ""
+        names = {_callee(self._item(item)) for item in items}
+        return names.pop() if len(names) == 1 else ""
 
     def _by_order(
         self, item: Item, level: Level, action: Action, actions: Mapping[Item, Action]
@@ -367,6 +391,13 @@ class Placing:
         if isinstance(self.steps[key], Unplaced):
             raise self.steps[key]
         return self.steps[key]
+
+
+def _callee(call: LoggedCall) -> str:
+    """The name of the function that a module's code called, empty for modules."""
+    if call.function is None or call.through is None:
+        return "" if call.function is None else name_of(call.function)
+    return "" if call.through.code is None else call.through.code.co_name
 
 
 class _NoSource(Unplaced):
@@ -472,6 +503,8 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         node: Any = None if site is None else sites(found[0])[site]
         if site is None or not is_redirectable(node):
             raise Unplaced(NO_SITE.format(inner.__qualname__))
+        if replaced_in_training(found[0], node):
+            raise Unplaced(IN_TRAINING.format(inner.__qualname__))
         following = _following(inner, module, codes[last + 1 :])
         ends = following is None
         method = ends and call.function is not None and _is_method(node, call, inner, module)
@@ -492,6 +525,25 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         if inner_at is None:
             raise Unplaced(HIDDEN.format(function.__qualname__))
         at = last + 1 + inner_at
+
+
+def _check_training(level: Level) -> None:
+    """Raises: Unplaced where a module runs another one in training in place of the edited one."""
+    for code, instruction in level.frames:
+        if _goes_in_training(code, instruction):
+            raise Unplaced(IN_TRAINING.format(code.co_qualname))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _goes_in_training(code: types.CodeType, instruction: int) -> bool:
+    """Whether a call of a module is replaced in training by code that has not this module."""
+    found = definition(code)
+    site = None if found is None else site_at(found[0], code, instruction)
+    if found is None or site is None:
+        return False
+    node = sites(found[0])[site]
+    called = node.func if isinstance(node, ast.Call) else None
+    return replaced_in_training(found[0], node, called)
 
 
 def _enters(node: Any, function: Any, inner: Any, module: nn.Module) -> bool:

@@ -150,6 +150,41 @@ def sites(node: Definition) -> list[ast.AST]:
     return [inner for inner in ast.walk(node) if isinstance(inner, SITES)]
 
 
+def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None = None) -> bool:
+    """Whether a site stands in one branch on ``training``, and calls or operators in the other.
+
+    ``but``: an expression, such as a module, that the other branch has too.
+    """
+    same = None if but is None else ast.dump(but)
+    for one, two in _branches_on_training(definition):
+        for mine, other in ((one, two), (two, one)):
+            found = [inner for part in other for inner in ast.walk(part)]
+            if (
+                any(inner is site for part in mine for inner in ast.walk(part))
+                and any(isinstance(inner, SITES) for inner in found)
+                and (same is None or all(ast.dump(inner) != same for inner in found))
+            ):
+                return True
+    return False
+
+
+def _branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
+    for node in ast.walk(definition):
+        if isinstance(node, ast.IfExp) and _asks_training(node.test):
+            yield [node.body], [node.orelse]
+        for _, block in ast.iter_fields(node):
+            for i, step in enumerate(block if isinstance(block, list) else []):
+                if not (isinstance(step, ast.If) and _asks_training(step.test)):
+                    continue
+                left = isinstance(step.body[-1], ast.Return) and not step.orelse
+                yield [*step.body], [*(block[i + 1 :] if left else step.orelse)]
+
+
+def _asks_training(test: ast.AST) -> bool:
+    names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(test)}
+    return "training" in names
+
+
 def has_argument(node: Any, method: bool, slot: tuple[Any, ...]) -> bool:
     """Whether a site may have an argument at a slot.
 
