@@ -117,7 +117,8 @@ def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping
     notes = tuple(
         Assumption(node, f"{node!r} is left as it is: {why}") for node, why in last.items()
     )
-    return replace(found, changes=(*edits, *found.changes), warnings=(*found.warnings, *notes))
+    changes, warnings = (*edits, *found.changes), (*found.warnings, *notes)
+    return replace(found, changes=changes, warnings=warnings, left_alone=last)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from .performing import perform
 FILE = "edits.json"
 # a key of saved weights that no model has, so that loading them without the edits says so
 MARK = "kcalc_edits.LOAD_THIS_MODEL_WITH_kc.load_edited"
+LONGEST = 300  # characters of what PyTorch says of weights that do not fit
 
 
 # -- saving ----------------------------------------------------------------------------------------
@@ -100,6 +101,11 @@ def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
             "say what is edited"
         )
     found = _edits_of(path, edits, options)
+    if found.framework != "torch":
+        raise KcalcError(
+            f"load_edited is for PyTorch models, and these edits are of {found.framework}: build the "
+            f"model, kc.apply_edits(model, edits), and load its parameters as you do without kcalc"
+        )
     return _with_weights(model, path, found, options)
 
 
@@ -178,7 +184,10 @@ def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) 
         made.load_state_dict(state)
     except RuntimeError as error:
         text = " ".join(str(error).split())
-        raise KcalcError(f"{path} has not the weights of the edited model: {text}") from None
+        text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+        raise KcalcError(
+            f"{path} does not hold the weights of the edited model: {text}"
+        ) from None
     keep(made, edits)
     return made
 
