@@ -303,7 +303,7 @@ def test_one_shared_activation_of_which_a_call_stays(x, inplace):
     s = kc.shape(kc.read(net, x))
     assert list(s.left_alone) == ["2.act_2", "3"]
     made = s.apply_to(net, x)
-    (wanted,) = [c for c in s.edits["2.act"][0].calls]
+    (wanted,) = s.edits["2.act"][0].calls
     assert wanted.place[0] == "2"
     block, h = made[2], torch.randn(6, N)
     phi, add = s.constants["2.act"], s.edits["2.add"][0]

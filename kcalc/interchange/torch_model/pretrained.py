@@ -103,8 +103,8 @@ def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
     found = _edits_of(path, edits, options)
     if found.framework != "torch":
         raise KcalcError(
-            f"load_edited is for PyTorch models, and these edits are of {found.framework}: build the "
-            f"model, kc.apply_edits(model, edits), and load its parameters as you do without kcalc"
+            f"load_edited is for PyTorch models, and these edits are of {found.framework}: edit a "
+            f"new model, kc.apply_edits(model, edits), and load its parameters as you usually do"
         )
     return _with_weights(model, path, found, options)
 
