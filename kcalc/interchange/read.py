@@ -159,5 +159,6 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
     raise KcalcError(
         f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
         f"Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
-        f"in .onnx or .json, or a kcalc.Network; call a function that builds a model first, kc.read(build(), *inputs)"
+        f"in .onnx or .json, or a kcalc.Network; call a function that builds a model first, "
+        f"kc.read(build(), *inputs)"
     )
