@@ -455,3 +455,14 @@ def test_edits_as_a_document(x):
     new = copy.deepcopy(net)
     perform(new, again, "keep", None)
     assert torch.equal(new(x), made(x))
+
+
+def test_a_model_in_place_of_a_network_is_to_be_read_first():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = nn.Linear(5, 5)
+
+    for model in (nn.Linear(5, 5), Holder()):
+        with pytest.raises(kc.KcalcError, match=r"kc\.read"):
+            kc.shape(model)
