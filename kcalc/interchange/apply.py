@@ -221,8 +221,7 @@ def load_edited(model: Any, path: str | os.PathLike[str], edits: Any = None, **o
 
 def patched(model: Any, edits: Edits, root: Any) -> str:
     """The text of :meth:`Edits.patch`."""
-    if edits.framework != "torch":
-        raise KcalcError(f"patches are for PyTorch models, not for those of {edits.framework}")
+    _need_patches(edits)
     from .torch_model.patching import patch
 
     return patch(model, edits, root)
@@ -231,9 +230,18 @@ def patched(model: Any, edits: Edits, root: Any) -> str:
 def patch_of(shaping: Any, path: Any, root: Any) -> str:
     """The patch of the model that was read and shaped."""
     edits = shaping.edits
+    _need_patches(edits)
     from .torch_model.apply import model_of
 
     return edits.patch(model_of(shaping.reading), path, root=root)
+
+
+def _need_patches(edits: Edits) -> None:
+    if edits.framework != "torch":
+        raise KcalcError(
+            f"patches are for PyTorch models, not for those of {edits.framework}; edit the model, "
+            f"kc.apply_edits(model, s.edits), or write the constants, s.export(...)"
+        )
 
 
 def _no_twin(reading: Reading, shaping: Any) -> KcalcError:

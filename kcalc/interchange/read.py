@@ -158,6 +158,7 @@ def _traced(model: Any, inputs: tuple[Any, ...], shapes: Mapping[str, Any] | Non
             return trace
     raise KcalcError(
         f"no reader for a {type(model).__name__}: give a torch.nn.Module, an Equinox, Flax or "
-        f"Keras model, a JAX function with its parameters, a path that ends in .onnx or .json, or "
-        f"a kcalc.Network; call a function that builds a model first, kc.read(build(), *inputs)"
+        f"Keras model, a JAX function with its parameters, kc.read(f, params, x), a path that ends "
+        f"in .onnx or .json, or a kcalc.Network; call a function that builds a model first, "
+        f"kc.read(build(), *inputs)"
     )

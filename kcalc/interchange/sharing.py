@@ -14,8 +14,8 @@ Node = Hashable
 
 TIED = "it shares the parameter {!r} with another operation, so its weights cannot be drawn anew"
 SLICED = (
-    "its weights are a part of {!r}, of which another part stays as it is, so they cannot be drawn "
-    "anew"
+    "its weights are a part of {!r}, which operations that are left alone use too, so they cannot "
+    "be drawn anew"
 )
 PLAIN = (Nonlinear, Sum, Product, Normalisation)  # they read a part as it stands
 

@@ -478,11 +478,12 @@ def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:
 def require_network(network: object) -> None:
     """Raises KcalcError for anything but a Network."""
     if not isinstance(network, Network):
-        remedy = (
-            "give its .network"
-            if hasattr(network, "network")
-            else "wrap a graph with kc.Network(graph)"
-        )
+        if isinstance(getattr(network, "network", None), Network):
+            remedy = "give its .network"
+        elif callable(network):
+            remedy = "read a model first, kc.read(model, x).network"
+        else:
+            remedy = "wrap a graph with kc.Network(graph)"
         raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}; {remedy}")
 
 

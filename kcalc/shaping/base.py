@@ -50,6 +50,7 @@ class Shaping(Approximable):
     ``systems`` are the equations that were solved, by activation name; ``warnings`` say where the
     targets do not bind. ``tokens``: the cosines between tokens for which a network that mixes them
     was shaped. ``independent``: whether it was shaped with ``assume_independent=True``.
+    ``left_alone``: {node: reason} of activations at outputs of the model that was read.
     """
 
     method: str
@@ -65,6 +66,9 @@ class Shaping(Approximable):
     tokens: Tokens | None = field(default=None, repr=False)
     independent: bool = field(default=False, kw_only=True)
     reading: Any = field(default=None, repr=False, compare=False, kw_only=True)
+    left_alone: Mapping[Node, str] = field(
+        default_factory=dict, repr=False, compare=False, kw_only=True
+    )
 
     @cached_property
     def all_solutions(self) -> dict[str, Solutions]:

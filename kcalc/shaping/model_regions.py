@@ -29,6 +29,10 @@ TWICE = (
     ". Read and shape the part that is used twice by itself, kc.shape(kc.read(model.part, x)), and "
     "put it back, model.part = s.apply_to(model.part)"
 )
+JOINED = (
+    ". The regions end at activations and sums whose hypothesis fails; assume_independent=True "
+    "joins them, a heuristic"
+)
 WEIGHTLESS = "it has no weights that could be drawn anew"
 TAKES = "tokens are taken as the model takes them"
 NOISE = "it puts random numbers of the model in, as draws from a distribution do"
@@ -117,7 +121,8 @@ def _whole(network: Network, last: Mapping[Node, str], asked: _Asked) -> Shaping
     notes = tuple(
         Assumption(node, f"{node!r} is left as it is: {why}") for node, why in last.items()
     )
-    return replace(found, changes=(*edits, *found.changes), warnings=(*found.warnings, *notes))
+    changes, warnings = (*edits, *found.changes), (*found.warnings, *notes)
+    return replace(found, changes=changes, warnings=warnings, left_alone=last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,9 +388,9 @@ def _nothing(network: Network, left: Mapping[Node, str], refusals: list[str]) ->
     told = [text for text in refusals if not text.endswith(NOTHING)][:LISTED]
     if told:
         shared = any("shared weights" in reason for reason in left.values())
-        return KcalcError(
-            f"no region of the model can be shaped; {'; '.join(told)}{TWICE if shared else ''}"
-        )
+        cut = any(DEPENDENT in reason for reason in left.values())
+        hint = (TWICE if shared else "") + (JOINED if cut else "")
+        return KcalcError(f"no region of the model can be shaped; {'; '.join(told)}{hint}")
     activations = network.nodes_of(L.Nonlinear)
     first = [*(n for n in activations if n in left), *(n for n in left if n not in activations)]
     listed = ", ".join(f"{node!r} ({left[node]})" for node in first[:LISTED])

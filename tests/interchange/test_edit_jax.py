@@ -324,3 +324,20 @@ def test_one_example_without_an_axis_of_examples() -> None:
     phi = hand(s.constants["tanh"].transformed)
     wanted = phi(phi(OTHER @ params["a"]) @ params["b"]) @ params["d"]
     close(jax.vmap(lambda x: new(params, x))(OTHER), wanted)
+
+
+def test_what_is_for_pytorch_only_says_so(tmp_path):
+    def net(params, x):
+        return jnp.tanh(x @ params[0]) @ params[1]
+
+    params = [jnp.eye(4), jnp.ones((4, 2))]
+    s = kc.shape(kc.read(net, params, jnp.ones((3, 4))))
+    with pytest.raises(kc.KcalcError, match="PyTorch.*apply_edits"):
+        s.patch(tmp_path / "net.patch")
+    s.edits.save(tmp_path / "edits.json")
+    with pytest.raises(kc.KcalcError, match="PyTorch.*apply_edits"):
+        kc.load_edited(lambda: net, tmp_path / "weights.pt", tmp_path / "edits.json")
+    with pytest.raises(kc.KcalcError, match=r"\(function, params\)"):
+        kc.apply_edits(net, s.edits)
+    made, _ = kc.apply_edits((net, params), s.edits)
+    assert "net, edited" in repr(made)

@@ -283,6 +283,36 @@ def test_one_shared_activation_with_different_edits(x):
     assert "edited" in repr(made) and type(made.act) is nn.ReLU
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+def test_one_shared_activation_of_which_a_call_stays(x, inplace):
+    """As in the blocks of torchvision's ResNets."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.act = nn.Linear(N, N), nn.Linear(N, N), nn.ReLU(inplace)
+
+        def forward(self, x):
+            out = self.act(self.a(x))
+            out = self.b(out)
+            out += x
+            return self.act(out)
+
+    net = nn.Sequential(nn.Linear(5, N), nn.ReLU(), Residual(), nn.Linear(N, 2))
+    agrees(net, x)
+    s = kc.shape(kc.read(net, x))
+    assert list(s.left_alone) == ["2.act_2", "3"]
+    made = s.apply_to(net, x)
+    (wanted,) = s.edits["2.act"][0].calls
+    assert wanted.place[0] == "2"
+    block, h = made[2], torch.randn(6, N)
+    phi, add = s.constants["2.act"], s.edits["2.add"][0]
+    inner = phi.gamma * (F.relu(phi.alpha * block.a(h) + phi.beta) + phi.delta)
+    u, v = (float(w) for w in add.what.removeprefix("weights ").split(", "))
+    assert u == v
+    assert gap(block(h.clone()), F.relu(u * (block.b(inner) + h))) < 1e-5
+
+
 def test_repr_tells_what_was_done(x):
     made, *_ = made_and_order(x)
     text = repr(made)
@@ -425,3 +455,14 @@ def test_edits_as_a_document(x):
     new = copy.deepcopy(net)
     perform(new, again, "keep", None)
     assert torch.equal(new(x), made(x))
+
+
+def test_a_model_in_place_of_a_network_is_to_be_read_first():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = nn.Linear(5, 5)
+
+    for model in (nn.Linear(5, 5), Holder()):
+        with pytest.raises(kc.KcalcError, match=r"kc\.read"):
+            kc.shape(model)

@@ -32,6 +32,11 @@ class EditedFunction:
         """The result of the function with its edits."""
         return edited_call(self.function, self.calls, args, kwargs)
 
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        count = len(self.calls)
+        return f"<{name}, edited: {count} call{'s' if count != 1 else ''}>"
+
 
 def function(model: Any, params: Any, calls: Calls, gone: Gone) -> tuple[Any, Any]:
     """(function, parameters)."""

@@ -277,6 +277,11 @@ def _check(weight: WeightEdit, leaves: Mapping[str, Any]) -> None:
     leaf = leaves.get(weight.parameter)
     found = None if leaf is None else tuple(leaf.shape)
     if found != tuple(weight.shape):
+        if not leaves:
+            raise KcalcError(
+                "a function or a Linen module has no parameters of its own: give them too, "
+                "(function, params) or (module, variables)"
+            )
         has = "no such parameter" if found is None else f"one of the shape {found}"
         raise KcalcError(
             f"the edits are of a model with the parameter {weight.parameter!r} of the shape "

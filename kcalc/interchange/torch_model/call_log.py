@@ -30,6 +30,8 @@ HOME = str(Path(__file__).parent) + "/"
 # files of PyTorch whose functions are edited as a user's: their layers are made of others
 OPEN = (f"{TORCH}nn/modules/transformer.py", f"{TORCH}nn/modules/container.py")
 KEY = "kcalc_call"
+# functions of exporters in place of what is called: other modes, and the calls of modules
+EXPORTING = ("__torch_function__", "module_call_wrapper")
 
 Slot = tuple[Any, ...]  # (place of an argument, and inside of a list or tuple)
 Made = tuple[int, int]  # (call, which of its results)
@@ -219,7 +221,7 @@ class CallLog(TorchFunctionMode):
                     through = _through(below, args, kwargs)
                 frames.append((code, frame.f_lasti))
                 below = None
-            elif code.co_name == "__torch_function__":  # another mode, such as an exporter's
+            elif code.co_name in EXPORTING:
                 below = None
             elif not code.co_filename.startswith(HOME):
                 below = frame

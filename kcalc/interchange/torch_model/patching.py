@@ -208,7 +208,9 @@ class _Patch:
         """The patch."""
         found = [self._changed(name) for name in sorted(self.sources)]
         new = new_file(self._title(), self._data(), *self._library())
-        folder = f"the folder of {self._relative(min(self.sources, default=str(self.file)))}"
+        folder = f"the folder for {self._relative(str(self.file))}, which it makes"
+        if self.sources:
+            folder = f"the folder of {self._relative(min(self.sources))}"
         head = (
             f"{type(self.model).__name__} as a shaped network, which needs no kcalc.\n"
             f"Apply it with patch -p1 in {folder}; then init(model) of {self.module}\n"

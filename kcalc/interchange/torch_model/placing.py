@@ -82,7 +82,7 @@ LINEAR = {
     "sub",
     "cat",
 } | {f"conv{turn}{axes}d" for turn in ("", "_transpose") for axes in (1, 2, 3)}
-INDIRECT = "which argument of `{}` it is cannot be told"
+INDIRECT = "it cannot be told which argument of `{}` is its input"
 REPLACED = "the forward of {} was replaced on the module itself"
 OTHER = "{}.forward is not the function that runs there"
 NO_SITE = "it is no call or operator of {}"

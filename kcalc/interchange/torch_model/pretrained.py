@@ -24,6 +24,7 @@ from .performing import perform
 FILE = "edits.json"
 # a key of saved weights that no model has, so that loading them without the edits says so
 MARK = "kcalc_edits.LOAD_THIS_MODEL_WITH_kc.load_edited"
+LONGEST = 300  # characters of what PyTorch says of weights that do not fit
 
 
 # -- saving ----------------------------------------------------------------------------------------
@@ -100,6 +101,11 @@ def loaded(model: Any, path: Any, edits: Any, options: dict[str, Any]) -> Any:
             "say what is edited"
         )
     found = _edits_of(path, edits, options)
+    if found.framework != "torch":
+        raise KcalcError(
+            f"load_edited is for PyTorch models, and these edits are of {found.framework}: edit a "
+            f"new model, kc.apply_edits(model, edits), and load its parameters as you usually do"
+        )
     return _with_weights(model, path, found, options)
 
 
@@ -110,9 +116,18 @@ def _class(kind: type, path: Any, options: dict[str, Any]) -> type:
         return kind
     from transformers import AutoConfig  # pyright: ignore[reportMissingImports]
 
-    config = options.get("config") or AutoConfig.from_pretrained(path)
+    config = options.get("config") or _from_hub(AutoConfig.from_pretrained, path)
     found = mapping[type(config)]
     return found[0] if isinstance(found, tuple | list) else found
+
+
+def _from_hub(function: Any, path: Any, *args: Any, **options: Any) -> Any:
+    try:
+        return function(path, *args, **options)
+    except OSError as error:
+        raise KcalcError(
+            f"{path} is no folder of an edited model, here or on the hub: {first_line(error)}"
+        ) from None
 
 
 def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
@@ -125,7 +140,8 @@ def _edits_of(path: Any, edits: Any, options: Mapping[str, Any]) -> Edits:
         from transformers.utils.hub import cached_file  # pyright: ignore[reportMissingImports]
 
         names = ("cache_dir", "token", "revision", "subfolder", "local_files_only")
-        place = cached_file(path, FILE, **{n: options[n] for n in names if n in options})
+        given = {n: options[n] for n in names if n in options}
+        place = _from_hub(cached_file, path, FILE, **given)
     if place is None or not Path(place).is_file():
         raise KcalcError(
             f"{path} has no {FILE}: it was saved by a model without edits, or by another program; "
@@ -178,7 +194,8 @@ def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) 
         made.load_state_dict(state)
     except RuntimeError as error:
         text = " ".join(str(error).split())
-        raise KcalcError(f"{path} has not the weights of the edited model: {text}") from None
+        text = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+        raise KcalcError(f"{path} does not hold the weights of the edited model: {text}") from None
     keep(made, edits)
     return made
 

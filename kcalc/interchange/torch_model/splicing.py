@@ -390,7 +390,10 @@ def inside(code: types.CodeType, outer: types.CodeType) -> bool:
 # -- rewriting -------------------------------------------------------------------------------------
 
 
-NO_SOURCE = "the source of {} cannot be read, and its calls cannot be edited"
+NO_SOURCE = (
+    "the source of {} cannot be read, so its calls cannot be edited; define it in a file or a "
+    "notebook"
+)
 FIXED = "the decorator of {} has no place for what its calls are redirected to"
 SEALED = "a decorator of {} keeps the function where it cannot be exchanged"
 NO_SELF = "the arguments of {} do not begin with the module"
