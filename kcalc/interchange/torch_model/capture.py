@@ -46,16 +46,35 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
     own = copied(model, evaluating)
     if isinstance(model, torch.jit.ScriptModule):
         return _record(own, arguments, "it is a ScriptModule", calls)
+    # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
     try:
-        # Reading wants no gradients, and under no_grad an exporter would wrap the graph.
         with torch.enable_grad(), listed(calls), CallLog(own).running() as log:
+            program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
+    except KcalcError:
+        raise
+    except torch._dynamo.exc.TorchDynamoException:  # control flow, which nothing may watch
+        calls.clear()
+        return _unwatched(model, arguments, evaluating, calls)
+    except Exception as error:
+        own = copied(model, evaluating)
+        return _record(own, arguments, _reason(error) + place(error), calls)
+    return replace(exported(program), calls=call_graph(log, program.graph))
+
+
+def _unwatched(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
+    """The graph of a model whose calls are not followed, so that it cannot be edited."""
+    import torch
+
+    own = copied(model, evaluating)
+    try:
+        with torch.enable_grad(), listed(calls):
             program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
     except KcalcError:
         raise
     except Exception as error:
         own = copied(model, evaluating)
         return _record(own, arguments, _reason(error) + place(error), calls)
-    return replace(exported(program), calls=call_graph(log, program.graph))
+    return exported(program)
 
 
 def _reason(error: Exception) -> str:
