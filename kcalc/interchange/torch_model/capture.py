@@ -40,6 +40,7 @@ def capture(model: Any, arguments: Call, evaluating: bool = False) -> Captured:
 def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall]) -> Captured:
     """The graph with all marks of autograd functions, whose ``calls`` are added."""
     import torch
+    from torch._dynamo.exc import TorchDynamoException
 
     from .call_log import CallLog, call_graph
 
@@ -52,7 +53,7 @@ def _captured(model: Any, arguments: Call, evaluating: bool, calls: list[OwnCall
             program = torch.export.export(own, arguments[0], arguments[1] or None, strict=False)
     except KcalcError:
         raise
-    except torch._dynamo.exc.TorchDynamoException:  # control flow, which nothing may watch
+    except TorchDynamoException:  # control flow, which nothing may watch
         calls.clear()
         return _unwatched(model, arguments, evaluating, calls)
     except Exception as error:
