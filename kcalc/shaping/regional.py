@@ -18,6 +18,7 @@ from ..maps.maps import Approximable, Assumption
 from ..network.network import Network
 from .base import Shaping
 from .constants import Constants, ConstantsTable
+from .of_models import OfModel
 
 Node = Hashable
 SCHEMA = "kcalc.regional_shaping/1"
@@ -28,9 +29,10 @@ MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} the
 
 
 @dataclass(frozen=True)
-class RegionalShaping(Approximable, Tabled):
+class RegionalShaping(Approximable, Tabled, OfModel):
     """The shaped regions of a model, and all of it that is left alone.
 
+    :meth:`apply_to` shapes the regions in a copy of the model and leaves all else as it was.
     A region is a connected part of the network without the operations that were not read. Each is
     shaped by its own maximal slope function, as if its inputs had q = 1.
 
@@ -88,43 +90,6 @@ class RegionalShaping(Approximable, Tabled):
     def residuals(self) -> dict[Node, dict[str, float]]:
         """{region: {condition: |value - target|}}, measured independently of the solver."""
         return {name: shaping.residuals for name, shaping in self.regions.items()}
-
-    @cached_property
-    def edits(self) -> Any:
-        """The changes of the model, place by place: see :attr:`Shaping.edits`."""
-        return self.edits_on(self.reading)
-
-    def edits_on(self, reading: Any) -> Any:
-        """The edits of the model of a reading that this is a shaping of."""
-        from ..interchange.apply import edits_of
-
-        return edits_of(reading, self)
-
-    def patch(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        root: str | os.PathLike[str] | None = None,
-    ) -> str:
-        """The edits as a patch of the model's source: see :meth:`kcalc.Edits.patch`.
-
-        ``path``: where it is written too; ``root``: the folder in which it is to be applied.
-        Raises: KcalcError for shapings of networks that were not read from a PyTorch model, and as
-        there.
-        """
-        from ..interchange.apply import patch_of
-
-        return patch_of(self, path, root)
-
-    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
-        """A copy of the model in which the regions are shaped and all else is as it was.
-
-        ``model`` is left as it is; the arguments are those of :meth:`Shaping.apply_to`.
-        Raises: KcalcError as there.
-        """
-        from ..interchange.apply import apply_to
-
-        return apply_to(model, self, *example_inputs, **options)
 
     def export(self, target: str, path: str | os.PathLike[str] | None = None) -> str:
         """The shaping as a document, ``target="json"``; written to ``path`` too if it is given.
