@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import activations
+from . import wiring as wiring
 from .activations import Activation, activation
 from .activations import gains as gains
 from .activations.gains import gain
