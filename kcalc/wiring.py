@@ -10,6 +10,62 @@ from .foundation.guests import DRAWINGS, KERNELS, RULES, Registry
 
 REGISTRIES: tuple[Registry, ...] = (DRAWINGS, KERNELS, RULES)
 
+PLOTTING = {  # a class, or a class and another method than plot
+    "Activation": "plotting.cards:card",
+    "CMap": "plotting:c_maps",
+    "DepthProfile": "plotting.profiles:profile_figure",
+    "Fluctuations": "plotting.moments:fluctuation_trace",
+    "GeometricShaping": "plotting.scaling:weight_scalings",
+    "Gradients": "plotting.kernels:gradient_trace",
+    "HessianBlocks": "plotting.scaling:block_map",
+    "HessianBlocks.histogram": "plotting.scaling:ratio_histogram",
+    "Jacobians": "plotting.smoothness:singular_value_histograms",
+    "KernelFunction": "plotting.kernels:kernel_curves",
+    "MapComparison": "plotting:c_maps",
+    "Moments": "plotting.moments:moment_trace",
+    "Network": "plotting:network",
+    "Network.html": "plotting.svg:network_html",
+    "NetworkReport": "plotting.svg:network_page",
+    "PhaseDiagram": "plotting.phases:phase_diagram",
+    "QMap": "plotting:q_maps",
+    "Regime": "plotting.kernels:layer_profile",
+    "ResidualSpectrum": "plotting.smoothness:residual_spectrum",
+    "Scaling": "plotting.scaling:weight_scalings",
+    "Shaping": "plotting.shaping:shaping_figure",
+    "Shaping.tokens": "plotting.tokens:token_figure",
+    "Smoothness": "plotting.smoothness:jacobian_bounds",
+    "Spectrum": "plotting.kernels:spectra",
+    "Subnetworks": "plotting:network",
+    "TokenPhases": "plotting.phases:token_phases",
+    "TrainingCurve": "plotting.kernels:losses",
+    "TrainingSpectra": "plotting.smoothness:singular_value_histograms",
+    "TransformerShaping": "plotting.tokens:stream_figure",
+    "VarianceSpectra": "plotting.smoothness:singular_value_histograms",
+}
+VERIFICATION = {"KernelCheck": "verification.plots:check_figure"}
+TRAINING = {"Comparison": "training.plots:curves", "Run": "training.plots:curves"}
+
+JAX = {
+    ("moment", "jax"): "activations.jax_maps:moment",
+    ("taylor", "jax"): "activations.jax_maps:taylor",
+    ("c_map", "jax"): "activations.jax_maps:cosine",
+    ("kernel maps", "jax"): "calculi.learnable_tangent:kernel_in_jax",
+}
+BALLS = {
+    ("moment", "balls"): "gaussian.certified:moment_ball",
+    ("taylor", "balls"): "gaussian.certified:taylor_balls",
+    ("softmax", "balls"): "gaussian.certified.softmax",
+}
+MATRICES = {("matrices", "rows"): "calculi.kernel_matrix:KernelOfRows"}
+
+for _registry, *_guests in (
+    (DRAWINGS, PLOTTING, VERIFICATION, TRAINING),
+    (KERNELS, JAX, BALLS, MATRICES),
+):
+    for _given in _guests:
+        for _key, _place in _given.items():
+            _registry.register(_key, _place)
+
 
 def table() -> str:
     """Everything that guests bring, as text."""

@@ -36,6 +36,7 @@ from kcalc.fields.arguments import derivative_order
 from kcalc.fields.jax_field import is_jax
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.formulas import exact
+from kcalc.foundation.guests import DRAWINGS
 from kcalc.foundation.plain_arguments import mapping
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
@@ -314,9 +315,7 @@ class Activation(LocalMaps):
 
         See :func:`kcalc.plotting.cards.card`.
         """
-        from kcalc.plotting.cards import card
-
-        return card(self, ax, q)
+        return DRAWINGS["Activation"](self, ax, q)
 
     # --- new activations from old -----------------------------------------------------------------
 

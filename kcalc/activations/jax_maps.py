@@ -6,14 +6,13 @@ Closed forms where they keep their accuracy, else tables (C) and NumPy (moments)
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from kcalc.fields import Field, Number
-from kcalc.fields.jax_field import is_jax, jax_field
+from kcalc.fields.jax_field import is_jax, jax_field, precision
 from kcalc.foundation.errors import KcalcError
 
 from ..fields.tables import Table, tabulate
@@ -80,17 +79,6 @@ def moment(
             if is_jax(q)
             else float(exact)
         )
-
-
-def precision(*arguments: Any) -> AbstractContextManager[Any]:
-    """Double precision where an argument has it.
-
-    Outside this context JAX would quietly round it to single.
-    """
-    import jax
-
-    double = any(is_jax(x) and x.dtype == np.float64 for x in arguments)
-    return jax.enable_x64(True) if double else nullcontext()
 
 
 def _is_traced(q: Number) -> bool:

@@ -23,12 +23,12 @@ from kcalc.activations.pieces import X
 from kcalc.activations.precise import midpoints
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.fields.arguments import TINY, derivative_order, symbolic_q
-from kcalc.fields.balls import BallField
 from kcalc.fields.gaps import Gap
 from kcalc.fields.jets import Jet, JetField
 from kcalc.fields.systems import as_field
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.formulas import formula_name
+from kcalc.foundation.guests import KERNELS
 from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations import q_series
@@ -289,27 +289,21 @@ class LocalMaps:
                 if found is None:
                     found = np.array([integrate(self, float(value)) for value in unique])
             return _finite(self.name, unique, found)[inverse].reshape(flat.shape)[()]
-        if field.name == "jax":
-            from kcalc.activations import jax_maps
-
-            return jax_maps.moment(self, integrate.__name__, closed, q, field)
-        if isinstance(field, BallField):
-            self.refuse_symbols("a certified enclosure")
-            from kcalc.gaussian.certified import moment_ball
-
-            return moment_ball(self, closed, integrate.__name__, q, field)
+        if ("moment", field.kind) in KERNELS:
+            return KERNELS["moment", field.kind](self, integrate.__name__, closed, q, field)
         exact = closed(q, field)
         if exact is not None:
             return exact
         if field is SYMPY:
             return sp.Function(f"{letter}_{formula_name(self.name)}")(q)
         self.refuse_numeric_only("digits beyond double precision")  # type: ignore[attr-defined]
-        name, positive = integrate.__name__, integrate is expectations.second_moment
-        what = f"{name} of {self.name} at q = {q}"
-        from kcalc.gaussian.certified import moment_ball
-
+        positive = integrate is expectations.second_moment
+        what = f"{integrate.__name__} of {self.name} at q = {q}"
         return midpoints(
-            lambda balls: (moment_ball(self, closed, name, q, balls),), field, positive, what
+            lambda balls: (self._moment(letter, closed, integrate, q, balls),),
+            field,
+            positive,
+            what,
         )[0]
 
     def _moments_together(self, integrate: Callable[..., float], q: Array) -> Array | None:
@@ -347,15 +341,8 @@ class LocalMaps:
         q2 = q1 if q2 is None else field.number(q2)
         if field is NUMPY:
             return self._taylor_numpy(gap, q1, q2, order, rest)
-        if field.name == "jax":
-            from kcalc.activations import jax_maps
-
-            return jax_maps.taylor(self, gap, q1, q2, order, field)
-        if isinstance(field, BallField):
-            self.refuse_symbols("a certified enclosure")
-            from kcalc.gaussian.certified import taylor_balls
-
-            return taylor_balls(self, gap, q1, q2, order, field)
+        if ("taylor", field.kind) in KERNELS:
+            return KERNELS["taylor", field.kind](self, gap, q1, q2, order, field)
         exact = self._closed_taylor(gap, q1, q2, order, field)
         if exact is not None:
             return exact

@@ -27,6 +27,7 @@ from kcalc.fields.jets import Jet, JetField
 from kcalc.foundation import symbols
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.formulas import formula_name
+from kcalc.foundation.guests import KERNELS
 from kcalc.gaussian.expectations.pairs import pair_map
 from kcalc.gaussian.expectations.quadrature import Array, normal_density
 from kcalc.gaussian.expectations.single import hermite
@@ -83,9 +84,7 @@ class LocalCMap(_Local, CMap):
         """
         q1, q2 = q_pair(q1, q2, q)
         if is_jax(c) or is_jax(q1) or is_jax(q2):
-            from kcalc.activations.jax_maps import cosine
-
-            return cosine(self.activation, c, q1, q2)
+            return KERNELS["c_map", "jax"](self.activation, c, q1, q2)
         return super().__call__(c, q1, q2)
 
     def ball_gaps(

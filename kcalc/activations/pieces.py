@@ -18,13 +18,13 @@ from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.activations.wide import compile_wide
 from kcalc.fields import SYMPY
-from kcalc.fields.balls import working
+from kcalc.fields.balls import Numbers, working
 from kcalc.fields.degrees import poly
 from kcalc.fields.expressions import CORNERED, Rewriting, factors, rational, switches
+from kcalc.fields.programs import Program
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 from kcalc.foundation.rootfinding import zero_between
-from kcalc.gaussian.certified.evaluate import compile_smooth
 from kcalc.gaussian.expectations.quadrature import Array
 
 X = sp.Symbol("x", real=True)
@@ -409,7 +409,7 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
     from flint import arb
 
     try:
-        smooth = compile_smooth(piece).real
+        smooth = Program([piece], X).function_of(Numbers())
     except KcalcError:
         return None
     for bits in _BALL_BITS:

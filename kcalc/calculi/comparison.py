@@ -13,6 +13,7 @@ from ..activations import Activation
 from ..activations import activation as resolve
 from ..fields.arguments import cosine_array, one_number, one_q
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import items, text
 from ..foundation.printing import Shown, plain, shown
 from ..maps.maps import Assumption, one_output
@@ -67,9 +68,7 @@ class MapComparison(Shown):
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the C maps, a line per pair; options as in :func:`kcalc.plotting.c_maps`."""
-        from ..plotting import c_maps
-
-        return c_maps(
+        return DRAWINGS["MapComparison"](
             [row.c_map for row in self.rows],
             ax=ax,
             **{"labels": self.labels, "q": self.q, **options},

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from ..activations.jax_maps import precision
 from ..fields import NUMPY, SYMPY
 from ..fields.arguments import (
     cosine_array,
@@ -20,7 +19,7 @@ from ..fields.arguments import (
 )
 from ..fields.deferred import Recorded, deferred
 from ..fields.gaps import Gap
-from ..fields.jax_field import is_jax, jax_arrays, jax_field, within
+from ..fields.jax_field import is_jax, jax_arrays, jax_field, precision, within
 from ..fields.jets import Jet
 from ..fields.tables import TokenTable, tabulate_tokens
 from ..foundation.errors import KcalcError, unknown

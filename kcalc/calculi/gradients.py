@@ -18,6 +18,7 @@ from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
@@ -90,9 +91,7 @@ class Gradients(Shown, Approximable):
 
     def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
         """Draw the values over the network's nodes in order, on a logarithmic scale."""
-        from ..plotting.kernels import gradient_trace
-
-        return gradient_trace(self, ax=ax, **line)
+        return DRAWINGS["Gradients"](self, ax=ax, **line)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

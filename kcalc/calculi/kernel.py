@@ -16,6 +16,7 @@ import numpy as np
 
 from ..fields import NUMPY
 from ..foundation.errors import FreshnessError, KcalcError, NoRule
+from ..foundation.guests import KERNELS
 from ..foundation.plain_arguments import truth
 from ..maps.maps import Assumption
 from ..network import primitives as P
@@ -384,12 +385,10 @@ class TokenReading:
 
         ``local``: the local maps of activations, if not those of the number system.
         """
-        if local is not None or field is NUMPY or field.name != "jax":
-            local = local or field_maps_of(self.network, field)
-            return kernel_over(field, uniform, follow_c, self.assume, local)
-        from .learnable_tangent import TracedFieldMaps, traced_kernel
-
-        return traced_kernel(TracedFieldMaps(uniform, False), follow_c, self.assume)
+        if local is None and ("kernel maps", field.kind) in KERNELS:
+            return KERNELS["kernel maps", field.kind](uniform, follow_c, self.assume)
+        local = local or field_maps_of(self.network, field)
+        return kernel_over(field, uniform, follow_c, self.assume, local)
 
     def interpreted(self, kernel: Any, inputs: dict[Node, Any]) -> dict[Node, Any]:
         """The state of every node."""

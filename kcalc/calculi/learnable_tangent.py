@@ -89,6 +89,11 @@ def traced_kernel(
     return Kernel(statistics, algebra, activations)
 
 
+def kernel_in_jax(uniform: bool, follow_c: bool, assume_independent: bool) -> Kernel:
+    """The kernel calculus over JAX arrays, with the numbers of the network."""
+    return traced_kernel(TracedFieldMaps(uniform, False), follow_c, assume_independent)
+
+
 class TracedFieldMaps(FieldMaps):
     """Local maps that JAX can trace, of activations whose constants may be traced numbers."""
 

@@ -23,6 +23,7 @@ from ..fields.arguments import (
 )
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.keyed import Keyed
 from ..foundation.plain_arguments import choice, truth, whole
 from ..foundation.printing import marked, plain
@@ -467,10 +468,8 @@ class KernelFunction(OfReading, WithMatrices, Formula):
         self, ax: Axes | None = None, q1: Any = None, q2: Any = None, *, q: Any = None, **line: Any
     ) -> Axes:
         """Draw the kernel over c in [-1, 1]; see :func:`kcalc.plotting.kernels.kernel_curves`."""
-        from ..plotting.kernels import kernel_curves
-
         label = f"{self.name}, {self.network.name}" if self.network.name else self.name
-        return kernel_curves({label: self}, ax=ax, q1=q1, q2=q2, q=q, **line)
+        return DRAWINGS["KernelFunction"]({label: self}, ax=ax, q1=q1, q2=q2, q=q, **line)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""

@@ -20,8 +20,8 @@ import numpy as np
 from ..fields import NUMPY
 from ..fields.gaps import Gap
 from ..fields.jets import Jet
+from ..fields.panels import Fitted, fit
 from ..foundation.process_state import cached_property
-from ..matrices.gram.panels import Fitted, fit
 from ..network.blocks import Block
 from ..network.network import Network
 from ..network.primitives import Fresh, emitted

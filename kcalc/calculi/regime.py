@@ -18,6 +18,7 @@ import numpy as np
 
 from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, shown
 from ..maps.maps import Assumption
@@ -145,9 +146,7 @@ class Regime(Shown):
 
         See :func:`kcalc.plotting.kernels.layer_profile`.
         """
-        from ..plotting.kernels import layer_profile
-
-        return layer_profile({self.kind: self}, ax=ax, **line)
+        return DRAWINGS["Regime"]({self.kind: self}, ax=ax, **line)
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [

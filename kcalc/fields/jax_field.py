@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +28,17 @@ def jax_arrays(*values: Any) -> list[Any]:
     """The JAX arrays among values, or among the values of mappings."""
     parts = (v.values() if isinstance(v, Mapping) else (v,) for v in values)
     return [part for several in parts for part in several if is_jax(part)]
+
+
+def precision(*arguments: Any) -> AbstractContextManager[Any]:
+    """Double precision where an argument has it.
+
+    Outside this context JAX would quietly round it to single.
+    """
+    import jax
+
+    double = any(is_jax(x) and x.dtype == np.float64 for x in arguments)
+    return jax.enable_x64(True) if double else nullcontext()
 
 
 def within(cosine: Any, low: float) -> Any:

@@ -59,6 +59,11 @@ class Field(ABC):
     def __repr__(self) -> str:
         return f"<field {self.name}>"
 
+    @property
+    def kind(self) -> str:
+        """The name without a number of digits: sympy, numpy, mpmath, balls or jax."""
+        return self.name.partition("(")[0]
+
     @abstractmethod
     def number(self, value: object) -> Number:
         """``value`` in this field, exact where the field can.

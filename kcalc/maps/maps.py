@@ -34,6 +34,7 @@ from ..fields.arguments import (
 )
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.guests import DRAWINGS
 from ..foundation.printing import Shown, marked, plain
 from .composition import Composition, Formula
 
@@ -324,9 +325,7 @@ class CMap(KernelMap):
 
         See :func:`kcalc.plotting.c_maps`.
         """
-        from .. import plotting
-
-        return plotting.c_maps({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
+        return DRAWINGS["CMap"]({self.name: self}, ax=ax, q1=q1, q2=q2, q=q, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values at q = 1 and assumptions, as plain data."""
@@ -538,9 +537,7 @@ class QMap(KernelMap):
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw Q over q; see :func:`kcalc.plotting.q_maps`."""
-        from .. import plotting
-
-        return plotting.q_maps({self.name: self}, ax=ax, **options)
+        return DRAWINGS["QMap"]({self.name: self}, ax=ax, **options)
 
     def to_dict(self, points: int = 41) -> dict[str, Any]:
         """Name, sampled values and assumptions, as plain data."""

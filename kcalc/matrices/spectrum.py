@@ -14,6 +14,7 @@ import numpy as np
 
 from ..fields.arguments import one_number, raw_array
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import text
 from ..foundation.printing import Shown, shown
 from ..foundation.process_state import cached_property
@@ -97,9 +98,7 @@ class Spectrum(Shown):
 
         See :func:`kcalc.plotting.kernels.spectra`.
         """
-        from ..plotting import kernels as kernel_plots
-
-        return kernel_plots.spectra(
+        return DRAWINGS["Spectrum"](
             {"" if label is None else text(label, "label", empty=True): self}, ax=ax, **line
         )
 

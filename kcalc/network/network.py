@@ -14,6 +14,7 @@ import sympy as sp
 
 from ..activations import Activation
 from ..foundation.errors import GraphError, KcalcError, glimpse, unknown
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import is_key, items, mapping, text
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -207,9 +208,7 @@ class Network:
 
     def draw(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the graph from top to bottom; see :func:`kcalc.plotting.network`."""
-        from .. import plotting
-
-        return plotting.network(self, ax=ax, **options)
+        return DRAWINGS["Network"](self, ax=ax, **options)
 
     # -- making others -----------------------------------------------------------------------------
 
@@ -463,9 +462,7 @@ class Network:
         return f"Network({len(self)} nodes, {sum(map(len, self._parents.values()))} edges, {ends})"
 
     def _repr_html_(self) -> str:
-        from ..plotting.svg import network_html
-
-        return network_html(self)
+        return DRAWINGS["Network.html"](self)
 
 
 def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:

@@ -270,6 +270,12 @@ def network_html(network: Any, most: int = DRAWN) -> str:
     )
 
 
+def network_page(network: Any, most: int) -> tuple[str, str | None]:
+    """The summary of a network, and its interactive drawing; None for more than ``most`` nodes."""
+    small = drawn_nodes(network) <= most
+    return network_summary(network), network_svg(network, interactive=True) if small else None
+
+
 def layer_counts(network: Any) -> dict[str, int]:
     """How many nodes there are of each kind of layer, most frequent first."""
     return dict(

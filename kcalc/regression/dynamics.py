@@ -17,6 +17,7 @@ import numpy as np
 from ..fields.arguments import one_number, raw_array, real_array
 from ..fields.jax_field import is_jax
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import choice, text, whole
 from ..foundation.printing import Shown, plain, shown
 from ..foundation.process_state import cached_property
@@ -370,13 +371,11 @@ class TrainingCurve(Shown):
 
         See :func:`kcalc.plotting.kernels.losses`.
         """
-        from ..plotting import kernels as kernel_plots
-
         times = self.plotted_times()
         curves = {text(label, "label", empty=True): self.loss(times)} | (
             {} if y_test is None else {"test": self.test_loss(times, y_test)}
         )
-        return kernel_plots.losses(times, curves, ax=ax, **line)
+        return DRAWINGS["TrainingCurve"](times, curves, ax=ax, **line)
 
     def plotted_times(self, points: int = 200) -> Array:
         """Times for a plot, evenly spaced on a logarithmic scale.

@@ -12,8 +12,8 @@ import sympy as sp
 
 from ..calculi.slopes import polynomial_texts
 from ..foundation.errors import glimpse
+from ..foundation.guests import DRAWINGS
 from ..network.layers import Attend, Nonlinear
-from ..plotting.svg import drawn_nodes, network_summary, network_svg
 from .markup import number
 from .network_facts import LONGEST, Facts
 
@@ -30,14 +30,14 @@ def shown(facts: Facts) -> dict[str, Any]:
     from markupsafe import Markup
 
     network, shaping = facts.subject.network, facts.shaping
-    small = drawn_nodes(network) <= MOST_DRAWN
+    summary, drawing = DRAWINGS["NetworkReport"](network, MOST_DRAWN)
     reading = facts.subject.reading
     constants: Any = shaping.constants if shaping else {}
     return {
         "figures": _figures(facts),
         "unshaped": _unshaped(facts),
-        "summary": network_summary(network),
-        "drawing": Markup(network_svg(network, interactive=True)) if small else None,
+        "summary": summary,
+        "drawing": None if drawing is None else Markup(drawing),
         "parts": drawn_parts(facts),
         "reasons": _reasons(facts),
         **_slope_formulas(facts),

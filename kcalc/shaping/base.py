@@ -15,6 +15,7 @@ from ..activations import Activation
 from ..calculi.global_maps import c_map, end_values
 from ..calculi.subnetworks import maximal, maximal_curvature
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.printing import html_table, marked, plain
 from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
@@ -26,7 +27,6 @@ from .measure import local_values
 from .norms import true_q
 from .of_models import OfModel
 from .solutions import Solutions
-from .token_plots import token_figure
 from .tokens import Tokens, refuse_mixing, unmixed
 from .traces import depth_trace
 
@@ -187,19 +187,17 @@ class Shaping(Approximable, OfModel):
         ``tokens=``, which has no C map: the cosines between tokens at the input and the (first)
         output.
         """
-        from ..plotting import shaping as shaping_plots
-
         pairs = {
             name: (self.constants[name].activation, self.constants[name].transformed)
             for name in self.constants
         }
         if self.tokens is not None:
-            return token_figure(
+            return DRAWINGS["Shaping.tokens"](
                 pairs, self.tokens.cosines, self.token_cosines[self.network.outputs[0]], ax
             )
         traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
         given = {label: trace for label, trace in traces.items() if trace is not None}
-        return shaping_plots.shaping_figure(
+        return DRAWINGS["Shaping"](
             pairs, self._before(_drawable), c_map(self.network, self.independent), given, ax=ax
         )
 

@@ -18,6 +18,7 @@ from ..calculi.scaling.levels import Level, quotient
 from ..calculi.widths import with_widths
 from ..fields.arguments import positive_number
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import choice, truth
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -86,9 +87,9 @@ class GeometricShaping(Shaping):
 
         See :func:`kcalc.plotting.scaling.weight_scalings`.
         """
-        from ..plotting.scaling import weight_scalings
-
-        return weight_scalings({"before": self.before, "geometric": self.scaling}, ax=ax)
+        return DRAWINGS["GeometricShaping"](
+            {"before": self.before, "geometric": self.scaling}, ax=ax
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

@@ -15,6 +15,7 @@ from ..activations import Activation
 from ..activations import activation as resolve
 from ..fields.arguments import real_array
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.printing import Shown, plain, shown, spread
 from ..gaussian.expectations.quadrature import Array
 from ..gaussian.expectations.single import slope_square
@@ -119,39 +120,7 @@ class PhaseDiagram(Shown):
 
         Returns: the Axes.
         """
-        from ..plotting import axis_names
-        from ..plotting.frame import axes
-
-        ax = axes(ax, 4.6, 3.6)
-        level = np.log10(np.clip(self.depth, 0.1, 1e4))
-        # single cells next to the edge would take the scale
-        top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
-        finite = np.where(np.isfinite(self.chi), self.chi, 1.0)
-        label = r"$\log_{10}$ of the depth scale (layers)"
-        mesh(ax, (self.sigma_w, self.sigma_b), level, label, finite, top)
-        sides = "ordered left, chaotic right" if finite.max() > 1 else "ordered where coloured"
-        if np.isnan(level).any():
-            sides += "; white: q has no fixed point"
-        ax.set(xlabel=axis_names.SIGMA_W, ylabel=axis_names.SIGMA_B)
-        ax.set_title(f"{self.activation.name}: {sides}", fontsize=10)
-        return ax
-
-
-def mesh(
-    ax: Axes,
-    grid: tuple[Array, Array],
-    level: Array,
-    label: str,
-    slope: Array,
-    top: float | None = None,
-) -> None:
-    """Draw a quantity over a grid in colour, and a white line where a slope is 1."""
-    look: dict[str, Any] = {"shading": "gouraud", "cmap": "viridis", "rasterized": True}
-    drawn = ax.pcolormesh(*grid, level, vmax=top, **look)
-    bar = ax.figure.colorbar(drawn, ax=ax, extend="neither" if top is None else "max")
-    bar.set_label(label)
-    if np.nanmin(slope) < 1 < np.nanmax(slope):
-        ax.contour(*grid, slope, levels=[1.0], colors="white")
+        return DRAWINGS["PhaseDiagram"](self, ax)
 
 
 def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> PhaseDiagram:

@@ -14,6 +14,7 @@ from ..calculi.attention.values import SampledValues, several, with_error
 from ..calculi.gradients import SampledGradients, gradients_at
 from ..fields.arguments import cosine_array, one_q
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Tabled, html_table, marked, plain, shown, text_table
 from ..gaussian.softmax import row_entropy
@@ -93,9 +94,7 @@ class DepthProfile(Tabled, Approximable):
 
         ``ax``: as many Axes; None: those of a new figure. Returns: the array of Axes.
         """
-        from ..plotting.profiles import profile_figure
-
-        return profile_figure(self, ax)
+        return DRAWINGS["DepthProfile"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; None where a value is not finite."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import choice
 from ..foundation.printing import Shown, plain, shown, spread
 from ..foundation.rootfinding import zero_between
@@ -21,7 +22,7 @@ from ..network.compose import require_network
 from ..network.layers import Affine, Attend, Sum
 from ..network.network import Network
 from .depth_laws import DepthLaws, depth_laws, repeated_block
-from .phases import axis, mesh
+from .phases import axis
 from .profiles import trunk_sums
 
 if TYPE_CHECKING:
@@ -136,15 +137,9 @@ class TokenPhases(Shown, Approximable):
         ``quantity``: cosine, slope, rate, growth, gradient_mean or gradient_difference.
         Returns: the Axes.
         """
-        from ..plotting.frame import axes
-
         choice(quantity, "quantity", QUANTITIES)
-        ax = axes(ax, 4.6, 3.6)
-        grid = (self.x, self.y)
-        mesh(ax, grid, getattr(self, quantity), QUANTITIES[quantity], self.slope)
-        ax.set(xlabel=GAINS[self.names[0]], ylabel=GAINS[self.names[1]])
-        ax.set_title("white line: slope 1 at equal tokens", fontsize=10)
-        return ax
+        labels = (*(GAINS[name] for name in self.names), QUANTITIES[quantity])
+        return DRAWINGS["TokenPhases"](self, getattr(self, quantity), labels, ax)
 
 
 def token_phases(

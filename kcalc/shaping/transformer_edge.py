@@ -19,6 +19,7 @@ from typing import Any
 from ..activations import activation as resolve
 from ..fields.arguments import as_number, number_within, one_number
 from ..foundation.errors import KcalcError, unknown
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -187,11 +188,11 @@ class TransformerShaping(Shaping):
 
     def plot(self, ax: Any = None) -> Any:
         """Draw q and the token cosine along the stream, before and after."""
-        from .token_plots import stream_figure
-
         before = self._before(lambda net: Stream.of(net, self.start).profile())
         profiles = {"before": before, "after": Stream.of(self.network, self.start).profile()}
-        return stream_figure({k: v for k, v in profiles.items() if v is not None}, ax)
+        return DRAWINGS["TransformerShaping"](
+            {k: v for k, v in profiles.items() if v is not None}, ax
+        )
 
 
 # -- the method ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError
 from ..foundation.files import write_whole
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import choice, file_path
 from ..foundation.printing import Shown, text_table
 
@@ -167,9 +168,7 @@ class Comparison(Shown):
 
         Returns the Axes.
         """
-        from .plots import curves
-
-        return curves(
+        return DRAWINGS["Comparison"](
             {f"{label} ({self.best_rate(label):g})": self.curve(label) for label in self.labels},
             ax,
             self.title,

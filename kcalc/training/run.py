@@ -7,6 +7,7 @@ from typing import Any
 
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.printing import Shown, plain
 from .logs import Record
 from .settings import Settings
@@ -47,13 +48,11 @@ class Run(Shown):
 
     def plot(self, ax: Any = None) -> Any:
         """Shares of correct answers against steps; returns the Axes."""
-        from .plots import curves
-
         lines = {
             "training batches": [(r.step, r.train_accuracy) for r in self.history],
             "test examples": [(r.step, r.test_accuracy) for r in self.history],
         }
-        return curves(lines, ax)
+        return DRAWINGS["Run"](lines, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The run as plain data, without the parameters.

@@ -13,6 +13,7 @@ from ..backend import Model
 from ..backend.initialisers import random_bits
 from ..calculi.gradients import gradients
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.guests import DRAWINGS
 from ..foundation.printing import Shown, plain, shown
 from ..network.network import Network
 from .inputs import InputPairs
@@ -43,9 +44,7 @@ class Jacobians(Shown):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Histograms of the singular values."""
-        from ..plotting.smoothness import singular_value_histograms
-
-        return singular_value_histograms(
+        return DRAWINGS["Jacobians"](
             {f"d {node} / d {self.start}": s for node, s in self.values.items()}, ax=ax
         )
 

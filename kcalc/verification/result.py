@@ -14,6 +14,7 @@ import numpy as np
 from ..calculi.attention.structure import Tokens
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import choice
 from ..foundation.printing import Tabled, plain, spread
 from ..foundation.process_state import cached_property
@@ -376,9 +377,7 @@ class KernelCheck(Tabled):
 
         See :mod:`kcalc.verification.plots`.
         """
-        from .plots import check_figure
-
-        return check_figure(self, ax)
+        return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the single draws, as plain data."""

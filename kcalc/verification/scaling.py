@@ -15,6 +15,7 @@ from ..backend import to_jax
 from ..calculi.scaling import scaling
 from ..calculi.widths import with_widths
 from ..foundation.errors import KcalcError
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown
 from ..foundation.process_state import cached_property
@@ -65,18 +66,14 @@ class HessianBlocks(Shown):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The blocks as a heat map; see :func:`kcalc.plotting.scaling.block_map`."""
-        from ..plotting.scaling import block_map
-
-        return block_map(self.squares, [str(node) for node in self.nodes], ax=ax)
+        return DRAWINGS["HessianBlocks"](self.squares, [str(node) for node in self.nodes], ax=ax)
 
     def histogram(self, ax: Axes | None = None) -> Axes:
         """Predicted over measured, network by network.
 
         See :func:`kcalc.plotting.scaling.ratio_histogram`.
         """
-        from ..plotting.scaling import ratio_histogram
-
-        return ratio_histogram(self.ratios, ax=ax)
+        return DRAWINGS["HessianBlocks.histogram"](self.ratios, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, the mean over networks."""

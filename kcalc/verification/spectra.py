@@ -15,6 +15,7 @@ from ..backend import to_jax
 from ..backend.initialisers import random_bits
 from ..fields.arguments import raw_array, real_array
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, plain, spread
 from ..network.compose import require_network
@@ -66,9 +67,7 @@ class TrainingSpectra(_Spectra):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Histogram of the singular values of all steps [MacDonald et al. 2023, Fig. 2]."""
-        from ..plotting.smoothness import singular_value_histograms
-
-        return singular_value_histograms({f"d {self.end} / d {self.start}": self.values}, ax=ax)
+        return DRAWINGS["TrainingSpectra"]({f"d {self.end} / d {self.start}": self.values}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -107,9 +106,7 @@ class VarianceSpectra(_Spectra):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Histograms, one for each factor."""
-        from ..plotting.smoothness import singular_value_histograms
-
-        return singular_value_histograms(
+        return DRAWINGS["VarianceSpectra"](
             {rf"{factor:g} $\sigma_w$": s for factor, s in self.values.items()}, ax=ax
         )
 

@@ -17,7 +17,7 @@ import sympy as sp
 from ...fields.balls import Enclosure, ball_field
 from ...foundation.errors import KcalcError
 from ...foundation.formulas import latex
-from ...gaussian.certified import softmax as certified
+from ...foundation.guests import KERNELS
 from ...maps.composition import LocalFunction
 from .overlaps import value
 
@@ -67,6 +67,7 @@ class OverlapFunction(LocalFunction):
 
     def numeric(self, digits: int) -> Callable[..., Any]:
         """The function of mpmath numbers, from certified enclosures."""
+        certified = KERNELS["softmax", "balls"]
 
         @lru_cache(KEPT)  # a formula has the same overlap in several places
         def number(*given: Any) -> Any:

@@ -18,8 +18,8 @@ from ...fields.balls import BallField
 from ...fields.jax_field import is_jax, jax_field, on_host
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
+from ...foundation.guests import KERNELS
 from ...gaussian import softmax
-from ...gaussian.certified import softmax as certified
 
 Number = Any
 Array = np.ndarray
@@ -259,23 +259,23 @@ class BallOverlaps:
     rounded = False
 
     def __init__(self, field: BallField) -> None:
-        self.field = field
+        self.field, self.certified = field, KERNELS["softmax", "balls"]
 
     def checked(self, variance: Number, node: Hashable) -> Number:
         """The variance of scores. Raises: KcalcError naming the node where it is too large."""
         known = value(variance)
-        if not known <= certified.MOST_VARIANCE:
+        if not known <= self.certified.MOST_VARIANCE:
             text = f"up to {float(known.upper()):.3g}"
-            raise _too_large(text, certified.MOST_VARIANCE, node)
+            raise _too_large(text, self.certified.MOST_VARIANCE, node)
         return variance
 
     def alone(self, tokens: int, variance: Number) -> Number:
         """S_self."""
-        return certified.self_overlap(tokens, value(variance), self.field.digits)
+        return self.certified.self_overlap(tokens, value(variance), self.field.digits)
 
     def pair(self, tokens: int, variance1: Number, variance2: Number, covariance: Number) -> Number:
         """S."""
-        return certified.overlap(
+        return self.certified.overlap(
             tokens, (variance1, variance2), value(covariance), self.field.digits
         )
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...fields.arguments import one_cosine, one_q
 from ...foundation.errors import KcalcError
+from ...foundation.guests import DRAWINGS
 from ...foundation.keyed import Keyed
 from ...foundation.plain_arguments import choice
 from ...foundation.printing import Rows, Shown, filled_columns, marked, plain
@@ -78,9 +79,7 @@ class Fluctuations(Keyed[Fluctuation], Shown, Approximable):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw Var log q over the nodes; see :func:`kcalc.plotting.moments.fluctuation_trace`."""
-        from ...plotting.moments import fluctuation_trace
-
-        return fluctuation_trace({"": self}, ax=ax)
+        return DRAWINGS["Fluctuations"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

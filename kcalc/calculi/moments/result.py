@@ -11,6 +11,7 @@ import sympy as sp
 from ...fields import SYMPY
 from ...fields.arguments import as_number, symbolic_q
 from ...foundation.errors import KcalcError, unknown
+from ...foundation.guests import DRAWINGS
 from ...foundation.plain_arguments import is_key, mapping
 from ...foundation.printing import Rows, Shown, filled_columns, plain
 from ...foundation.process_state import cached_property
@@ -157,9 +158,7 @@ class Moments(Shown):
 
         See :func:`kcalc.plotting.moments.moment_trace`.
         """
-        from ...plotting.moments import moment_trace
-
-        return moment_trace({"": self}, ax=ax)
+        return DRAWINGS["Moments"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

@@ -12,6 +12,7 @@ import sympy as sp
 
 from ...foundation import printing
 from ...foundation.errors import KcalcError
+from ...foundation.guests import DRAWINGS
 from ...foundation.printing import Rows, Shown
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption, sole
@@ -263,9 +264,7 @@ class Scaling(Shown):
 
         See :func:`kcalc.plotting.scaling.weight_scalings`.
         """
-        from ...plotting.scaling import weight_scalings
-
-        return weight_scalings({"": self}, ax=ax)
+        return DRAWINGS["Scaling"]({"": self}, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

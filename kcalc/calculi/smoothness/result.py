@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...fields.arguments import one_number
 from ...foundation.errors import KcalcError
+from ...foundation.guests import DRAWINGS
 from ...foundation.printing import Shown, plain, text_table
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
@@ -242,9 +243,7 @@ class Smoothness(Shown):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the bounds of the Jacobian from every layer to the output."""
-        from ...plotting.smoothness import jacobian_bounds
-
-        return jacobian_bounds(self, ax=ax)
+        return DRAWINGS["Smoothness"](self, ax=ax)
 
     def _value_or_none(self, name: str) -> float | None:
         try:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...fields.arguments import finished, one_number, real_array
 from ...foundation.errors import KcalcError
+from ...foundation.guests import DRAWINGS
 from ...foundation.printing import Printed
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption
@@ -110,9 +111,7 @@ class ResidualSpectrum(Printed):
 
         It is drawn over a histogram of the singular values ``values`` if given.
         """
-        from ...plotting.smoothness import residual_spectrum
-
-        return residual_spectrum(self, values, ax=ax)
+        return DRAWINGS["ResidualSpectrum"](self, values, ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

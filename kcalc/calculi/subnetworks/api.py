@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...foundation.errors import KcalcError
+from ...foundation.guests import DRAWINGS
 from ...foundation.plain_arguments import truth
 from ...foundation.printing import Shown
 from ...network.network import Network
@@ -66,9 +67,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
 
         See :func:`kcalc.plotting.network`.
         """
-        from ... import plotting
-
-        return plotting.network(self.network, ax=ax, **{"regions": self, **options})
+        return DRAWINGS["Subnetworks"](self.network, ax=ax, **{"regions": self, **options})
 
     def __repr__(self) -> str:
         kind = "permissive" if self.permissive else "maximal"

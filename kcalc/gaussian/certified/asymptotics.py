@@ -9,8 +9,8 @@ from typing import Any
 
 import sympy as sp
 
+from ...fields.programs import U, coefficients, taylor_program
 from .germs import NEAR, Germ
-from .programs import U, coefficients, taylor_program
 from .ranges import below, function_span, span, times
 from .scales import bounds_of
 from .taylor import ends

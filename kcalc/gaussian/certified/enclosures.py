@@ -10,12 +10,12 @@ import sympy as sp
 
 from ...fields.expressions import CORNERED, rational
 from ...fields.jets import Jet
+from ...fields.programs import Derivable
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
 from .asymptotics import Germs
 from .germs import Germ
 from .phases import Phases
-from .programs import Derivable
 from .ranges import ALL, Interval, above, below, meet, plus, times
 from .scales import LEAST, Stretch, bounds_of
 from .taylor import Balls, Jets, Waves, ends

@@ -19,8 +19,8 @@ import sympy as sp
 
 from ...fields.balls import Ball, Numbers
 from ...fields.expressions import CORNERED, FUNCTIONS, Known, inside
+from ...fields.programs import Program
 from ...foundation.errors import KcalcError, glimpse
-from .programs import Program
 
 Function = Callable[[Any], Any]
 Bound = Callable[[], Ball]

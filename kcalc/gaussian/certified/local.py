@@ -17,17 +17,19 @@ from kcalc.gaussian.certified.line import moment, positive, seen
 
 _DEEPER = (1, 2, 4)  # multiples of the digits at which a closed form is tried
 _MOST_DIGITS = 1000
+WHAT = "a certified enclosure"
 _COARSE = 1e-6  # a closed form wider than this is compared with the integral
 
 
 def moment_ball(
-    phi: Any, closed: Callable[[Any, Any], Any], quantity: str, q: Ball, field: BallField
+    phi: Any, quantity: str, closed: Callable[[Any, Any], Any], q: Ball, field: BallField
 ) -> Ball:
     """``quantity`` ("mean", "second_moment", "mean_slope", "q_slope") of phi at q as a ball.
 
     Raises KcalcError for q that is not certainly positive, for divergent expectations and for
     unproven growth.
     """
+    phi.refuse_symbols(WHAT)
     q = positive(field.number(q))
     found = _closed(lambda deeper: _as_tuple(closed(q, deeper)), [q], field)
     return _better(found, lambda: (moment(phi, quantity, q, field),), field)[0]
@@ -40,6 +42,7 @@ def taylor_balls(
 
     Raises KcalcError for c outside [-1, 1] and for infinite derivatives.
     """
+    phi.refuse_symbols(WHAT)
     same = q1 is q2
     gap, q1 = _clipped(field.number(gap), field), positive(field.number(q1))
     q2 = q1 if same else positive(field.number(q2))

@@ -9,8 +9,8 @@ import sympy as sp
 
 from ...fields.balls import enclose
 from ...fields.expressions import CORNERED
+from ...fields.programs import Derivable, Program
 from ...foundation.errors import KcalcError
-from .programs import Derivable, Program
 from .ranges import Interval, above
 
 TURN = 2 * math.pi

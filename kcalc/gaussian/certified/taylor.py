@@ -12,7 +12,7 @@ import sympy as sp
 from ...fields.balls import Numbers
 from ...fields.expressions import FUNCTIONS, OTHER
 from ...fields.jets import Jet
-from .programs import power_terms, taylor_program
+from ...fields.programs import power_terms, taylor_program
 from .ranges import ALL, Interval, above, below
 
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ...fields.chebyshev import points, power_rows, transform
+from ...fields.panels import CHECKS, Fitted, GapFunctions, fit, sizes
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import ALONE, cached_property
-from .panels import CHECKS, Fitted, GapFunctions, fit, sizes
 
 Array = np.ndarray
 

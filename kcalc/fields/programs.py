@@ -13,8 +13,8 @@ from typing import Any
 
 import sympy as sp
 
-from ...fields.expressions import FUNCTIONS, Fold, rational
-from ...foundation.errors import KcalcError, glimpse
+from ..foundation.errors import KcalcError, glimpse
+from .expressions import FUNCTIONS, Fold, rational
 
 Step = Callable[[list[Any], Any], Any]
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..plotting import activations, axis_names, frame
+from . import axis_names, frame
+from .curves import activations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

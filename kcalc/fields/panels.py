@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...fields.chebyshev import points, transform
-from ...fields.gaps import Gap
-from ...foundation.errors import KcalcError
+from ..foundation.errors import KcalcError
+from .chebyshev import points, transform
+from .gaps import Gap
 
 Array = np.ndarray
 GapFunctions = Callable[[Gap], Array]

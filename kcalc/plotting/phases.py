@@ -1,0 +1,68 @@
+"""Pictures of phase diagrams: a quantity in colour over two gains, and where a slope is 1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import axis_names
+from .frame import axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray
+SIZE = (4.6, 3.6)  # inches
+
+
+def phase_diagram(diagram: Any, ax: Axes | None = None) -> Axes:
+    """Draw log10 of the depth scale in colour, and the edge of chaos as a line.
+
+    Returns: the Axes.
+    """
+    ax = axes(ax, *SIZE)
+    level = np.log10(np.clip(diagram.depth, 0.1, 1e4))
+    # single cells next to the edge would take the scale
+    top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
+    finite = np.where(np.isfinite(diagram.chi), diagram.chi, 1.0)
+    label = r"$\log_{10}$ of the depth scale (layers)"
+    _mesh(ax, (diagram.sigma_w, diagram.sigma_b), level, label, finite, top)
+    sides = "ordered left, chaotic right" if finite.max() > 1 else "ordered where coloured"
+    if np.isnan(level).any():
+        sides += "; white: q has no fixed point"
+    ax.set(xlabel=axis_names.SIGMA_W, ylabel=axis_names.SIGMA_B)
+    ax.set_title(f"{diagram.activation.name}: {sides}", fontsize=10)
+    return ax
+
+
+def token_phases(
+    phases: Any, values: Array, labels: tuple[str, str, str], ax: Axes | None = None
+) -> Axes:
+    """Draw ``values`` over two gains in colour, and the line where the slope at 1 is 1.
+
+    ``labels``: of both gains and of the values. Returns: the Axes.
+    """
+    ax = axes(ax, *SIZE)
+    across, up, label = labels
+    _mesh(ax, (phases.x, phases.y), values, label, phases.slope)
+    ax.set(xlabel=across, ylabel=up)
+    ax.set_title("white line: slope 1 at equal tokens", fontsize=10)
+    return ax
+
+
+def _mesh(
+    ax: Axes,
+    grid: tuple[Array, Array],
+    level: Array,
+    label: str,
+    slope: Array,
+    top: float | None = None,
+) -> None:
+    """Draw a quantity over a grid in colour, and a white line where a slope is 1."""
+    look: dict[str, Any] = {"shading": "gouraud", "cmap": "viridis", "rasterized": True}
+    drawn = ax.pcolormesh(*grid, level, vmax=top, **look)
+    bar = ax.figure.colorbar(drawn, ax=ax, extend="neither" if top is None else "max")
+    bar.set_label(label)
+    if np.nanmin(slope) < 1 < np.nanmax(slope):
+        ax.contour(*grid, slope, levels=[1.0], colors="white")
