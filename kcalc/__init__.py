@@ -7,7 +7,6 @@ are imported only when they are used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import activations
@@ -20,7 +19,7 @@ from .audit import Audit, audit
 from .foundation import symbols
 from .foundation.after_import import after_import
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
-from .matrices import spectrum as spectrum
+from .foundation.guests import brought as _brought
 from .network import architectures, layers, token_mixing
 from .network.combinators import chain, repeat, residual
 from .network.network import Network
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
         read,
         save_json,
     )
+    from .matrices import spectrum as spectrum
     from .regression import (
         gaussian_process,
         kept_kernel,
@@ -133,8 +133,9 @@ _ROOMS = {
     "trained_coordinates transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
-_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
-_PACKAGES = {"claims", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
+_PACKAGES = {"claims", "matrices", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
+_PLACES = {name: name for name in _PACKAGES} | {"spectrum": "matrices.spectrum"}
+_PLACES |= {name: f"{room}:{name}" for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "Activation",
@@ -253,12 +254,9 @@ del after_import  # so that keras.models.load_model finds edited models in a new
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
+    found = globals()[name] = _brought(_PLACES[name])
     return found
 
 

@@ -23,6 +23,7 @@ from ..matrices.gram.plans import PairPlan, Plan, TablePlan
 from ..matrices.gram.rows import RowSet
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..matrices.gram.zeros import planned
+from ..matrices.spectrum import condition_number
 from ..network.primitives import Fresh
 from .homogeneity import degrees, is_odd
 from .local_tables import LocalTable, RecordedMaps, TabledMaps
@@ -344,109 +345,57 @@ def _classes(
     return distinct, (numbers[: len(left)], numbers[len(left) :])
 
 
-class WithMatrices:
-    """Methods of a kernel function for data: :meth:`matrix`, :meth:`matrices`, :meth:`table`."""
+@dataclass(frozen=True, eq=False)
+class KernelOfRows:
+    """A kernel on rows of data: what a :class:`kcalc.calculi.ntk.KernelFunction` asks for matrices.
 
-    reading: Any
-    _part: int
-    _seeds: Mapping[Node, Any] | None
+    ``part``: 0 for the NNGP, 1 for the NTK; ``seeds`` as in :class:`MatrixKernel`.
+    """
+
+    reading: TangentReading
+    part: int
+    seeds: Mapping[Node, Any] | None
+
+    @cached_property
+    def kernel(self) -> MatrixKernel:
+        """The kernel with its tables. Raises: KcalcError for kernels over tokens."""
+        self.reading.refuse_tokens()
+        return MatrixKernel(self.reading, self.seeds)
 
     def matrix(
-        self,
-        X: Any,
-        Y: Any = None,
-        *,
-        kind: str | None = None,
-        method: str = "auto",
-        q: float | None = None,
-        dtype: Any = None,
-        out: Any = None,
-        block_rows: int | None = None,
-        memory: int | None = None,
-        progress: bool | None = None,
-        backend: str | None = None,
-        mesh: Any = None,
+        self, X: Any, Y: Any, kind: str | None, method: str, q: float | None, work: tuple[Any, ...]
     ) -> Any:
-        """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X).
+        """The matrix, or :class:`Matrices` of both kinds.
 
-        It is an (N, M) array, exact for equal rows.
-
-        The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
-        values agree, or the network is positively homogeneous, it is a function of the angle,
-        tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
-        difference (or sum) of the rows.  Where norms differ, pairs are followed through the layers
-        by tables of the activations in the angle and in both q values, or, for many pairs and
-        activations without kinks, by one such table of the whole network; both have errors of about
-        1e-12, and ``matrix_method`` states them.  Activations with kinks elsewhere than at 0, such
-        as hard tanh, have no table: then the recursion runs for every pair of rows, exactly, at
-        about a millisecond per pair and layer.
-        NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
-        float32, computed in double precision.
-
-        kind: "ntk", "nngp", or "both" for :class:`Matrices`; by default the kind of this kernel.
-        method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general
-        recursion in (c, q1, q2), exact and slow. q: take all rows to have this q value, so that
-        only angles count. out: a path (``.npy``; a record beside it lets a stopped run continue) or
-        an array to fill;
-            two of them for both kernels.
-        memory: bytes of work space besides X and the result (512 MiB).
-        block_rows: the number of rows computed at once, instead of memory.
-        progress: True for a progress bar, False for none; by default one appears after 2 seconds
-            on a terminal and in a notebook.
-        backend: "numpy" or "jax", for NumPy data.
-        mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
-
-        A zero row has no angle; its kernels depend on the other row's norm. They are 0 where
-        nothing but the input feeds the network, and what biases, and activations with phi(0) != 0,
-        give it elsewhere; a norm of a feature map that is 0 is 0, as in frameworks.
-
-        Raises: KcalcError for zero rows where ``q`` is given, nan, unsuitable shapes, several
-        inputs or outputs, files of another run, unknown options.
+        ``work``: the fields of :class:`kcalc.matrices.gram.options.Options`.
         """
         parts = self._parts(kind)
-        options = Options(dtype, out, block_rows, memory, progress, backend, mesh)
-        found = self._matrix_kernel.matrices(X, Y, parts, method, q, options)
+        found = self.kernel.matrices(X, Y, parts, method, q, Options(*work))
         return found[0] if len(parts) == 1 else Matrices(*found)
 
-    def matrix_method(
-        self, X: Any, Y: Any = None, *, method: str = "auto", q: float | None = None, **_: Any
-    ) -> str:
-        """How :meth:`matrix` computes the entries for NumPy data, with the error bound of tables.
-
-        Arguments as for :meth:`matrix`. Raises: KcalcError as there.
-        """
+    def matrix_method(self, X: Any, Y: Any, method: str, q: float | None) -> str:
+        """How :meth:`matrix` computes the entries for NumPy data."""
         choice(method, "method", METHODS)
         left = RowSet.of(X, "X")
         right = left if Y is None else RowSet.of(Y, "Y")
-        binding = Binding(self._matrix_kernel, method, None if q is None else one_q(q))
+        binding = Binding(self.kernel, method, None if q is None else one_q(q))
         return planned(binding, left.q, right.q, tolerance(left.single and right.single)).method
 
-    def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
-        """:class:`Matrices`: NNGP and NTK of the same data from one pass.
+    def table(self, q: float) -> AngleTable:
+        """The table for inputs of one q value."""
+        return self.kernel.table(one_q(q))
 
-        Arguments as for :meth:`matrix`.
-        """
-        options["kind"] = "both"
-        return self.matrix(X, Y, **options)
-
-    def table(self, q: float = 1.0) -> AngleTable:
-        """The table behind :meth:`matrix` for inputs of one q value.
-
-        It has an ``error_bound`` and is read by ``at_gap(1 - c)``.
-        """
-        return self._matrix_kernel.table(one_q(q))
-
-    @cached_property
-    def _matrix_kernel(self) -> MatrixKernel:
-        self.reading.refuse_tokens()
-        return MatrixKernel(self.reading, self._seeds)
+    @staticmethod
+    def condition_number(matrix: Any) -> float:
+        """lambda_max / lambda_min of a kernel matrix."""
+        return condition_number(matrix)
 
     def _parts(self, kind: str | None) -> tuple[int, ...]:
-        own = KINDS[self._part]
+        own = KINDS[self.part]
         if kind is None or (isinstance(kind, str) and kind == own):
-            return (self._part,)
+            return (self.part,)
         choice(kind, "kind", (*KINDS, "both"))
-        if self._seeds is not None:
+        if self.seeds is not None:
             raise KcalcError(
                 f"this kernel is a part, with matrices of kind {own!r} only; call matrix of the "
                 f"whole kernel for {kind!r}"

@@ -23,14 +23,13 @@ from ..fields.arguments import (
 )
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
-from ..foundation.guests import DRAWINGS
+from ..foundation.guests import DRAWINGS, KERNELS
 from ..foundation.keyed import Keyed
 from ..foundation.plain_arguments import choice, truth, whole
 from ..foundation.printing import marked, plain
 from ..foundation.process_state import cached_property
 from ..maps.composition import Composition, Formula
 from ..maps.maps import Assumption, sole
-from ..matrices.spectrum import condition_number
 from ..network.compose import require_network
 from ..network.layers import Affine, Input
 from ..network.network import Network
@@ -42,7 +41,6 @@ from .attention.values import several, token_covariance
 from .field_maps import FieldMaps
 from .homogeneity import is_odd
 from .kernel import TokenReading
-from .kernel_matrix import WithMatrices
 from .readings import OfReading
 from .regime import Regime, regime
 from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
@@ -52,6 +50,9 @@ from .widths import filled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from ..matrices.gram.tables import AngleTable
+    from .kernel_matrix import KernelOfRows
 
 Node = Hashable
 Array = np.ndarray
@@ -344,7 +345,7 @@ def _orthogonal(gap: Mapping[Node, Any]) -> Array:
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
 
 
-class KernelFunction(OfReading, WithMatrices, Formula):
+class KernelFunction(OfReading, Formula):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
     Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` where
@@ -394,6 +395,89 @@ class KernelFunction(OfReading, WithMatrices, Formula):
             }
         return sole({node: finished(value, shape, single) for node, value in values.items()})
 
+    @cached_property
+    def _on_rows(self) -> KernelOfRows:
+        return KERNELS["matrices", "rows"](self.reading, self._part, self._seeds)
+
+    def matrix(
+        self,
+        X: Any,
+        Y: Any = None,
+        *,
+        kind: str | None = None,
+        method: str = "auto",
+        q: float | None = None,
+        dtype: Any = None,
+        out: Any = None,
+        block_rows: int | None = None,
+        memory: int | None = None,
+        progress: bool | None = None,
+        backend: str | None = None,
+        mesh: Any = None,
+    ) -> Any:
+        """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X).
+
+        It is an (N, M) array, exact for equal rows.
+
+        The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
+        values agree, or the network is positively homogeneous, it is a function of the angle,
+        tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
+        difference (or sum) of the rows.  Where norms differ, pairs are followed through the layers
+        by tables of the activations in the angle and in both q values, or, for many pairs and
+        activations without kinks, by one such table of the whole network; both have errors of about
+        1e-12, and ``matrix_method`` states them.  Activations with kinks elsewhere than at 0, such
+        as hard tanh, have no table: then the recursion runs for every pair of rows, exactly, at
+        about a millisecond per pair and layer.
+        NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
+        float32, computed in double precision.
+
+        kind: "ntk", "nngp", or "both" as for :meth:`matrices`; by default the kind of this kernel.
+        method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general
+        recursion in (c, q1, q2), exact and slow. q: take all rows to have this q value, so that
+        only angles count. out: a path (``.npy``; a record beside it lets a stopped run continue) or
+        an array to fill;
+            two of them for both kernels.
+        memory: bytes of work space besides X and the result (512 MiB).
+        block_rows: the number of rows computed at once, instead of memory.
+        progress: True for a progress bar, False for none; by default one appears after 2 seconds
+            on a terminal and in a notebook.
+        backend: "numpy" or "jax", for NumPy data.
+        mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
+
+        A zero row has no angle; its kernels depend on the other row's norm. They are 0 where
+        nothing but the input feeds the network, and what biases, and activations with phi(0) != 0,
+        give it elsewhere; a norm of a feature map that is 0 is 0, as in frameworks.
+
+        Raises: KcalcError for zero rows where ``q`` is given, nan, unsuitable shapes, several
+        inputs or outputs, files of another run, unknown options.
+        """
+        work = (dtype, out, block_rows, memory, progress, backend, mesh)
+        return self._on_rows.matrix(X, Y, kind, method, q, work)
+
+    def matrix_method(
+        self, X: Any, Y: Any = None, *, method: str = "auto", q: float | None = None, **_: Any
+    ) -> str:
+        """How :meth:`matrix` computes the entries for NumPy data, with the error bound of tables.
+
+        Arguments as for :meth:`matrix`. Raises: KcalcError as there.
+        """
+        return self._on_rows.matrix_method(X, Y, method, q)
+
+    def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
+        """NNGP and NTK of the same data from one pass, as ``.nngp`` and ``.ntk``.
+
+        Arguments as for :meth:`matrix`.
+        """
+        options["kind"] = "both"
+        return self.matrix(X, Y, **options)
+
+    def table(self, q: float = 1.0) -> AngleTable:
+        """The table behind :meth:`matrix` for inputs of one q value.
+
+        It has an ``error_bound`` and is read by ``at_gap(1 - c)``.
+        """
+        return self._on_rows.table(q)
+
     def condition_number(self, X: Any, **options: Any) -> float:
         """lambda_max / lambda_min of the kernel matrix of the rows of X.
 
@@ -404,7 +488,7 @@ class KernelFunction(OfReading, WithMatrices, Formula):
                 "kind='both' gives two matrices, which have no one condition number; ask with "
                 "kind='ntk' and kind='nngp'"
             )
-        return condition_number(self.matrix(X, **options))
+        return self._on_rows.condition_number(self.matrix(X, **options))
 
     def symbolic(
         self, q1: Any = None, q2: Any = None, *, q: Any = None

@@ -18,7 +18,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.guests import DRAWINGS
 from ..foundation.printing import Shown, plain, shown, spread
 from ..gaussian.expectations.quadrature import Array
-from ..gaussian.expectations.single import slope_square
+from ..gaussian.expectations.rough import slope_square
 from ..maps.maps import Assumption
 from .q_limits import (
     BISECTIONS,

@@ -386,5 +386,5 @@ def test_many_norms_are_interpolated_to_the_general_recursion() -> None:
 
 
 def test_only_smooth_activations_are_interpolated_in_the_norms() -> None:
-    assert kc.ntk(kc.architectures.vanilla(1, "gelu"))._matrix_kernel.smooth
-    assert not kc.ntk(kc.architectures.vanilla(1, "relu6"))._matrix_kernel.smooth
+    assert kc.ntk(kc.architectures.vanilla(1, "gelu"))._on_rows.kernel.smooth
+    assert not kc.ntk(kc.architectures.vanilla(1, "relu6"))._on_rows.kernel.smooth

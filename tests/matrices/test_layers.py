@@ -31,7 +31,7 @@ def rows(count: int, spread: float = 0.15) -> np.ndarray:
 
 
 def layered(network: kc.Network, q: np.ndarray) -> LayeredPairs:
-    found = kc.ntk(network)._matrix_kernel.layered(q)
+    found = kc.ntk(network)._on_rows.kernel.layered(q)
     assert found is not None
     return found
 

@@ -89,7 +89,7 @@ def bound() -> Binding:
 
 
 def kernel(of: Any) -> MatrixKernel:
-    return of._matrix_kernel
+    return of._on_rows.kernel
 
 
 def test_interpolation_in_the_norms(plan: NormPlan) -> None:

@@ -9,6 +9,7 @@ expectation of the derivative itself, which keeps more digits.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from kcalc.gaussian.expectations.quadrature import (
     normal_density,
     normal_rule,
     panel_nodes,
+    rule,
     split,
 )
 from kcalc.gaussian.expectations.single import joint_edges
@@ -291,4 +293,15 @@ def steep_square(profile: Profile, q: float) -> float:
     return float(RoughZone(profile, q, profile, q, 1).derivative(1, np.zeros(1))[0]) / q
 
 
-__all__ = ["RoughZone", "is_rough", "steep_square"]
+@lru_cache(maxsize=4096)
+def slope_square(profile: Profile, q: float) -> float:
+    """E phi'(u)^2 of a continuous phi; infinite where phi jumps."""
+    if is_rough(profile):
+        return steep_square(profile, q)
+    if any(profile.jump_sizes(0)):
+        return math.inf
+    nodes = rule(profile, q)
+    return float(nodes.w @ profile.numeric(1)(math.sqrt(q) * nodes.z) ** 2)
+
+
+__all__ = ["RoughZone", "is_rough", "slope_square", "steep_square"]

@@ -60,19 +60,6 @@ def second_moment(profile: Profile, q: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def slope_square(profile: Profile, q: float) -> float:
-    """E phi'(u)^2 of a continuous phi; infinite where phi jumps."""
-    if getattr(profile, "rough", False):
-        from kcalc.gaussian.expectations.rough import steep_square
-
-        return steep_square(profile, q)
-    if any(profile.jump_sizes(0)):
-        return math.inf
-    nodes = rule(profile, q)
-    return float(nodes.w @ profile.numeric(1)(math.sqrt(q) * nodes.z) ** 2)
-
-
-@lru_cache(maxsize=4096)
 def mean_slope(profile: Profile, q: float) -> float:
     """E phi'(u), phi' in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
     nodes = rule(profile, q)
