@@ -408,9 +408,8 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
     """``piece`` at a point from an enclosure; None where there is no narrow one."""
     from flint import arb
 
-    try:
-        smooth = Program([piece], X).function_of(Numbers())
-    except KcalcError:
+    smooth = _on_balls(piece)
+    if smooth is None:
         return None
     for bits in _BALL_BITS:
         with working(bits):
@@ -418,6 +417,15 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
             if ball.is_finite() and (ball.rel_accuracy_bits() > 60 or ball.abs_upper() < 1e-300):
                 return float(ball)
     return None
+
+
+@lru_cache(maxsize=1024)
+def _on_balls(piece: sp.Expr) -> Callable[[Any], Any] | None:
+    """A smooth expression as a function of balls; None where it has corners or no enclosures."""
+    try:
+        return None if piece.has(*CORNERED) else Program([piece], X).function_of(Numbers())
+    except KcalcError:
+        return None
 
 
 def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
