@@ -20,8 +20,9 @@ from .audit import Audit, audit
 from .foundation import symbols
 from .foundation.after_import import after_import
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
+from .foundation.guests import brought
 from .matrices import spectrum as spectrum
-from .network import architectures, layers, token_mixing
+from .network import architectures, layers
 from .network.combinators import chain, repeat, residual
 from .network.network import Network
 from .network.skips import averaging_shortcuts, skip_network
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
         to_jax,
         wli,
     )
+    from .calculi.attention.maps import token_map
     from .calculi.attention.sampling import Sampling
     from .calculi.batches import large_batch
     from .calculi.comparison import MapComparison, compare
     from .calculi.fluctuations import Fluctuations, fluctuations
-    from .calculi.global_maps import c_map, node_values, q_map, q_values, token_map
+    from .calculi.global_maps import c_map, node_values, q_map, q_values
     from .calculi.gradients import Gradients, gradients
     from .calculi.learnable import learnable_kernel
     from .calculi.moments import Moments, crelu_budget, depth_stability, moments, moments_at_depth
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
         read,
         save_json,
     )
+    from .network import token_mixing
     from .regression import (
         gaussian_process,
         kept_kernel,
@@ -109,11 +112,12 @@ if TYPE_CHECKING:
 # rooms that are imported when one of their names is first used
 _ROOMS = {
     "backend": "Model coordinate_check lsuv normalise_locations scale_output to_jax wli",
+    "calculi.attention.maps": "token_map",
     "calculi.attention.sampling": "Sampling",
     "calculi.batches": "large_batch",
     "calculi.comparison": "MapComparison compare",
     "calculi.fluctuations": "Fluctuations fluctuations",
-    "calculi.global_maps": "c_map node_values q_map q_values token_map",
+    "calculi.global_maps": "c_map node_values q_map q_values",
     "calculi.gradients": "Gradients gradients",
     "calculi.learnable": "learnable_kernel",
     "calculi.moments": "Moments crelu_budget depth_stability moments moments_at_depth",
@@ -134,6 +138,7 @@ _ROOMS = {
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
+_MODULES = {"token_mixing": "network.token_mixing"}
 _PACKAGES = {"claims", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
 
 __all__ = [
@@ -255,9 +260,11 @@ del after_import  # so that keras.models.load_model finds edited models in a new
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
+    if name in _MODULES:
+        return import_module(f"{__name__}.{_MODULES[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found = brought(f"{_HOMES[name]}:{name}")
     globals()[name] = found
     return found
 

@@ -438,7 +438,7 @@ class WithMatrices:
 
     @cached_property
     def _matrix_kernel(self) -> MatrixKernel:
-        self.reading.refuse_tokens()
+        self.reading.require_closed()
         return MatrixKernel(self.reading, self._seeds)
 
     def _parts(self, kind: str | None) -> tuple[int, ...]:
