@@ -20,7 +20,7 @@ from .foundation import symbols
 from .foundation.after_import import after_import
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .foundation.guests import brought as _brought
-from .network import architectures, layers, token_mixing
+from .network import architectures, layers
 from .network.combinators import chain, repeat, residual
 from .network.network import Network
 from .network.skips import averaging_shortcuts, skip_network
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
         to_jax,
         wli,
     )
+    from .calculi.attention.maps import token_map
     from .calculi.attention.sampling import Sampling
     from .calculi.batches import large_batch
     from .calculi.comparison import MapComparison, compare
     from .calculi.fluctuations import Fluctuations, fluctuations
-    from .calculi.global_maps import c_map, node_values, q_map, q_values, token_map
+    from .calculi.global_maps import c_map, node_values, q_map, q_values
     from .calculi.gradients import Gradients, gradients
     from .calculi.learnable import learnable_kernel
     from .calculi.moments import Moments, crelu_budget, depth_stability, moments, moments_at_depth
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         save_json,
     )
     from .matrices import spectrum as spectrum
+    from .network import token_mixing
     from .regression import (
         gaussian_process,
         kept_kernel,
@@ -109,11 +111,12 @@ if TYPE_CHECKING:
 # rooms that are imported when one of their names is first used
 _ROOMS = {
     "backend": "Model coordinate_check lsuv normalise_locations scale_output to_jax wli",
+    "calculi.attention.maps": "token_map",
     "calculi.attention.sampling": "Sampling",
     "calculi.batches": "large_batch",
     "calculi.comparison": "MapComparison compare",
     "calculi.fluctuations": "Fluctuations fluctuations",
-    "calculi.global_maps": "c_map node_values q_map q_values token_map",
+    "calculi.global_maps": "c_map node_values q_map q_values",
     "calculi.gradients": "Gradients gradients",
     "calculi.learnable": "learnable_kernel",
     "calculi.moments": "Moments crelu_budget depth_stability moments moments_at_depth",
@@ -134,7 +137,8 @@ _ROOMS = {
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _PACKAGES = {"claims", "matrices", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
-_PLACES = {name: name for name in _PACKAGES} | {"spectrum": "matrices.spectrum"}
+_MODULES = {"spectrum": "matrices.spectrum", "token_mixing": "network.token_mixing"}
+_PLACES = {name: name for name in _PACKAGES} | _MODULES
 _PLACES |= {name: f"{room}:{name}" for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [

@@ -13,12 +13,12 @@ from functools import singledispatchmethod
 from typing import Any
 
 from ..foundation.errors import KcalcError
+from ..foundation.guests import RULES
 from ..network import layers as L
 from ..network.compose import fold, no_rule, unknown_gradient
 from ..network.network import Network
 from .array_operations import (
     activate,
-    attend,
     convolve,
     divided,
     elementwise_form,
@@ -274,7 +274,7 @@ class Arrays:
         biases = None
         if layer.relative is not None:
             biases = _scaled(self.params[node]["weight"], self.number(node)[1])
-        out = attend(layer, queries, keys, values, biases)
+        out = RULES["arrays", "Attend"](layer, queries, keys, values, biases)
         return out.reshape(*inputs[0].shape[:-1], -1)
 
     @rule.register

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from ..fields import NUMPY, SYMPY
-from ..fields.arguments import (
-    cosine_array,
-    one_number,
-    one_q,
-    per_input,
-    q_array,
-    q_pair,
-    read_pair,
-)
+from ..fields import NUMPY
+from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
 from ..fields.deferred import Recorded, deferred
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, precision, within
 from ..fields.jets import Jet
-from ..fields.tables import TokenTable, tabulate_tokens
-from ..foundation.errors import KcalcError, unknown
-from ..foundation.plain_arguments import truth
+from ..foundation.errors import unknown
+from ..foundation.guests import READINGS
 from ..foundation.printing import Shown, plain, shown, spread
 from ..maps.composition import Composition
 from ..maps.maps import INFINITE_WIDTH, Assumption, CMap, KernelMap, QMap, sole
 from ..network.network import Network, require_network
-from .attention.class_token_maps import PointReader, has_class_token
-from .attention.sampling import Sampling, read_sampling
-from .attention.structure import Tokens, given_tokens, read_tokens, tells_tokens_apart
-from .attention.values import SampledValues, sampled_values, several
 from .checks import Exploded, check_q
-from .kernel import Kernel, TokenReading
+from .kernel import KernelReading
 from .renormalised import Renormalised, Scaled
-from .spatial import SpatialKernelMap, exact_locations, spatial_reading
 from .symbolic import symbolic_map, symbolic_notes
+
+if TYPE_CHECKING:
+    from .attention.sampling import Sampling
+    from .spatial import SpatialKernelMap
 
 Node = Hashable
 KEPT = 16  # results that are kept with a network
@@ -88,15 +78,12 @@ def c_map(
     places it is ``c token_cosine``.
     Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
     """
-    given = read_tokens(tokens, token_cosine)
-    if exact_locations(spatial, image_shape, weights):
-        if given is not None:
-            raise KcalcError(
-                "tokens= is for tokens that are alike; with spatial='exact' say "
-                "image_shape=(tokens,)"
-            )
-        return SpatialKernelMap(spatial_reading(network, image_shape, weights, assume_independent))
-    return NetworkCMap(network, assume_independent, given)
+    options = {"spatial": spatial, "image_shape": image_shape, "weights": weights}
+    options |= {"tokens": tokens, "token_cosine": token_cosine}
+    guest = READINGS.answering("c_map", **options)
+    if guest is not None:
+        return guest(network, assume_independent)
+    return NetworkCMap(MapReading(network, assume_independent))
 
 
 def q_map(
@@ -107,28 +94,10 @@ def q_map(
     token_cosine: float | None = None,
 ) -> NetworkQMap:
     """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`."""
-    return NetworkQMap(network, assume_independent, read_tokens(tokens, token_cosine))
-
-
-def token_map(
-    network: Network, tokens: int | None = None, assume_independent: bool = False
-) -> TokenMap:
-    """The map ``R(rho)`` of the cosine between two tokens of one sequence.
-
-    It is the map through a network with attention.
-
-    All tokens of a sequence are alike: they have one q value, and any two of them the cosine rho.
-    Attention draws them together; where the map has the fixed point 1 alone, deep networks make all
-    tokens of a sequence equal (rank collapse).
-
-    ``tokens``: how many there are. Returns: a :class:`TokenMap`, callable, with ``derivative``,
-    ``fixed_points`` and ``plot``.
-    Raises: KcalcError as :func:`c_map` does. [Dong et al. 2021]
-    """
-    given = read_tokens(tokens, None)
-    if given is None:
-        raise KcalcError("token_map needs tokens=, the number of tokens of a sequence")
-    return TokenMap(network, assume_independent, given)
+    guest = READINGS.answering("q_map", tokens=tokens, token_cosine=token_cosine)
+    if guest is not None:
+        return guest(network, assume_independent)
+    return NetworkQMap(MapReading(network, assume_independent))
 
 
 def q_values(
@@ -140,10 +109,10 @@ def q_values(
     token_cosine: float | None = None,
 ) -> dict[Node, Any]:
     """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
-    reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
-    given = per_input(network.inputs)(q, lambda v: np.asarray(one_q(v)), "q")
-    kernel, states = reading.run(NUMPY, given, None, None)
-    return {node: float(kernel.whole(state)[0]) for node, state in states.items()}
+    guest = READINGS.answering("q_values", tokens=tokens, token_cosine=token_cosine)
+    if guest is not None:
+        return guest(network, q, assume_independent)
+    return MapReading(network, assume_independent).q_values(q)
 
 
 def q_and_variances(
@@ -153,7 +122,7 @@ def q_and_variances(
 
     ``q``: a number or {input: number}.
     """
-    reading = _Reading(network, assume_independent)
+    reading = MapReading(network, assume_independent)
     given = per_input(network.inputs)(q, lambda v: q_array(v, "q"), "q")
     kernel, states = reading.run(NUMPY, given, None, None)
     sizes = {node: float(kernel.whole(state)[0]) for node, state in states.items()}
@@ -164,7 +133,7 @@ def q_and_variances(
 
 def end_values(network: Network, assume_independent: bool = False) -> tuple[float, float]:
     """(Q, C'(1)) at the output of a network of one output for inputs of q = 1."""
-    at_one = _Reading(network, assume_independent).at_one
+    at_one = MapReading(network, assume_independent).at_one
     gap, output = Jet.variable(Gap.from_cosine(1.0), 1, -1.0), network.outputs[0]
     end = at_one.gaps(dict.fromkeys(network.inputs, gap))[output]
     check_q(NUMPY, at_one.q[output], output)
@@ -180,22 +149,6 @@ class NodeValue(NamedTuple):
     q1: Any
     q2: Any
     c: Any
-
-
-class TokenValue(NamedTuple):
-    """The values at one node over tokens.
-
-    At equal places of two inputs they are those of :class:`NodeValue`.
-
-    ``token_cosine1``, ``token_cosine2``: the cosine of two tokens of the first input, and of the
-    second.
-    """
-
-    q1: Any
-    q2: Any
-    c: Any
-    token_cosine1: Any
-    token_cosine2: Any
 
 
 class NodeValues(dict[Node, Any], Shown):
@@ -265,67 +218,18 @@ def node_values(
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
-    read_sampling(sampling)
-    cosine = 0.0 if c is None else c
-    if (
-        sampling is not None
-        or several(tokens)
-        or (tokens is not None and tells_tokens_apart(network, tokens))
-    ):
-        said = any(level is not None for level in (q1, q2, q))
-        levels = q_pair(q1, q2, q) if said else (None, None)
-        assume = truth(assume_independent, "assume_independent")
-        found: Any = each_token(network, c, levels, (tokens, token_cosine), (assume, sampling))
-        return found
-    reading = _Reading(network, assume_independent, read_tokens(tokens, token_cosine))
-    values = per_input(network.inputs)
-    first, second = read_pair(
-        lambda given, what: values(given, lambda v: q_array(v, what), what), *q_pair(q1, q2, q)
-    )
-    gap = {n: Jet((1 - v,)) for n, v in values(cosine, cosine_array, "c").items()}
-    kernel, states = reading.run(NUMPY, first, second, gap)
-    out = NodeValues()
-    for node in network:
-        a, b, g = kernel.whole(states[node])
-        found = (np.asarray(part)[()] for part in (a, b, 1 - g.value))
-        if reading.tokens is None:
-            out[node] = NodeValue(*found)
-        else:
-            out[node] = TokenValue(
-                *found,
-                *(np.asarray(cosine)[()] for cosine in kernel.token_cosines(states[node])),
-            )
-    out.assumptions = reading.noting(INFINITE_WIDTH, kernel.notes.values())
-    return out
-
-
-def each_token(
-    network: Network,
-    c: Any,
-    levels: tuple[Any, Any],
-    given: tuple[Any, float | None],
-    options: tuple[bool, Sampling | None],
-    profile: bool = False,
-) -> SampledValues:
-    """:func:`node_values` of tokens that are followed one by one.
-
-    ``levels``: two q values, None for those that the tokens say; ``given``: the tokens and their
-    cosine; ``options``: whether addends are assumed independent, and the sampling. ``profile``:
-    with the scores of attention, and without covariances.
-    """
-    tokens, token_cosine = given
-    if several(tokens) and c is not None:
-        raise KcalcError("an array of tokens says itself what their cosines are; drop c=")
-    cosine = 0.0 if c is None else c
-    covariance = given_tokens(network, tokens, token_cosine, levels, cosine)
-    return sampled_values(network, dict.fromkeys(network.inputs, covariance), *options, profile)
+    options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
+    guest = READINGS.answering("node_values", **options)
+    if guest is not None:
+        return guest(network, c, q1, q2, assume_independent, q=q)
+    return MapReading(network, assume_independent).node_values(c, *q_pair(q1, q2, q))
 
 
 class Pass(NamedTuple):
     """What one pass of the rules at given q values finds, for any c values.
 
     ``notes``: the assumptions it made; ``q``: {output: its q value}; ``gaps``: 1 - C of the outputs
-    as a function of 1 - c of the inputs, over tokens None.
+    as a function of 1 - c of the inputs.
     """
 
     notes: tuple[Assumption, ...]
@@ -333,14 +237,12 @@ class Pass(NamedTuple):
     gaps: Any
 
 
-class _Reading(TokenReading):
+class MapReading(KernelReading):
     """A network with the options of the kernel calculus, which runs in any number system."""
 
-    def __init__(
-        self, network: Network, assume_independent: bool, tokens: Tokens | None = None
-    ) -> None:
+    def __init__(self, network: Network, assume_independent: bool) -> None:
         require_network(network)
-        super().__init__(network, assume_independent, tokens)
+        super().__init__(network, assume_independent)
 
     @property
     def at_one(self) -> Pass:
@@ -354,26 +256,18 @@ class _Reading(TokenReading):
         """
         numbers = (*q1.values(), *(() if q2 is None else q2.values()))
         if any(q.ndim for q in numbers):
-            return self._passed(q1, q2)
-        return self._kept(tuple(map(float, numbers)), lambda: self._passed(q1, q2))
+            return self.fresh_pass(q1, q2)
+        return self._kept(tuple(map(float, numbers)), lambda: self.fresh_pass(q1, q2))
 
-    def _passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
-        given = deferred(self.network.inputs) if self.tokens is None else None
+    def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+        """The pass, whatever is kept."""
+        given = deferred(self.network.inputs)
         try:
             kernel, states = self.run(NUMPY, q1, q2, given)
-        except Exploded as error:
-            exploded = error
-        else:
-            return self._pass(kernel, states, given)
-        if given is None:
-            raise exploded
-        return self._renormalised(q1, q2)
-
-    def _pass(self, kernel: Any, states: dict[Node, Any], given: dict[Node, Any] | None) -> Pass:
+        except Exploded:
+            return self._renormalised(q1, q2)
         whole = {node: kernel.whole(states[node]) for node in self.network.outputs}
-        gaps = (
-            None if given is None else Recorded(given, {n: gap for n, (*_, gap) in whole.items()})
-        )
+        gaps = Recorded(given, {n: gap for n, (*_, gap) in whole.items()})
         return Pass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
@@ -395,7 +289,7 @@ class _Reading(TokenReading):
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
         """``make()``, one of the last KEPT results that are kept with the network."""
         known = self.network.__dict__.setdefault("_kernel_passes", {})
-        key = (self.assume, self.tokens, what)
+        key = (self.assume, self.said, what)
         found = known.get(key)
         if found is None:
             found = make()
@@ -416,57 +310,58 @@ class _Reading(TokenReading):
         ``q2=None`` for uniform q, ``gap=None`` to follow q alone.
         """
         second = q1 if q2 is None else q2
-        if self._has_class_token(field):
-            assert self.tokens is not None
-            reader = PointReader(self.network, self.tokens, self.assume)
-            with np.errstate(all="ignore"):
-                return reader, reader.read(q1, second, gap)
-        if self.tokens is None:
-            kernel: Any = self.plain_kernel(field, q2 is None, gap is not None)
-            inputs = {
-                n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n])
-                for n in self.network.inputs
-            }
-        else:
-            kernel = self._over_tokens(field, q2 is None, gap is not None)
-            inputs = self.tokens.inputs(kernel, q1, second, gap)
+        kernel = self.plain_kernel(field, q2 is None, gap is not None)
+        inputs = {
+            n: kernel.start(n, q1[n], second[n], 0 if gap is None else gap[n])
+            for n in self.network.inputs
+        }
         return kernel, self.interpreted(kernel, inputs)
 
-    def run_sequence(
-        self, q: dict[Node, Any], gap: dict[Node, Any], field: Any = NUMPY
-    ) -> tuple[Any, dict[Node, Any]]:
-        """The same for one sequence, whose tokens have the given gaps."""
-        assert self.tokens is not None
-        if self._has_class_token(field):
-            reader = PointReader(self.network, self.tokens, self.assume)
+    def gaps(
+        self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
+    ) -> dict[Node, Jet]:
+        """1 - C per output in a number system."""
+        if field is NUMPY:
             with np.errstate(all="ignore"):
-                return reader, reader.sequence(q, gap)
-        kernel = self._over_tokens(field, True, False)
-        return kernel, self.interpreted(kernel, self.tokens.sequence(kernel, q, gap))
+                return self.passed(q1, q2).gaps(gap)
+        return self.at_outputs(self.run(field, q1, q2, gap), 2)
+
+    def at_outputs(self, run: tuple[Any, dict[Node, Any]], part: int) -> dict[Node, Any]:
+        """{output: its q value (``part`` 0 or 1) or its gap (2)} of a run."""
+        kernel, states = run
+        return {node: kernel.whole(states[node])[part] for node in self.network.outputs}
+
+    def q_values(self, q: Any) -> dict[Node, float]:
+        """:func:`q_values` of the network."""
+        given = per_input(self.network.inputs)(q, lambda v: np.asarray(one_q(v)), "q")
+        kernel, states = self.run(NUMPY, given, None, None)
+        return {node: float(kernel.whole(state)[0]) for node, state in states.items()}
+
+    def node_values(self, c: Any, q1: Any, q2: Any) -> NodeValues:
+        """:func:`node_values` of the network."""
+        values = per_input(self.network.inputs)
+        first, second = read_pair(
+            lambda given, what: values(given, lambda v: q_array(v, what), what), q1, q2
+        )
+        cosines = values(0.0 if c is None else c, cosine_array, "c")
+        gap = {n: Jet((1 - v,)) for n, v in cosines.items()}
+        kernel, states = self.run(NUMPY, first, second, gap)
+        out = NodeValues({node: self.value(kernel, states[node]) for node in self.network})
+        out.assumptions = self.noting(INFINITE_WIDTH, kernel.notes.values())
+        return out
+
+    def value(self, kernel: Any, state: Any) -> Any:
+        """The values of a node."""
+        q1, q2, gap = kernel.whole(state)
+        return NodeValue(*(np.asarray(part)[()] for part in (q1, q2, 1 - gap.value)))
 
     def formula(self, q1: Any, q2: Any, letter: str) -> Composition | dict[Node, Composition]:
         """The map of the given letter as a named composition."""
-        self._has_class_token(SYMPY)
-        return symbolic_map(self.network, q1, q2, letter, self.assume, self.tokens)
+        return symbolic_map(self.network, q1, q2, letter, self.assume)
 
-    def _has_class_token(self, field: Any) -> bool:
-        """Whether tokens are followed behind a class token, which NumPy alone does."""
-        if self.tokens is None or not has_class_token(self.network, self.tokens):
-            return False
-        if field is not NUMPY:
-            raise KcalcError(
-                "maps of networks with a class token are numbers in double precision: they have "
-                "no certified enclosures, no formulas and no functions of JAX"
-            )
-        return True
-
-    def _over_tokens(self, field: Any, uniform: bool, paired: bool) -> Any:
-        assert self.tokens is not None
-
-        def over(uniform: bool = True) -> Kernel:
-            return self.plain_kernel(field, uniform)
-
-        return self.tokens.calculus(over, over, uniform, paired)
+    def symbolic_notes(self) -> tuple[Assumption, ...]:
+        """The assumptions of the calculus if the network has symbols."""
+        return symbolic_notes(self.network, self.assume)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -475,7 +370,7 @@ class _Reading(TokenReading):
 
     def _assumed(self) -> tuple[Assumption, ...]:
         if self.network.free_symbols:
-            notes = symbolic_notes(self.network, self.assume, self.tokens)
+            notes = self.symbolic_notes()
         else:
             notes = self.at_one.notes
             if self.assume:  # other heuristics may enter where the two inputs differ in q
@@ -485,54 +380,23 @@ class _Reading(TokenReading):
         return self.noting(INFINITE_WIDTH, notes)
 
 
-def sequence_states(
-    network: Network, tokens: Tokens
-) -> tuple[Kernel, dict[Node, Any], tuple[Assumption, ...]]:
-    """The calculus of two tokens of one sequence of q = 1, all states, and the assumptions."""
-    if has_class_token(network, tokens):
-        raise KcalcError(
-            "this needs tokens that are alike, and the network has a class token; let its readout "
-            "take the mean of all tokens instead"
-        )
-    reading = _Reading(network, False, tokens)
-    one = dict.fromkeys(network.inputs, np.asarray(1.0))
-    kernel, states = reading.run_sequence(
-        one, dict.fromkeys(network.inputs, Jet((np.asarray(1.0 - tokens.cosine),)))
-    )
-    return kernel.plain["one"], states, reading.noting(INFINITE_WIDTH, kernel.notes.values())
-
-
 class _OfNetwork(KernelMap):
-    def __init__(
-        self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None
-    ) -> None:
-        self._reading = _Reading(network, assume_independent, tokens)
-        self.network = network
+    def __init__(self, reading: MapReading) -> None:
+        network = reading.network
+        self._reading, self.network = reading, network
         self.inputs, self.outputs = network.inputs, network.outputs
         self.name = network.name or f"{len(network)} nodes"
-        self._assumptions = self._reading.assumptions
+        self._assumptions = reading.assumptions
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         return self._assumptions
-
-    def _whole(self, run: tuple[Any, dict[Node, Any]], part: int) -> dict[Node, Any]:
-        """{output: its q value (``part`` 0 or 1) or its gap (2)} of a run."""
-        kernel, states = run
-        return {node: kernel.whole(states[node])[part] for node in self.outputs}
 
 
 class NetworkCMap(_OfNetwork, CMap):
     """The global C map of a network; its methods are those of :class:`kcalc.maps.maps.CMap`."""
 
     letter = "C"
-
-    def __init__(
-        self, network: Network, assume_independent: bool = False, tokens: Tokens | None = None
-    ) -> None:
-        super().__init__(network, assume_independent, tokens)
-        if tokens is not None:
-            self.scan = 61  # attention takes milliseconds per value
 
     def gaps(
         self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int
@@ -544,10 +408,7 @@ class NetworkCMap(_OfNetwork, CMap):
         self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
     ) -> dict[Node, Jet]:
         """1 - C per output in a number system."""
-        if field is NUMPY and self._reading.tokens is None:
-            with np.errstate(all="ignore"):
-                return self._reading.passed(q1, q2).gaps(gap)
-        return self._whole(self._reading.run(field, q1, q2, gap), 2)
+        return self._reading.gaps(gap, q1, q2, field)
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
         """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
@@ -589,52 +450,6 @@ class NetworkCMap(_OfNetwork, CMap):
         return self._reading.formula(*q_pair(q1, q2, q), self.letter)
 
 
-class TokenMap(NetworkCMap):
-    """The map of the cosine between two tokens of one sequence.
-
-    For its interface see :class:`kcalc.maps.maps.CMap`.
-    """
-
-    letter = "R"
-
-    @property
-    def least(self) -> float:
-        """``-1 / (T - 1)``: T tokens can have no smaller cosine with one another."""
-        assert self._reading.tokens is not None
-        return -1 / max(self._reading.tokens.count - 1, 1)
-
-    def gaps(
-        self, gap: dict[Node, Any], q1: dict[Node, Any], q2: dict[Node, Any] | None, order: int
-    ) -> dict[Node, Jet]:
-        if any(
-            np.any(np.asarray(value, dtype=float) > 1 - self.least + 1e-12)
-            for value in gap.values()
-        ):
-            count = getattr(self._reading.tokens, "count", 1)
-            raise KcalcError(
-                f"the cosine of any two of {count} tokens is at least {self.least:.6g} = -1 / "
-                f"(tokens - 1)"
-            )
-        return super().gaps(gap, q1, q2, order)
-
-    def _out(
-        self, gap: dict[Node, Jet], q1: dict[Node, Any], q2: dict[Node, Any] | None, field: Any
-    ) -> dict[Node, Jet]:
-        return self._whole(self._reading.run_sequence(q1, gap, field), 2)
-
-    def table(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, q1: Any = None, q2: Any = None, tolerance: float = 1e-10, *, q: Any = None
-    ) -> TokenTable:
-        """R at fixed q as a :class:`kcalc.fields.tables.TokenTable`, within ``tolerance``.
-
-        It takes some fifty values of the map, and has an error bound.
-        Raises: KcalcError for several outputs, for q values that are not single numbers, and for
-        maps that are too rough, as behind activations that jump.
-        """
-        function = self._gap_function(q1, q2, q)
-        return tabulate_tokens(function, self.least, one_number(tolerance, "tolerance"), self.name)
-
-
 class NetworkQMap(_OfNetwork, QMap):
     """The global Q map of a network; its methods are those of :class:`kcalc.maps.maps.QMap`."""
 
@@ -661,7 +476,7 @@ class NetworkQMap(_OfNetwork, QMap):
 
     def _out(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         """Q per output in a number system."""
-        return self._whole(self._reading.run(field, q, None, None), 0)
+        return self._reading.at_outputs(self._reading.run(field, q, None, None), 0)
 
     def ball_values(self, q: dict[Node, Any], field: Any) -> dict[Node, Any]:
         with field.working():

@@ -8,8 +8,8 @@ gradients explode or vanish as derivatives of kernel maps at c = 1 do.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,19 +18,12 @@ from ..fields import NUMPY
 from ..fields.arguments import one_q, per_input
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..foundation.guests import DRAWINGS
-from ..foundation.plain_arguments import truth
+from ..foundation.guests import DRAWINGS, READINGS
 from ..foundation.printing import Shown, marked, plain
 from ..maps.maps import Approximable, Assumption
 from ..network.compose import interpret_back, require_network
 from ..network.layers import Resize
 from ..network.network import Network, chosen_output
-from ..network.primitives import owner
-from .attention.backward import TokenBackward, both_added
-from .attention.sampled_gradients import Chains, followed
-from .attention.sampling import Draws, Sampling, read_sampling, until_accurate, worst_of
-from .attention.structure import given_tokens, read_tokens, tells_tokens_apart
-from .attention.values import several, with_error
 from .backward import (
     Backward,
     Groups,
@@ -39,19 +32,18 @@ from .backward import (
     mean_slopes,
     own_parameters,
     parameters,
-    refuse_shared,
     refuse_shared_in_batches,
 )
 from .batch_gradients import normalised_batches, weight_gradients
-from .ntk import WIDTH, TangentReading
+from .ntk import TangentReading
 from .tangent import ACROSS, Tangent, trained_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .attention.sampling import Sampling
+
 Node = Hashable
-Array = np.ndarray
-NOTHING = 1e-12  # of the greatest squared gradient: smaller ones are rounding
 MODES = ("mean", "difference")
 COPIES = "resizing is the identity: gradients of the copies of a position are not added up"
 
@@ -115,62 +107,22 @@ class Gradients(Shown, Approximable):
             for n, v in self.nodes.items()
         ]
 
+    def texts(self, name: str) -> dict[Node, str]:
+        """A table, such as "nodes" or "mean", as {node: text}."""
+        return {node: f"{value:.6g}" for node, value in getattr(self, name).items()}
+
     @property
     def _modes(self) -> dict[str, dict[Node, float]]:
         return {name: getattr(self, name) for name in MODES if getattr(self, name) is not None}
 
     def _rows(self) -> list[tuple[str, ...]]:
         names = ("nodes", "weights", "chi", *self._modes)
-        texts = [table_texts(self, name) for name in names]
+        texts = [self.texts(name) for name in names]
         body = ((str(n), *(table.get(n, "") for table in texts)) for n in self.nodes)
         return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
 
     def __repr__(self) -> str:
         return f"Gradients({marked(f'{len(self.nodes)} nodes, growth {self.growth:.4g}', self)})"
-
-
-@dataclass(frozen=True, repr=False)
-class SampledGradients(Gradients):
-    """:class:`Gradients` over tokens of which no two are alike; attention was sampled.
-
-    Sums over tokens are means over the N sequences that were given. ``errors``: {"nodes",
-    "weights", "mean", "difference": {node: standard error over the chains of sampling}}.
-    ``tokens``: {node: (mean, standard error)}, the squared gradient at each token, (N, T), which
-    add up to ``nodes``; ``covariances``: {node: mean}, the products of the gradients at two tokens
-    of a sequence, summed over channels, (N, T, T). Attention does not keep the modes apart here: a
-    gradient of the outputs that sums to 0 over tokens has a part of either mode at earlier nodes.
-    """
-
-    errors: dict[str, dict[Node, float]] = field(default_factory=dict)
-    tokens: dict[Node, tuple[Array, Array]] = field(default_factory=dict)
-    covariances: dict[Node, Array] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the tables over tokens as plain data."""
-        errors = {
-            name: {str(k): v for k, v in table.items()} for name, table in self.errors.items()
-        }
-        return super().to_dict() | {"errors": errors}
-
-    def _frame(self) -> list[dict[str, Any]]:
-        names = {"nodes": "node_gradient_error", "weights": "weight_gradient_error"}
-        return [
-            row
-            | {
-                names.get(name, f"{name}_error"): table.get(node)
-                for name, table in self.errors.items()
-            }
-            for node, row in zip(self.nodes, super()._frame(), strict=True)
-        ]
-
-
-def table_texts(found: Gradients, name: str) -> dict[Node, str]:
-    """A table of gradients, such as "nodes" or "mean", as {node: text}, with standard errors."""
-    errors = found.errors.get(name, {}) if isinstance(found, SampledGradients) else {}
-    return {
-        node: with_error(value, errors[node]) if node in errors else f"{value:.6g}"
-        for node, value in getattr(found, name).items()
-    }
 
 
 def gradients(
@@ -200,40 +152,13 @@ def gradients(
     Raises: KcalcError for bad q, an unknown output, activations that jump, and where the kernel
     calculus does not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
     """
-    options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
-    return gradients_at(network, None, q, output, options, assume_independent)
-
-
-def gradients_at(
-    network: Network,
-    needed: Sequence[Node] | None,
-    q: Any,
-    output: Node,
-    options: Mapping[str, Any],
-    assume_independent: bool = False,
-) -> Gradients:
-    """:func:`gradients` of which those at some nodes are needed, where attention is sampled.
-
-    ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about
-    tokens.
-    """
-    tokens, token_cosine, sampling = (
-        options[name] for name in ("tokens", "token_cosine", "sampling")
-    )
     require_network(network)
-    chosen = chosen_output(network, output)
-    given = per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
-    read_sampling(sampling)
-    apart = several(tokens) or (tokens is not None and tells_tokens_apart(network, tokens))
-    if sampling is not None or apart:
-        levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
-        table, count = given_tokens(network, tokens, token_cosine, levels)
-        inputs = {node: float(level) * table for node, level in given.items()}
-        assume = truth(assume_independent, "assume_independent")
-        return sampled_gradients(network, inputs, (count, chosen, assume, sampling), needed)
-    reading = TangentReading(network, None, assume_independent, read_tokens(tokens, token_cosine))
-    if reading.tokens is not None:
-        return _over_tokens(reading, given, chosen)
+    options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
+    guest = READINGS.answering("gradients", **options)
+    if guest is not None:
+        return guest(network, q, output, assume_independent)
+    chosen, given = asked_at(network, q, output)
+    reading = TangentReading(network, None, assume_independent)
     zero = dict.fromkeys(network.inputs, np.asarray(0.0))
     kernel, states = reading.run(NUMPY, zero, given, None, {})
     assert isinstance(kernel, Tangent)
@@ -271,6 +196,12 @@ def gradients_at(
     )
 
 
+def asked_at(network: Network, q: Any, output: Node) -> tuple[Node, dict[Node, Any]]:
+    """The output that is meant, and {input: its q value}."""
+    chosen = chosen_output(network, output)
+    return chosen, per_input(network.inputs)(q, lambda value: np.asarray(one_q(value)), "q")
+
+
 def _check_finite(*tables: Mapping[Node, float]) -> None:
     """Raise KcalcError naming the last node whose number is beyond double precision."""
     bad = [node for table in tables for node, value in table.items() if not math.isfinite(value)]
@@ -295,125 +226,6 @@ def _start(backward: Backward, output: Node) -> dict[Node, Groups]:
     states = backward.states
     start: dict[Node, Groups] = {node: [0.0] * len(state.groups) for node, state in states.items()}
     return start | {output: [float(share) for share, _ in states[output].groups]}
-
-
-def _over_tokens(reading: TangentReading, q: dict[Node, Any], output: Node) -> Gradients:
-    """Gradients over tokens that are alike.
-
-    They are computed from covariances of gradients at one token and at two.
-    """
-    network = reading.network
-    kernel, states = reading.run_sequence(q)
-    refuse_shared(kernel.notes.values())
-    backward = TokenBackward(kernel, states)
-    messages = interpret_back(network, backward.rule, backward.start(output), both_added)
-    counts = {node: states[owner(node)].count or 1 for node in states}
-    # tokens of a node per token of the output
-    share = {node: count / counts[output] for node, count in counts.items()}
-    one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
-    two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
-    weights = {}
-    for node, (made, op) in own_parameters(network).items():
-        size, _, gap = kernel.whole(states[made])
-        own, other = (
-            trained_part(op, float(size) * cosine) for cosine in (1, 1 - float(gap.value))
-        )
-        weights[node] = own * one[made] + (counts[made] - 1) * two[made] * other
-    mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
-    difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
-    return Gradients(
-        output,
-        {node: one[node] for node in network},
-        weights,
-        mean_slopes(network, backward.one),
-        (*reading.noting(WIDTH, kernel.notes.values()), *left_out(network)),
-        mean,
-        difference,
-    )
-
-
-def sampled_gradients(
-    network: Network,
-    inputs: dict[Node, Any],
-    options: tuple[int, Node, bool, Sampling | None],
-    needed: Sequence[Node] | None = None,
-) -> SampledGradients:
-    """Gradients for covariances of all tokens of the inputs.
-
-    ``options``: how many sequences there are, the output, whether addends are assumed independent,
-    and how attention is sampled; ``needed``: the nodes of a profile, whose values alone are found,
-    by default those of all nodes and parameters.
-    """
-    count, output, assume, sampling = options
-    asked = read_sampling(sampling)
-
-    def run(draws: Draws) -> tuple[SampledGradients, float]:
-        how = (assume, asked, sampling is None, needed)
-        chains, notes = followed(network, inputs, count, output, how, draws)
-        found = _joined(output, chains, (*notes, *left_out(network)), draws)
-        return found, _worst(found)
-
-    found, missed = until_accurate(asked, run, needed is not None)
-    return replace(found, assumptions=(*found.assumptions, *missed))
-
-
-def _worst(found: SampledGradients) -> float:
-    """The greatest error relative to a squared gradient.
-
-    That of a mode is relative to the greater one of the mode and the squared gradient.
-    """
-    tables = {"nodes": found.nodes, "mean": found.mean or {}, "difference": found.difference or {}}
-    worst = 0.0
-    for name, table in (tables | {"weights": found.weights}).items():
-        least = {} if name == "weights" else found.nodes
-        sizes = np.array([max(abs(value), least.get(n, 0.0)) for n, value in table.items()])
-        floor = NOTHING * sizes.max(initial=0.0)
-        errors = np.array([found.errors[name][n] for n in table])
-        worst = max(worst, worst_of(errors, np.maximum(sizes, floor)))
-    return worst
-
-
-def _joined(
-    output: Node,
-    sequences: Sequence[Chains],
-    assumptions: tuple[Assumption, ...],
-    draws: Draws,
-) -> SampledGradients:
-    """Means over sequences, and means and standard errors over chains."""
-    values: dict[str, dict[Node, float]] = {name: {} for name in ("nodes", *MODES, "weights")}
-    errors: dict[str, dict[Node, float]] = {name: {} for name in values}
-
-    def add(name: str, node: Node, found: Array) -> None:
-        mean, error = draws.averaged(found.mean(axis=0))
-        values[name][node], errors[name][node] = float(mean), float(error)
-
-    tokens, covariances = {}, {}
-    for node in sequences[0].nodes:
-        found = np.array([chains.nodes[node] for chains in sequences])
-        covariances[node] = found.mean(axis=1)
-        own = np.diagonal(found, axis1=-2, axis2=-1)
-        tokens[node] = draws.averaged(own.swapaxes(0, 1))
-        total, mean, count = own.sum(axis=-1), found.sum(axis=(-2, -1)), found.shape[-1]
-        add("nodes", node, total)
-        add("mean", node, mean)
-        if count > 1:
-            add("difference", node, (count * total - mean) / (count - 1))
-    for node in sequences[0].weights:
-        add("weights", node, np.array([chains.weights[node] for chains in sequences]))
-    slopes = [chains.chi for chains in sequences]
-    chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}
-    return SampledGradients(
-        output,
-        values["nodes"],
-        values["weights"],
-        chi,
-        assumptions,
-        values["mean"],
-        values["difference"],
-        errors,
-        tokens,
-        covariances,
-    )
 
 
 def _forward(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +37,6 @@ from .field_maps import FieldMaps, field_maps_of
 from .freshness import Algebra
 from .kernel_activations import Activations
 from .second_moments import Moments, Part, SecondMoments, is_zero
-
-if TYPE_CHECKING:
-    from .attention.structure import Tokens
 
 Number = Any
 Node = Hashable
@@ -364,15 +361,16 @@ def kernel_over(
     return Kernel(statistics, algebra, Activations(statistics, algebra, local or FieldMaps(field)))
 
 
-class TokenReading:
+class KernelReading:
     """A network with the options of the kernel calculus.
 
-    ``assume``: as ``assume_independent``; ``tokens``: None for networks without tokens.
+    ``assume``: as ``assume_independent``; ``said``: what is said of its inputs, None for vectors.
     """
 
-    def __init__(self, network: Network, assume: bool, tokens: Tokens | None = None) -> None:
-        self.network, self.tokens = network, tokens
-        self.assume = truth(assume, "assume_independent")
+    said: Any = None
+
+    def __init__(self, network: Network, assume: bool) -> None:
+        self.network, self.assume = network, truth(assume, "assume_independent")
 
     def plain_kernel(
         self,
@@ -395,15 +393,10 @@ class TokenReading:
         with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
             return interpret(self.network, kernel, inputs)
 
-    def refuse_tokens(self) -> None:
-        """Refuse what kernels over tokens do not have."""
-        if self.tokens is not None:
-            raise KcalcError(
-                "kernels over tokens are functions in double precision: they have no certified "
-                "enclosures, formulas or matrices; kc.c_map and kc.token_map have the first two"
-            )
+    def require_closed(self) -> None:
+        """Raise KcalcError where the reading has values only: no enclosures, formulas, matrices."""
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of one reading after the assumptions of every reading of the network."""
-        tokens = () if self.tokens is None else self.tokens.assumptions(self.network)
-        return (first, *tokens, *self.network.assumptions, *notes)
+        said = () if self.said is None else self.said.assumptions(self.network)
+        return (first, *said, *self.network.assumptions, *notes)

@@ -359,7 +359,7 @@ class KernelOfRows:
     @cached_property
     def kernel(self) -> MatrixKernel:
         """The kernel with its tables. Raises: KcalcError for kernels over tokens."""
-        self.reading.refuse_tokens()
+        self.reading.require_closed()
         return MatrixKernel(self.reading, self.seeds)
 
     def matrix(

@@ -23,7 +23,7 @@ from ..fields.arguments import (
 )
 from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
-from ..foundation.guests import DRAWINGS, KERNELS
+from ..foundation.guests import DRAWINGS, KERNELS, READINGS
 from ..foundation.keyed import Keyed
 from ..foundation.plain_arguments import choice, truth, whole
 from ..foundation.printing import marked, plain
@@ -33,17 +33,11 @@ from ..maps.maps import Assumption, sole
 from ..network.compose import require_network
 from ..network.layers import Affine, Input
 from ..network.network import Network
-from .attention.exchangeable import Exchangeable
-from .attention.kernels import TokenKernels, token_kernels
-from .attention.sampling import Sampling
-from .attention.structure import Tokens, read_tokens
-from .attention.values import several, token_covariance
 from .field_maps import FieldMaps
 from .homogeneity import is_odd
-from .kernel import TokenReading
+from .kernel import KernelReading
 from .readings import OfReading
 from .regime import Regime, regime
-from .spatial import SpatialTangentKernel, exact_locations, spatial_reading, tap_widths
 from .tangent import PARAMETERIZATIONS, Tangent, parameter_nodes, refuse_tied, unseen_nodes
 from .tangent_symbolic import symbolic_kernels
 from .widths import filled
@@ -52,7 +46,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..matrices.gram.tables import AngleTable
+    from .attention.kernels import TokenKernels
+    from .attention.sampling import Sampling
     from .kernel_matrix import KernelOfRows
+    from .spatial import SpatialTangentKernel
 
 Node = Hashable
 Array = np.ndarray
@@ -163,26 +160,13 @@ def ntk(
         if features is None
         else whole(features, "features, the number of channels of hidden layers,", 1)
     )
-    if exact_locations(spatial, image_shape, weights):
-        widths = None if parameterization == "ntk" else tap_widths(network, features)
-        return SpatialTangentKernel(
-            spatial_reading(network, image_shape, weights, assume_independent, widths, tangent=True)
-        )
+    options = {"spatial": spatial, "image_shape": image_shape, "weights": weights}
+    options |= {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
+    guest = READINGS.answering("ntk", **options)
+    if guest is not None:
+        return guest(network, parameterization, features, assume_independent)
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
-    if several(tokens):
-        if token_cosine is not None:
-            raise KcalcError(
-                "an array of tokens says itself what their cosines are; drop token_cosine="
-            )
-        assume = truth(assume_independent, "assume_independent")
-        return token_kernels(network, token_covariance(tokens, network), sampling, fan_in, assume)
-    if sampling is not None:
-        raise KcalcError(
-            "sampling= is for an array of tokens, which are followed one by one; tokens that are "
-            "alike need none"
-        )
-    reading = TangentReading(network, fan_in, assume_independent, read_tokens(tokens, token_cosine))
-    return TangentKernel(reading)
+    return TangentKernel(TangentReading(network, fan_in, assume_independent))
 
 
 def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
@@ -216,21 +200,15 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
     return out | dict.fromkeys(tables, 1)
 
 
-class TangentReading(TokenReading):
+class TangentReading(KernelReading):
     """A network with the options of the tangent calculus, for all parts of a TangentKernel.
 
     ``fan_in``: that of :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
     ``assume_independent``.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        fan_in: Mapping[Node, int] | None,
-        assume: bool,
-        tokens: Tokens | None = None,
-    ) -> None:
-        super().__init__(network, assume, tokens)
+    def __init__(self, network: Network, fan_in: Mapping[Node, int] | None, assume: bool) -> None:
+        super().__init__(network, assume)
         self.fan_in = fan_in
 
     def kernel(
@@ -249,17 +227,6 @@ class TangentReading(TokenReading):
         """The nodes of the lowered network from which no gradient of an output passes."""
         return unseen_nodes(self.network)
 
-    def run_sequence(self, q: dict[Node, Any]) -> tuple[Exchangeable, dict[Node, Any]]:
-        """The calculus of kernel maps and the state of every node for one sequence of tokens."""
-        assert self.tokens is not None
-        kernel = self.tokens.calculus(
-            lambda uniform: self.plain_kernel(NUMPY, uniform),
-            self.plain_kernel,
-            True,
-            False,
-        )
-        return kernel, self.interpreted(kernel, self.tokens.inputs(kernel, q, q, None))
-
     def run(
         self,
         field: Any,
@@ -267,25 +234,14 @@ class TangentReading(TokenReading):
         q1: dict[Node, Any],
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
-    ) -> tuple[Tangent | Exchangeable, dict[Node, Any]]:
+    ) -> tuple[Any, dict[Node, Any]]:
         """The calculus and the state of every node; ``q2=None`` for uniform q."""
         jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
         second = q1 if q2 is None else q2
-        if self.tokens is None:
-            kernel: Any = self.kernel(field, q2 is None, seeds)
-            inputs = {
-                node: kernel.start(node, q1[node], second[node], jet) for node, jet in jets.items()
-            }
-        else:
-            if field is not NUMPY:
-                self.refuse_tokens()
-            kernel = self.tokens.calculus(
-                lambda uniform: self.kernel(NUMPY, uniform, seeds),
-                self.plain_kernel,
-                q2 is None,
-                True,
-            )
-            inputs = self.tokens.inputs(kernel, q1, second, jets)
+        kernel = self.kernel(field, q2 is None, seeds)
+        inputs = {
+            node: kernel.start(node, q1[node], second[node], jet) for node, jet in jets.items()
+        }
         return kernel, self.interpreted(kernel, inputs)
 
     def values(
@@ -499,7 +455,7 @@ class KernelFunction(OfReading, Formula):
         Raises: KcalcError as for a C map's ``symbolic``.
         """
         reading = self.reading
-        reading.refuse_tokens()
+        reading.require_closed()
         found = symbolic_kernels(
             reading.network, *q_pair(q1, q2, q), self._seeds, reading.fan_in, reading.assume
         )

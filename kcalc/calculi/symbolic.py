@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy as sp
 from sympy.core.function import AppliedUndef
@@ -25,102 +25,110 @@ from ..network.compose import interpret
 from ..network.network import Network
 from ..network.primitives import Primitive
 from .atoms import Atom, Pair, Term
-from .attention.exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState
-from .attention.named import NamedOverlaps
-from .attention.structure import Tokens
 from .channels import Channels
-from .kernel import Kernel, kernel_over
+from .kernel import kernel_over
 from .second_moments import Moments
-from .tangent import Tangent
 
 Node = Hashable
 NAMED_SIZE = 60
-RHO = sp.Symbol("rho", real=True)  # the cosine of two tokens of one input
-LETTERS = {
-    ONE: ("q", "q", "rho"),
-    TWO: ("p", "p", "r"),
-    SAME: ("q", "p", "c"),
-    OTHER: ("q", "p", "d"),
-}
+Letters = tuple[str, str, str]  # of the q values and the cosine of a pair of feature maps
+LETTERS: Letters = ("q", "p", "c")
 P = sp.Symbol("p", positive=True)  # the q value of the second input, as p_k in a composition
 
 
+class SymbolicInputs(NamedTuple):
+    """A network with exact numbers, and q values and cosines of its inputs.
+
+    ``own``: the symbols of the inputs; ``others``: all other symbols; ``gap``: None in Q maps.
+    """
+
+    network: Network
+    own: Sequence[sp.Symbol]
+    others: set[Any]
+    first: dict[Node, Any]
+    second: dict[Node, Any]
+    gap: dict[Node, Jet] | None
+
+    @property
+    def uniform(self) -> bool:
+        """Whether both inputs have the same q values."""
+        return self.first == self.second
+
+
+class SymbolicReading(NamedTuple):
+    """What the calculus finds of a network in symbols: its namer, and the state of every node."""
+
+    inputs: SymbolicInputs
+    kernel: Any
+    namer: Namer
+    states: dict[Node, Any]
+
+    def composed(self, letter: str) -> Any:
+        """The map of an output, for several outputs {output: its map}; "Q" is that of q."""
+        arguments = formula_symbols(self.inputs.own, self.inputs.others)
+        parts = {}
+        for node in self.inputs.network.outputs:
+            whole_q, _, whole_gap = self.kernel.whole(self.states[node])
+            value = whole_q if letter == "Q" else cosine(whole_gap.value)
+            parts[node] = self.namer.composition(arguments, value, letter)
+        return sole(parts)
+
+
 def symbolic_map(
-    network: Network,
-    q1: Any,
-    q2: Any,
-    letter: str,
-    assume_independent: bool = False,
-    tokens: Tokens | None = None,
+    network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool = False
 ) -> Any:
-    """The global C map (``letter`` "C"), Q map ("Q") or token map ("R") as a :class:`Composition`.
+    """The global C map (``letter`` "C") or Q map ("Q") as a :class:`Composition`.
 
     Returns: {output: composition} for several outputs.
 
     ``q1=None`` (Q maps only): every input has a symbol as its q value.
     """
-    kernel, namer, states, own, others = _read(network, q1, q2, letter, assume_independent, tokens)
-    arguments = formula_symbols(own, others)
-    parts = {}
-    for node in network.outputs:
-        whole_q, _, whole_gap = kernel.whole(states[node])
-        value = whole_q if letter == "Q" else cosine(whole_gap.value)
-        parts[node] = namer.composition(arguments, value, letter)
-    return sole(parts)
+    return _read(network, q1, q2, letter, assume_independent).composed(letter)
 
 
-def symbolic_notes(
-    network: Network, assume_independent: bool = False, tokens: Tokens | None = None
-) -> tuple[Assumption, ...]:
+def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
     """The assumptions of the kernel calculus on a network whose layers have symbols."""
-    return tuple(_read(network, 1, None, "C", assume_independent, tokens)[0].notes.values())
+    return tuple(_read(network, 1, None, "C", assume_independent).kernel.notes.values())
 
 
-def _read(
-    network: Network, q1: Any, q2: Any, letter: str, assume: bool, tokens: Tokens | None
-) -> tuple[Any, Namer, dict[Node, Any], Sequence[sp.Symbol], set[Any]]:
-    """(kernel, namer, states, symbols of the inputs, all other symbols)."""
+def _read(network: Network, q1: Any, q2: Any, letter: str, assume: bool) -> SymbolicReading:
+    given = symbolic_inputs(network, q1, q2, None if letter == "Q" else symbols.c)
+    maps = NamedMaps()
+    kernel = kernel_over(SYMPY, given.uniform, given.gap is not None, assume, maps)
+    start = {
+        n: kernel.start(
+            n, given.first[n], given.second[n], 0 if given.gap is None else given.gap[n]
+        )
+        for n in given.network.inputs
+    }
+    return read_symbols(
+        given, Namer(given.network, kernel, maps, {*given.own, *given.others}), start
+    )
+
+
+def read_symbols(given: SymbolicInputs, namer: Namer, start: dict[Node, Any]) -> SymbolicReading:
+    """The reading of a network by a namer, from the states of its inputs."""
+    states = interpret(given.network, namer, start)
+    namer.finish()
+    return SymbolicReading(given, namer.kernel, namer, states)
+
+
+def symbolic_inputs(network: Network, q1: Any, q2: Any, cosine: sp.Symbol | None) -> SymbolicInputs:
+    """The inputs of a map in symbols; ``cosine``: that of two feature maps, None in Q maps."""
     network = with_exact_numbers(network)
     others: set[Any] = set(network.free_symbols)
-    gap: dict[Node, Any] | None
-    if letter in ("C", "R"):
-        cosines, one, two = cosine_inputs(network, q1, q2, symbols.c if letter == "C" else RHO)
-        own = tuple(cosines.values())
+    if cosine is not None:
+        cosines, one, two = cosine_inputs(network, q1, q2, cosine)
         first, second = dict.fromkeys(cosines, one), dict.fromkeys(cosines, two)
         others = others | one.free_symbols | two.free_symbols
         gap = {n: Jet((1 - c,)) for n, c in cosines.items()}
-    else:
-        if q1 is None:
-            first = second = input_symbols(network, "q", symbols.q)
-            own = tuple(first.values())
-        else:
-            value = symbolic_q(exact(q1), "q", "symbolic(q)")
-            first = second = dict.fromkeys(network.inputs, value)
-            own, others = (), others | value.free_symbols
-        gap = None
-    maps = NamedMaps()
-
-    def plain(uniform: bool = True, follow_c: bool = True) -> Kernel:
-        return kernel_over(SYMPY, uniform, follow_c, assume, maps)
-
-    if tokens is None:
-        kernel: Any = plain(first == second, gap is not None)
-        start = {
-            n: kernel.start(n, first[n], second[n], 0 if gap is None else gap[n])
-            for n in network.inputs
-        }
-    else:
-        tokens = replace(tokens, cosine=exact(tokens.cosine))
-        kernel = tokens.calculus(plain, plain, first == second, letter == "C")
-        start = (
-            tokens.sequence(kernel, first, gap or {})
-            if letter == "R"
-            else tokens.inputs(kernel, first, second, gap)
-        )
-    namer = Namer(network, kernel, maps, {*own, *others})
-    states = interpret(network, namer, start)
-    namer.finish()
-    return kernel, namer, states, own, others
+        return SymbolicInputs(network, tuple(cosines.values()), others, first, second, gap)
+    if q1 is None:
+        letters = input_symbols(network, "q", symbols.q)
+        return SymbolicInputs(network, tuple(letters.values()), others, letters, letters, None)
+    value = symbolic_q(exact(q1), "q", "symbolic(q)")
+    level = dict.fromkeys(network.inputs, value)
+    return SymbolicInputs(network, (), others | value.free_symbols, level, level, None)
 
 
 def with_exact_numbers(network: Network) -> Network:
@@ -217,7 +225,6 @@ class NamedMaps:
 
     def __init__(self) -> None:
         self.functions: dict[tuple[str, Any], LocalFunction] = {}
-        self.overlaps = NamedOverlaps(self.functions)
         self.reserved: frozenset[str] = frozenset()  # names of the network's own symbols
         self._names: dict[str, Activation] = {}
 
@@ -315,12 +322,10 @@ class Namer:
     def __init__(
         self,
         network: Network,
-        kernel: Kernel | Tangent,
+        kernel: Any,
         maps: NamedMaps,
         taken: Iterable[sp.Symbol],
     ) -> None:
-        if isinstance(kernel, Exchangeable):  # what attention reads enters it many times
-            self.long = 8
         self.cuts = set(network.cut_nodes())
         self.kernel, self.maps = kernel, maps
         self.stages: list[Stage] = []
@@ -328,26 +333,34 @@ class Namer:
         self.count = 1
         self.names = set(map(sp.latex, taken))
         self.named: set[Any] = set()
-        self.known: dict[Any, sp.Symbol] = {}  # of tokens: relations share q values
-        self.letters = LETTERS[SAME]
+        self.letters = LETTERS
         maps.reserved = frozenset(map(sp.latex, network.free_symbols))
 
     def rule(self, op: Primitive, node: Node, inputs: list[Any]) -> Any:
         """The state from the kernel's rule, with named values."""
         state = self.kernel.rule(op, node, inputs)
-        over = isinstance(state, TokenState)
-        parts = state.relations if over else {SAME: state}
+        parts = self.parts(state)
         cut = node in self.cuts and all(len(part.groups) == 1 for part in parts.values())
-        made = {name: self._all_named(part, node, cut, name) for name, part in parts.items()}
+        made = {
+            letters: self._all_named(part, node, cut, letters) for letters, part in parts.items()
+        }
         if cut and self.pending:
             moments = [part.pairs[0].moments for part in made.values()]
             self.stages.append(Stage(tuple(self.pending), self._carried(moments)))
             self.pending = []
             self.count += 1
-        return replace(state, relations=made) if over else made[SAME]
+        return self.joined(state, made)
 
-    def _all_named(self, state: Channels, node: Node, cut: bool, relation: str) -> Channels:
-        self.letters = LETTERS[relation]
+    def parts(self, state: Any) -> dict[Letters, Channels]:
+        """The parts of a state by the letters of their values."""
+        return {LETTERS: state}
+
+    def joined(self, state: Any, made: dict[Letters, Channels]) -> Any:
+        """The state with other parts."""
+        return made[LETTERS]
+
+    def _all_named(self, state: Channels, node: Node, cut: bool, letters: Letters) -> Channels:
+        self.letters = letters
         return state.map(lambda pair: self._named(pair, node, cut))
 
     def finish(self) -> None:
@@ -416,11 +429,11 @@ class Namer:
         trivial = not expr.atoms(AppliedUndef) and sp.count_ops(expr) <= 3
         if trivial or (not cut and sp.count_ops(expr) < self.long):
             return expr
-        if expr in self.known:
-            return self.known[expr]
+        return self.symbol(letter, expr, **assumptions)
+
+    def symbol(self, letter: str, expr: sp.Expr, **assumptions: bool) -> sp.Symbol:
+        """A new symbol for a value."""
         symbol = sp.Symbol(self._fresh_name(letter), **assumptions)
-        if isinstance(self.kernel, Exchangeable):
-            self.known[expr] = symbol
         self.named.add(symbol)
         self.pending.append((symbol, expr))
         return symbol

@@ -27,12 +27,13 @@ from ..network import primitives as P
 from ..network.compose import interpret, require_network
 from ..network.layers import Embedding
 from ..network.network import Network
+from ..network.tokens import read_tokens, several
 from .attention.exchangeable import ONE
+from .attention.maps import sequence_states
 from .attention.sampled import Sampled, token_kernel
 from .attention.sampling import CHAINS, DRAWS, ERROR, Draws, Sampling, read_sampling
-from .attention.structure import read_tokens, tells_tokens_apart
-from .attention.values import alike, assumptions_of, several, token_covariance
-from .global_maps import sequence_states
+from .attention.structure import one_by_one
+from .attention.values import alike, assumptions_of, token_covariance
 from .tangent import tied_heads
 
 Node = Hashable
@@ -141,7 +142,7 @@ def _states(
         given = read_tokens(tokens, token_cosine)
         if given is None:
             raise KcalcError("the logits depend on how many tokens there are; say it, tokens=")
-        if sampling is None and not tells_tokens_apart(network, tokens):
+        if not one_by_one(network, tokens, sampling):
             return sequence_states(network, given)
         covariance, sequences = alike(given.count, given.cosine, None, 1.0, 1.0)
     kernel = Sampled(token_kernel(False), Draws.of(asked), sequences, exact=sampling is None)

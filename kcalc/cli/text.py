@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from ..calculi.gradients import Gradients, table_texts
+from ..calculi.gradients import Gradients
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import destination
 from ..interchange.json_format import json_text
@@ -40,7 +40,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) ->
 
 def mode_lines(network: Network, found: Gradients) -> list[str]:
     """Gradients over tokens along the stream, in both modes."""
-    columns = [table_texts(found, name) for name in ("nodes", "mean", "difference")]
+    columns = [found.texts(name) for name in ("nodes", "mean", "difference")]
     rows = [
         (str(node), *(column.get(node, "") for column in columns)) for node in network.cut_nodes()
     ]

@@ -6,8 +6,9 @@ the registry imports the guest's function at that moment. ``kcalc/wiring.py`` fi
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -61,7 +62,7 @@ class Registry:
 def brought(place: str) -> Any:
     """The object at ``"room.module:name"``, a place below ``kcalc``; a module without a name.
 
-    Raises: MissingGuest if the room's folder is missing.
+    Raises: MissingGuest if a part of kcalc that it needs is missing.
     """
     module, _, name = place.partition(":")
     full = f"kcalc.{module}"
@@ -77,6 +78,84 @@ def brought(place: str) -> Any:
     return getattr(found, name) if name else found
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A way to read networks, beside the plain one, that options of a call ask for.
+
+    ``options``: {option: its usual value}; one that differs from it asks for this reading.
+    ``answers``: {question: the place of what answers it}.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    answers: Mapping[str, str]
+
+    def given(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of its options that differ from their usual values."""
+        return {
+            name: value
+            for name, usual in self.options.items()
+            if (value := options.get(name, usual)) is not usual
+            and not (isinstance(value, str) and value == usual)
+        }
+
+
+class Readings:
+    """Which calculus answers a call: the first reading of which an option is given, or none.
+
+    Where no reading is asked for, the spine answers by its own calculus, the plain one.
+    """
+
+    what = "readings"
+
+    def __init__(self) -> None:
+        self.known: dict[str, Reading] = {}
+
+    def register(
+        self, name: str, options: Mapping[str, Any], places: Iterable[tuple[str, str]]
+    ) -> None:
+        """Enter a reading after those that are known; ``places``: (module, its questions).
+
+        Raises: KcalcError if another reading has the name or claims one of the options.
+        """
+        answers = {q: f"{module}:{q}" for module, asked in places for q in asked.split()}
+        made = Reading(name, options, answers)
+        for other in self.known.values():
+            for option in options.keys() & other.options.keys() if other != made else ():
+                raise KcalcError(f"readings: both {other.name} and {name} claim {option}=")
+        if self.known.setdefault(name, made) != made:
+            raise KcalcError(f"readings: two of them are named {name}")
+
+    def answering(self, question: str, **options: Any) -> Callable[..., Any] | None:
+        """What answers a question with the given options, to call with the other arguments.
+
+        None where the plain calculus answers. Raises: MissingGuest if the folder of the reading is
+        missing, KcalcError if the reading has no answer.
+        """
+        for reading in self.known.values():
+            if asking := reading.given(options):
+                place = reading.answers.get(question)
+                if place is None:
+                    raise KcalcError(f"{question} knows no {next(iter(asking))}=")
+                given = [one.given(options) for one in self.known.values()]
+                return partial(brought(place), **{k: v for one in given for k, v in one.items()})
+        return None
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The readings as rows of (what asks for it, question, place)."""
+        return [
+            (", ".join(f"{option}=" for option in one.options), question, place)
+            for one in self.known.values()
+            for question, place in one.answers.items()
+        ]
+
+    def __repr__(self) -> str:
+        return text_table([(self.what, "question", "answered by"), *self.rows()])
+
+
+READINGS = Readings()
+"""The readings of networks: what options such as ``tokens=`` ask for, in order."""
+
 DRAWINGS = Registry("drawings")
 """{"room.Result": the function that draws the result}."""
 
@@ -85,3 +164,6 @@ KERNELS = Registry("kernels by number system")
 
 RULES = Registry("rules of primitives")
 """{(calculus, primitive): the rule of a calculus for a primitive}."""
+
+ARCHITECTURES = Registry("architectures")
+"""{name of a builder: the function that builds the network}, of ``kcalc.architectures``."""

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.attention.structure import read_tokens
+from ..calculi.attention.tangent import TokenTangentReading
 from ..calculi.ntk import KernelFunction, TangentReading
 from ..calculi.regime import predicted_limit
 from ..foundation.errors import KcalcError
 from ..network.layers import Affine
 from ..network.network import Network
+from ..network.tokens import read_tokens
 
 SPHERE = 10  # dimensions of the inputs' space
 DEGREES = 9
@@ -55,7 +56,12 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
             "the network has no Affine layer, so it has no weights and no tangent kernel"
         )
     over = read_tokens(tokens.get("tokens"), tokens.get("token_cosine"))
-    found = KernelFunction(TangentReading(network, None, False, over), "NTK", 1)
+    reading = (
+        TangentReading(network, None, False)
+        if over is None
+        else TokenTangentReading(network, None, False, over)
+    )
+    found = KernelFunction(reading, "NTK", 1)
     grid = np.cos(np.linspace(math.pi, 0, POINTS))
     nodes, weights = roots_gegenbauer(NODES, (SPHERE - 2) / 2)
     values = np.asarray(found(np.concatenate([grid, nodes]) if over is None else grid))

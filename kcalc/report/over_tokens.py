@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.attention.structure import read_tokens
+from ..calculi.attention.gradients import SampledGradients
+from ..calculi.attention.maps import token_map
 from ..calculi.attention.values import SampledValues
-from ..calculi.global_maps import c_map, node_values, token_map
-from ..calculi.gradients import SampledGradients, gradients
+from ..calculi.global_maps import c_map, node_values
+from ..calculi.gradients import gradients
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network.layers import Attend, Embedding, Positions
 from ..network.network import Network
+from ..network.tokens import read_tokens
 from .markup import number
 
 Node = Hashable

@@ -32,8 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.attention.structure import read_tokens, tells_tokens_apart
-from ..calculi.global_maps import c_map, node_values, token_map
+from ..calculi.attention.maps import token_map
+from ..calculi.attention.structure import tells_tokens_apart
+from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients
 from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
@@ -45,6 +46,7 @@ from ..network.combinators import chain
 from ..network.compose import require_network
 from ..network.layers import Affine, Attend, Input
 from ..network.network import Network
+from ..network.tokens import read_tokens
 from .drifting_streams import (
     CRITICAL,
     PART,

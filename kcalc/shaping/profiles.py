@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..calculi.attention.gradients import SampledGradients, gradients_at
 from ..calculi.attention.rows import chi_squared, factor
 from ..calculi.attention.sampling import Sampling, read_sampling
-from ..calculi.attention.values import SampledValues, several, with_error
-from ..calculi.gradients import SampledGradients, gradients_at
+from ..calculi.attention.values import SampledValues, with_error
 from ..fields.arguments import cosine_array, one_q
 from ..foundation.errors import KcalcError
 from ..foundation.guests import DRAWINGS
@@ -23,6 +23,7 @@ from ..network import primitives as P
 from ..network.compose import require_network
 from ..network.layers import Attend, Sum
 from ..network.network import Network, chosen_output, sum_weights
+from ..network.tokens import several
 from .traces import DepthTrace, depth_trace
 
 if TYPE_CHECKING:

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from ..activations import activation
-from ..calculi.attention.structure import tells_tokens_apart
-from ..calculi.attention.values import SampledValues, several
-from ..calculi.global_maps import each_token, node_values
+from ..calculi.attention.maps import each_token
+from ..calculi.attention.structure import one_by_one
+from ..calculi.attention.values import SampledValues
+from ..calculi.global_maps import node_values
 from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.blocks import trunk_pieces
 from ..network.layers import Affine, Nonlinear
 from ..network.network import Network
+from ..network.tokens import several
 
 Node = Hashable
 Array = np.ndarray
@@ -66,9 +68,7 @@ def depth_trace(
     starts = tuple(float(c) for c in cosines)
     tokens = options.get("tokens")
     own = several(tokens)  # an array says its own q and cosines
-    sampled = own or options.get("sampling") is not None
-    sampled = sampled or (tokens is not None and tells_tokens_apart(network, tokens))
-    if sampled:
+    if one_by_one(network, tokens, options.get("sampling")):
         given = (tokens, options.get("token_cosine"))
         c, levels = (None, (None, None)) if own else (starts[0], (q, q))
         how = False, options.get("sampling")

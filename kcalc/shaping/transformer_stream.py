@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..calculi.attention.maps import token_map
 from ..calculi.attention.rows import factor
-from ..calculi.global_maps import node_values, token_map
+from ..calculi.global_maps import node_values
 from ..calculi.gradients import gradients
 from ..foundation.process_state import cached_property
 from ..network.layers import Nonlinear

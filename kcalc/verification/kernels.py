@@ -12,9 +12,8 @@ import numpy as np
 from ..backend import Model, Orthogonal
 from ..backend.initialisers import Mirrored, random_bits
 from ..backend.model import as_model
+from ..calculi.attention.gradients import SampledGradients
 from ..calculi.attention.sampling import Sampling, read_sampling
-from ..calculi.attention.structure import read_tokens
-from ..calculi.gradients import SampledGradients
 from ..calculi.gradients import gradients as infinite_gradients
 from ..calculi.ntk import ntk
 from ..calculi.tangent import parameter_nodes
@@ -23,6 +22,7 @@ from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items, whole
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Pool
+from ..network.tokens import read_tokens
 from .empirical_ntk import Jacobian, contracted
 from .inputs import InputPairs, plan_shapes
 from .jacobians import layer_jacobians

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..calculi.attention.structure import Tokens
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.guests import DRAWINGS
@@ -19,6 +18,7 @@ from ..foundation.plain_arguments import choice
 from ..foundation.printing import Tabled, plain, spread
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
+from ..network.tokens import Tokens
 from .statistics import MEASURED, NARROW, Power, Statistic, allowed, bias, root_mean_square
 from .tangent_checks import GradientCheck, Judged, Table, TangentCheck, numbers, place, power_dict
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..backend import Model
+from ..calculi.attention.maps import TokenValue
 from ..calculi.attention.sampling import Sampling
-from ..calculi.attention.structure import Tokens
 from ..calculi.attention.values import SampledValue
-from ..calculi.global_maps import TokenValue, node_values
+from ..calculi.global_maps import node_values
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network.layers import Embedding
 from ..network.network import Network
+from ..network.tokens import Tokens
 from .inputs import InputPairs
 from .token_probes import token_statistics
 

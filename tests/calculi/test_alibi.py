@@ -95,7 +95,7 @@ def test_arrays_have_the_same_slopes() -> None:
     """Of three heads, with queries and keys of one channel that are 0."""
     import jax.numpy as jnp
 
-    from kcalc.calculi.array_operations import attend
+    from kcalc.calculi.attention.arrays import attend
 
     zero, values = jnp.zeros((T, 3, 1)), jnp.asarray(np.eye(T)[:, None] * np.ones((T, 3, T)))
     weights = np.asarray(attend(L.Attend(3, alibi=True), zero, zero, values)).swapaxes(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc.foundation.guests import ARCHITECTURES
 
 A, L = kc.architectures, kc.layers
 DYT = kc.activation("tanh").transformed(input_scale=0.5)
@@ -135,3 +137,14 @@ def test_gains_go_to_roles_and_activations_take_the_place_of_norms() -> None:
 def test_other_arguments_are_refused(options: dict[str, Any], words: str) -> None:
     with refused(words):
         A.transformer_stack(**({"blocks": 1, "features": 8, "heads": 2} | options))
+
+
+@pytest.mark.parametrize("name", sorted(map(str, ARCHITECTURES.places)))
+def test_builders_refuse_unknown_options_at_the_call(name: str) -> None:
+    build = getattr(kc.architectures, name)
+    parameters = inspect.signature(build).parameters
+    assert ("sigma_w" in parameters) == ("sigma_b" in parameters)
+    needed = {key: 1 for key, p in parameters.items() if p.default is p.empty}
+    for option in ("sigma_c", "nonsense"):
+        with pytest.raises(TypeError, match=f"{name}.* unexpected keyword argument '{option}'"):
+            build(**needed, **{option: 1})

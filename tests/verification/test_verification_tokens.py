@@ -17,7 +17,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.attention.structure import Tokens
+from kcalc.network.tokens import Tokens
 from kcalc.verification.inputs import InputPairs, plan_shapes
 from kcalc.verification.token_inputs import TokenPairs, over_tokens, token_shapes
 from kcalc.verification.token_probes import token_gradients, token_statistics

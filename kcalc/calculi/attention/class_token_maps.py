@@ -16,10 +16,10 @@ from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ...network.compose import interpret_through
 from ...network.network import Network
+from ...network.tokens import Tokens
 from .exchangeable import ONE, ONE_BY_ONE, TokenState, unlike
 from .sampled import Sampled, token_kernel
 from .sampling import Draws, Sampling
-from .structure import Tokens
 from .values import alike
 
 Node = Hashable

@@ -1,127 +1,71 @@
-"""What is said of the tokens of an input: how many there are, and how alike two of them are."""
+"""Tokens in the calculi: the states of inputs over tokens, and tokens that are unlike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...fields.arguments import one_cosine, one_number, one_q
+from ...fields.arguments import one_cosine, one_q
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
-from ...foundation.plain_arguments import whole
-from ...maps.maps import Assumption
 from ...network.network import Network
-from ...network.notes import beyond_masks
+from ...network.tokens import Tokens, read_tokens, several
 from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState, unlike
-from .values import alike, several, token_covariance
+from .values import alike, token_covariance
 
-Number = Any
 Array = np.ndarray
 Node = Hashable
-MOST_TOKENS = 1 << 24
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Sequences of ``count`` tokens that are alike.
+def over_tokens(
+    make: Callable[[bool], Any], own: Callable[[], Any], uniform: bool, paired: bool
+) -> Exchangeable:
+    """Kernel maps over tokens of one sequence, or of two sequences if ``paired``.
 
-    All tokens have one q value, and any two tokens of a sequence the same ``cosine``.
-
-    Two sequences of cosine c at equal places have ``c cosine`` at different ones, as if one were c
-    times the other and something independent of it.
+    ``own()`` makes the calculus for two tokens of one sequence, ``make(uniform)`` that for two
+    sequences.
     """
-
-    count: int
-    cosine: float
-
-    def assumptions(self, network: Network) -> tuple[Assumption, ...]:
-        """What a result for a network takes for granted."""
-        alike = f"{self.count} tokens that are alike, two of them with cosine {self.cosine:g}"
-        return (
-            Assumption("network", alike, "convention"),
-            *beyond_masks(network.notes, self.count),
-        )
-
-    def calculus(
-        self, make: Callable[[bool], Any], own: Callable[[], Any], uniform: bool, paired: bool
-    ) -> Exchangeable:
-        """Kernel maps over tokens of one sequence, or of two sequences if ``paired``.
-
-        ``own()`` makes the calculus for two tokens of one sequence, ``make(uniform)`` that for two
-        sequences.
-        """
-        kernels = {ONE: own()}
-        if paired:
-            kernels |= {SAME: make(uniform), OTHER: make(uniform)} | (
-                {} if uniform else {TWO: own()}
-            )
-        return Exchangeable(kernels)
-
-    def inputs(
-        self,
-        kernel: Exchangeable,
-        q1: Mapping[Node, Any],
-        q2: Mapping[Node, Any],
-        gap: Mapping[Node, Jet] | None,
-    ) -> dict[Node, TokenState]:
-        """The states of the inputs.
-
-        ``gap``: at equal places of two sequences; None for one sequence.
-        """
-        out, cosine = {}, kernel.field.number(self.cosine)
-        for node, first in q1.items():
-            order = first.order if isinstance(first, Jet) else 0
-            own = Jet(((first.value if order else first) * 0 + (1 - cosine), *[0.0] * order))
-            moments = {ONE: (first, first, own), TWO: (q2[node], q2[node], own)}
-            if gap is not None:
-                across = gap[node]
-                moments |= {
-                    SAME: (first, q2[node], across),
-                    OTHER: (first, q2[node], across * cosine + (1 - cosine)),
-                }
-            out[node] = kernel.start(node, moments, self.count)
-        return out
-
-    def sequence(
-        self, kernel: Exchangeable, q: Mapping[Node, Any], gap: Mapping[Node, Jet]
-    ) -> dict[Node, TokenState]:
-        """The states of the inputs for one sequence whose tokens have the given gaps."""
-        return {
-            node: kernel.start(node, {ONE: (q[node], q[node], gap[node])}, self.count) for node in q
-        }
+    kernels = {ONE: own()}
+    if paired:
+        kernels |= {SAME: make(uniform), OTHER: make(uniform)} | ({} if uniform else {TWO: own()})
+    return Exchangeable(kernels)
 
 
-def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
-    """``tokens=`` and ``token_cosine=`` of a map; None where there are none.
+def inputs_over(
+    tokens: Tokens,
+    kernel: Exchangeable,
+    q1: Mapping[Node, Any],
+    q2: Mapping[Node, Any],
+    gap: Mapping[Node, Jet] | None,
+) -> dict[Node, TokenState]:
+    """The states of the inputs.
 
-    Raises: KcalcError for other than a whole number of tokens, and a cosine that as many tokens
-    cannot have.
+    ``gap``: at equal places of two sequences; None for one sequence.
     """
-    if tokens is None:
-        if token_cosine is not None:
-            raise KcalcError(
-                "token_cosine is the cosine of two tokens of one input; say how many tokens there "
-                "are, tokens="
-            )
-        return None
-    if several(tokens):
-        raise KcalcError(
-            "tokens= is here the number of tokens of an input; kc.node_values, kc.gradients and "
-            "kc.ntk take arrays of tokens"
-        )
-    count = whole(tokens, "tokens, the number of tokens of an input,", 1, MOST_TOKENS)
-    cosine = 0.0 if token_cosine is None else one_number(token_cosine, "token_cosine")
-    if not np.isfinite(cosine) or cosine > 1 or 1 + (count - 1) * cosine < 0:
-        least = "-1/(tokens - 1)" if count > 1 else "-inf"
-        raise KcalcError(
-            f"token_cosine lies between {least} and 1, got {cosine:g}: the smallest eigenvalue of "
-            f"the token covariance is "
-            f"{min(1 - cosine, 1 + (count - 1) * cosine):.3g}, and it must not be negative"
-        )
-    return Tokens(count, float(cosine))
+    out, cosine = {}, kernel.field.number(tokens.cosine)
+    for node, first in q1.items():
+        order = first.order if isinstance(first, Jet) else 0
+        own = Jet(((first.value if order else first) * 0 + (1 - cosine), *[0.0] * order))
+        moments = {ONE: (first, first, own), TWO: (q2[node], q2[node], own)}
+        if gap is not None:
+            across = gap[node]
+            moments |= {
+                SAME: (first, q2[node], across),
+                OTHER: (first, q2[node], across * cosine + (1 - cosine)),
+            }
+        out[node] = kernel.start(node, moments, tokens.count)
+    return out
+
+
+def one_sequence(
+    tokens: Tokens, kernel: Exchangeable, q: Mapping[Node, Any], gap: Mapping[Node, Jet]
+) -> dict[Node, TokenState]:
+    """The states of the inputs for one sequence whose tokens have the given gaps."""
+    return {
+        node: kernel.start(node, {ONE: (q[node], q[node], gap[node])}, tokens.count) for node in q
+    }
 
 
 def tells_tokens_apart(network: Network, tokens: Any) -> bool:
@@ -132,6 +76,17 @@ def tells_tokens_apart(network: Network, tokens: Any) -> bool:
     given = read_tokens(tokens, None)
     count = 1 if given is None else given.count
     return any(unlike(op, count) for _, op, _ in network.operations)
+
+
+def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
+    """Whether tokens are followed one by one.
+
+    They are where they are an array, where ``sampling`` is given, and where the network tells them
+    apart.
+    """
+    if sampling is not None or several(tokens):
+        return True
+    return tokens is not None and tells_tokens_apart(network, tokens)
 
 
 def given_tokens(

@@ -120,14 +120,6 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
         return html_table(self._rows(), repr(self))
 
 
-def several(tokens: Any) -> bool:
-    """Whether tokens are an array (of NumPy, JAX or PyTorch), or a list of numbers."""
-    if isinstance(tokens, np.ndarray | list | tuple):
-        return np.ndim(np.asarray(tokens, dtype=object)) > 0
-    rank = getattr(tokens, "ndim", 0) if hasattr(tokens, "__array__") else 0
-    return isinstance(rank, int) and rank > 0
-
-
 def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
     """The covariance of all tokens of one or several sequences, and how many sequences there are.
 

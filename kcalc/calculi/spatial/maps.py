@@ -49,7 +49,6 @@ Node = Hashable
 Array = np.ndarray
 Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
-SPATIAL = ("delta", "exact")
 CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache
 NUMBERS = (4, 20)  # float64 arrays per node: kept, and temporary ones of one rule
 COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
@@ -517,18 +516,6 @@ def _shown(blocks: list[Any], progress: bool) -> Any:
 
 def _listed(shapes: Shapes) -> str:
     return ", ".join(" x ".join(map(str, shape)) for shape in shapes.values())
-
-
-def exact_locations(spatial: Any, image_shape: Any, weights: Any) -> bool:
-    """Whether ``spatial`` is "exact", the recursion over pairs of locations.
-
-    Raises: KcalcError for an unknown word, and for ``image_shape`` or ``weights`` with "delta".
-    """
-    choice(spatial, "spatial", SPATIAL)
-    choice(weights, "weights", WEIGHTS)
-    if spatial == "delta" and (image_shape is not None or weights != "dense"):
-        raise KcalcError("image_shape and weights need spatial='exact'; pass it too, or drop them")
-    return spatial == "exact"
 
 
 def spatial_reading(

@@ -9,7 +9,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtr
 from sympy import symbols
 
-from ...calculi.global_maps import node_values, token_map
+from ...calculi.attention.maps import token_map
+from ...calculi.global_maps import node_values
 from ...network.architectures.transformers import gpt2
 from ..bench import Bench, at_most, equal, exact, statistical
 from ..claim import Evidence

@@ -1,7 +1,6 @@
-"""C maps, Q maps and token maps by table."""
+"""C maps and Q maps by table."""
 
 from .q_table import QTable, tabulate_q
 from .table import Table, tabulate
-from .token_table import TokenTable, tabulate_tokens
 
-__all__ = ["QTable", "Table", "TokenTable", "tabulate", "tabulate_q", "tabulate_tokens"]
+__all__ = ["QTable", "Table", "tabulate", "tabulate_q"]

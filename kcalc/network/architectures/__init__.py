@@ -6,6 +6,9 @@ hides a gain.
 
 from __future__ import annotations
 
+from typing import Any
+
+from ...foundation.guests import ARCHITECTURES
 from .modern import convnext, gated_mlp, transformer
 from .papers import (
     HALF,
@@ -21,32 +24,31 @@ from .papers import (
     vanilla,
     wide_resnet,
 )
-from .transformers import bert, gpt2, llama, t5, transformer_stack, vit
 
 __all__ = [
     "HALF",
     "STAGES",
     "alexnet",
-    "bert",
     "convnext",
     "densenet",
     "gated_mlp",
-    "gpt2",
     "layernorm_resnet",
     "lenet",
-    "llama",
     "preactivation_resnet50",
     "preconditioned_block",
     "rescaled_resnet",
     "resnet_v2",
-    "t5",
     "transformer",
-    "transformer_stack",
     "vanilla",
-    "vit",
     "wide_resnet",
 ]
 
 
+def __getattr__(name: str) -> Any:
+    if name in ARCHITECTURES:
+        return ARCHITECTURES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*__all__, *map(str, ARCHITECTURES.places)])

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ...fields.arguments import finished, real_array, series_length, single_precision
+from ...fields.chebyshev import Array, Piecewise, halved
+from ...fields.jax_field import is_jax
+from ...fields.tables.table import chunked
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
-from ..arguments import finished, real_array, series_length, single_precision
-from ..chebyshev import Array, Piecewise, halved
-from ..jax_field import is_jax
-from .table import chunked
 
 GapFunction = Callable[[Array], Array]
 _SAFETY = 4.0

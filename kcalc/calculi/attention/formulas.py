@@ -1,0 +1,106 @@
+"""Kernel maps over tokens in symbols: how relations of tokens and their overlaps are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import sympy as sp
+
+from ...fields import SYMPY
+from ...foundation import symbols
+from ...foundation.formulas import exact
+from ...maps.maps import Assumption
+from ...network.network import Network
+from ...network.tokens import Tokens
+from ..channels import Channels
+from ..kernel import Kernel, kernel_over
+from ..symbolic import (
+    Letters,
+    NamedMaps,
+    Namer,
+    SymbolicReading,
+    read_symbols,
+    symbolic_inputs,
+)
+from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState
+from .named import NamedOverlaps
+from .structure import inputs_over, one_sequence, over_tokens
+
+RHO = sp.Symbol("rho", real=True)  # the cosine of two tokens of one input
+RELATIONS: dict[str, Letters] = {
+    ONE: ("q", "q", "rho"),
+    TWO: ("p", "p", "r"),
+    SAME: ("q", "p", "c"),
+    OTHER: ("q", "p", "d"),
+}
+
+
+class NamedTokenMaps(NamedMaps):
+    """Local maps of activations and overlaps of rows of softmax, kept as functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overlaps = NamedOverlaps(self.functions)
+
+
+class TokenNamer(Namer):
+    """Names the values of every relation of two tokens; relations share q values."""
+
+    long = 8  # what attention reads enters it many times
+
+    def __init__(
+        self, network: Network, kernel: Exchangeable, maps: NamedMaps, taken: Iterable[sp.Symbol]
+    ) -> None:
+        super().__init__(network, kernel, maps, taken)
+        self.known: dict[Any, sp.Symbol] = {}
+
+    def parts(self, state: TokenState) -> dict[Letters, Channels]:
+        """The states of the relations by the letters of their values."""
+        return {RELATIONS[name]: part for name, part in state.relations.items()}
+
+    def joined(self, state: TokenState, made: dict[Letters, Channels]) -> TokenState:
+        """The state with other relations."""
+        return replace(state, relations={name: made[RELATIONS[name]] for name in state.relations})
+
+    def symbol(self, letter: str, expr: sp.Expr, **assumptions: bool) -> sp.Symbol:
+        """The symbol of a value, new if the value has none."""
+        if expr not in self.known:
+            self.known[expr] = super().symbol(letter, expr, **assumptions)
+        return self.known[expr]
+
+
+def token_formula(
+    network: Network, q1: Any, q2: Any, letter: str, assume_independent: bool, tokens: Tokens
+) -> Any:
+    """The C map (``letter`` "C"), Q map ("Q") or token map ("R") as a composition."""
+    return _read(network, q1, q2, letter, assume_independent, tokens).composed(letter)
+
+
+def token_notes(
+    network: Network, assume_independent: bool, tokens: Tokens
+) -> tuple[Assumption, ...]:
+    """The assumptions of the kernel calculus on a network whose layers have symbols."""
+    found = _read(network, 1, None, "C", assume_independent, tokens)
+    return tuple(found.kernel.notes.values())
+
+
+def _read(
+    network: Network, q1: Any, q2: Any, letter: str, assume: bool, tokens: Tokens
+) -> SymbolicReading:
+    cosine = {"C": symbols.c, "R": RHO, "Q": None}[letter]
+    given = symbolic_inputs(network, q1, q2, cosine)
+    maps, tokens = NamedTokenMaps(), replace(tokens, cosine=exact(tokens.cosine))
+
+    def plain(uniform: bool = True) -> Kernel:
+        return kernel_over(SYMPY, uniform, True, assume, maps)
+
+    kernel = over_tokens(plain, plain, given.uniform, letter == "C")
+    start = (
+        one_sequence(tokens, kernel, given.first, given.gap or {})
+        if letter == "R"
+        else inputs_over(tokens, kernel, given.first, given.second, given.gap)
+    )
+    namer = TokenNamer(given.network, kernel, maps, {*given.own, *given.others})
+    return read_symbols(given, namer, start)

@@ -1,0 +1,232 @@
+"""Mean squared gradients over tokens, of tokens that are alike and of sampled attention."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...foundation.plain_arguments import truth
+from ...maps.maps import Assumption
+from ...network.compose import interpret_back, require_network
+from ...network.network import Network
+from ...network.primitives import owner
+from ...network.tokens import read_tokens
+from ..backward import left_out, mean_slopes, own_parameters, refuse_shared
+from ..gradients import MODES, Gradients, asked_at
+from ..gradients import gradients as plain_gradients
+from ..ntk import WIDTH
+from ..tangent import trained_part
+from .backward import TokenBackward, both_added
+from .sampled_gradients import Chains, followed
+from .sampling import Draws, Sampling, read_sampling, until_accurate, worst_of
+from .structure import given_tokens, one_by_one
+from .tangent import TokenTangentReading
+from .values import with_error
+
+Node = Hashable
+Array = np.ndarray
+NOTHING = 1e-12  # of the greatest squared gradient: smaller ones are rounding
+
+
+@dataclass(frozen=True, repr=False)
+class SampledGradients(Gradients):
+    """:class:`Gradients` over tokens of which no two are alike; attention was sampled.
+
+    Sums over tokens are means over the N sequences that were given. ``errors``: {"nodes",
+    "weights", "mean", "difference": {node: standard error over the chains of sampling}}.
+    ``tokens``: {node: (mean, standard error)}, the squared gradient at each token, (N, T), which
+    add up to ``nodes``; ``covariances``: {node: mean}, the products of the gradients at two tokens
+    of a sequence, summed over channels, (N, T, T). Attention does not keep the modes apart here: a
+    gradient of the outputs that sums to 0 over tokens has a part of either mode at earlier nodes.
+    """
+
+    errors: dict[str, dict[Node, float]] = field(default_factory=dict)
+    tokens: dict[Node, tuple[Array, Array]] = field(default_factory=dict)
+    covariances: dict[Node, Array] = field(default_factory=dict)
+
+    def texts(self, name: str) -> dict[Node, str]:
+        """A table as {node: text}, with standard errors."""
+        errors = self.errors.get(name, {})
+        plain = super().texts(name)
+        values = getattr(self, name)
+        return {
+            node: with_error(values[node], errors[node]) if node in errors else text
+            for node, text in plain.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tables over tokens as plain data."""
+        errors = {
+            name: {str(k): v for k, v in table.items()} for name, table in self.errors.items()
+        }
+        return super().to_dict() | {"errors": errors}
+
+    def _frame(self) -> list[dict[str, Any]]:
+        names = {"nodes": "node_gradient_error", "weights": "weight_gradient_error"}
+        return [
+            row
+            | {
+                names.get(name, f"{name}_error"): table.get(node)
+                for name, table in self.errors.items()
+            }
+            for node, row in zip(self.nodes, super()._frame(), strict=True)
+        ]
+
+
+def gradients(
+    network: Network, q: Any, output: Node, assume_independent: bool, **options: Any
+) -> Gradients:
+    """:func:`kcalc.gradients` over tokens."""
+    return gradients_at(network, None, q, output, options, assume_independent)
+
+
+def gradients_at(
+    network: Network,
+    needed: Sequence[Node] | None,
+    q: Any,
+    output: Node,
+    options: Mapping[str, Any],
+    assume_independent: bool = False,
+) -> Gradients:
+    """:func:`gradients` of which those at some nodes are needed, where attention is sampled.
+
+    ``needed``: the nodes of a profile; None: all, and the parameters. ``options``: arguments about
+    tokens.
+    """
+    tokens, sampling = options.get("tokens"), options.get("sampling")
+    require_network(network)
+    chosen, given = asked_at(network, q, output)
+    read_sampling(sampling)
+    if one_by_one(network, tokens, sampling):
+        levels = (None, None) if isinstance(q, int | float) and q == 1 else (1.0, None)
+        table, count = given_tokens(network, tokens, options.get("token_cosine"), levels)
+        inputs = {node: float(level) * table for node, level in given.items()}
+        assume = truth(assume_independent, "assume_independent")
+        return sampled_gradients(network, inputs, (count, chosen, assume, sampling), needed)
+    alike = read_tokens(tokens, options.get("token_cosine"))
+    if alike is None:
+        return plain_gradients(network, q, output, assume_independent)
+    reading = TokenTangentReading(network, None, assume_independent, alike)
+    return _over_tokens(reading, given, chosen)
+
+
+def _over_tokens(reading: TokenTangentReading, q: dict[Node, Any], output: Node) -> Gradients:
+    """Gradients over tokens that are alike.
+
+    They are computed from covariances of gradients at one token and at two.
+    """
+    network = reading.network
+    kernel, states = reading.run_sequence(q)
+    refuse_shared(kernel.notes.values())
+    backward = TokenBackward(kernel, states)
+    messages = interpret_back(network, backward.rule, backward.start(output), both_added)
+    counts = {node: states[owner(node)].count or 1 for node in states}
+    # tokens of a node per token of the output
+    share = {node: count / counts[output] for node, count in counts.items()}
+    one = {node: float(share[node] * sum(message.one)) for node, message in messages.items()}
+    two = {node: float(share[node] * sum(message.two)) for node, message in messages.items()}
+    weights = {}
+    for node, (made, op) in own_parameters(network).items():
+        size, _, gap = kernel.whole(states[made])
+        own, other = (
+            trained_part(op, float(size) * cosine) for cosine in (1, 1 - float(gap.value))
+        )
+        weights[node] = own * one[made] + (counts[made] - 1) * two[made] * other
+    mean = {node: one[node] + (counts[node] - 1) * two[node] for node in network}
+    difference = {node: one[node] - two[node] for node in network if counts[node] > 1}
+    return Gradients(
+        output,
+        {node: one[node] for node in network},
+        weights,
+        mean_slopes(network, backward.one),
+        (*reading.noting(WIDTH, kernel.notes.values()), *left_out(network)),
+        mean,
+        difference,
+    )
+
+
+def sampled_gradients(
+    network: Network,
+    inputs: dict[Node, Any],
+    options: tuple[int, Node, bool, Sampling | None],
+    needed: Sequence[Node] | None = None,
+) -> SampledGradients:
+    """Gradients for covariances of all tokens of the inputs.
+
+    ``options``: how many sequences there are, the output, whether addends are assumed independent,
+    and how attention is sampled; ``needed``: the nodes of a profile, whose values alone are found,
+    by default those of all nodes and parameters.
+    """
+    count, output, assume, sampling = options
+    asked = read_sampling(sampling)
+
+    def run(draws: Draws) -> tuple[SampledGradients, float]:
+        how = (assume, asked, sampling is None, needed)
+        chains, notes = followed(network, inputs, count, output, how, draws)
+        found = _joined(output, chains, (*notes, *left_out(network)), draws)
+        return found, _worst(found)
+
+    found, missed = until_accurate(asked, run, needed is not None)
+    return replace(found, assumptions=(*found.assumptions, *missed))
+
+
+def _worst(found: SampledGradients) -> float:
+    """The greatest error relative to a squared gradient.
+
+    That of a mode is relative to the greater one of the mode and the squared gradient.
+    """
+    tables = {"nodes": found.nodes, "mean": found.mean or {}, "difference": found.difference or {}}
+    worst = 0.0
+    for name, table in (tables | {"weights": found.weights}).items():
+        least = {} if name == "weights" else found.nodes
+        sizes = np.array([max(abs(value), least.get(n, 0.0)) for n, value in table.items()])
+        floor = NOTHING * sizes.max(initial=0.0)
+        errors = np.array([found.errors[name][n] for n in table])
+        worst = max(worst, worst_of(errors, np.maximum(sizes, floor)))
+    return worst
+
+
+def _joined(
+    output: Node,
+    sequences: Sequence[Chains],
+    assumptions: tuple[Assumption, ...],
+    draws: Draws,
+) -> SampledGradients:
+    """Means over sequences, and means and standard errors over chains."""
+    values: dict[str, dict[Node, float]] = {name: {} for name in ("nodes", *MODES, "weights")}
+    errors: dict[str, dict[Node, float]] = {name: {} for name in values}
+
+    def add(name: str, node: Node, found: Array) -> None:
+        mean, error = draws.averaged(found.mean(axis=0))
+        values[name][node], errors[name][node] = float(mean), float(error)
+
+    tokens, covariances = {}, {}
+    for node in sequences[0].nodes:
+        found = np.array([chains.nodes[node] for chains in sequences])
+        covariances[node] = found.mean(axis=1)
+        own = np.diagonal(found, axis1=-2, axis2=-1)
+        tokens[node] = draws.averaged(own.swapaxes(0, 1))
+        total, mean, count = own.sum(axis=-1), found.sum(axis=(-2, -1)), found.shape[-1]
+        add("nodes", node, total)
+        add("mean", node, mean)
+        if count > 1:
+            add("difference", node, (count * total - mean) / (count - 1))
+    for node in sequences[0].weights:
+        add("weights", node, np.array([chains.weights[node] for chains in sequences]))
+    slopes = [chains.chi for chains in sequences]
+    chi = {node: float(np.mean([one[node] for one in slopes])) for node in slopes[0]}
+    return SampledGradients(
+        output,
+        values["nodes"],
+        values["weights"],
+        chi,
+        assumptions,
+        values["mean"],
+        values["difference"],
+        errors,
+        tokens,
+        covariances,
+    )

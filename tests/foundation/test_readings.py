@@ -1,0 +1,95 @@
+"""Readings: what options such as ``tokens=`` ask for, and one line where a guest is missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+import kcalc as kc
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.guests import (
+    ARCHITECTURES,
+    READINGS,
+    RULES,
+    MissingGuest,
+    Readings,
+    Registry,
+    brought,
+)
+
+
+def two() -> Readings:
+    """Two readings, whose places are those of standard modules of kcalc."""
+    made = Readings()
+    made.register("first", {"a": None, "word": "plain"}, [("foundation.formulas", "exact")])
+    made.register("second", {"b": None}, [("foundation.formulas", "exact rounded")])
+    return made
+
+
+def test_the_plain_calculus_answers_where_no_option_is_given() -> None:
+    assert two().answering("exact", a=None, word="plain", b=None) is None
+    assert two().answering("exact") is None
+
+
+@pytest.mark.parametrize("given", [{"a": 0}, {"word": "other"}, {"a": False, "b": 1}])
+def test_the_first_reading_that_is_asked_for_answers(given: dict[str, Any]) -> None:
+    answer = two().answering("exact", **{"word": "plain"} | given)
+    assert answer is not None
+    assert answer.func.__name__ == "exact" and answer.keywords == given
+
+
+def test_a_question_without_an_answer_names_the_option() -> None:
+    with pytest.raises(KcalcError, match="rounded.*a="):
+        two().answering("rounded", a=1)
+
+
+def test_an_option_belongs_to_one_reading() -> None:
+    known = two()
+    known.register("second", {"b": None}, [("foundation.formulas", "exact rounded")])  # the same
+    with pytest.raises(KcalcError, match="first and third claim word="):
+        known.register("third", {"word": 3}, [])
+    with pytest.raises(KcalcError, match="named first"):
+        known.register("first", {"c": 3}, [])
+    assert list(known.known) == ["first", "second"]
+
+
+@pytest.mark.parametrize("place", ["calculi.nowhere:c_map", "nowhere.maps:c_map"])
+def test_a_missing_guest_is_named_in_one_line(place: str) -> None:
+    with pytest.raises(MissingGuest) as found:
+        brought(place)
+    folder = place.partition(":")[0].replace(".", "/").removesuffix("/maps")
+    assert f"kcalc/{folder}" in str(found.value) and "\n" not in str(found.value)
+
+
+def test_every_place_that_is_wired_has_something() -> None:
+    places = [place for one in READINGS.known.values() for place in one.answers.values()]
+    registries = [one for one in kc.wiring.REGISTRIES if isinstance(one, Registry)]
+    places += [place for one in registries for place in one.places.values()]
+    assert len(places) > 12
+    for place in places:
+        module, _, name = place.partition(":")
+        assert hasattr(importlib.import_module(f"kcalc.{module}"), name), place
+
+
+def test_the_table_shows_every_registry() -> None:
+    table = kc.wiring.table()
+    for text in ("tokens=", "image_shape=", "node_values", "llama", "Attend"):
+        assert text in table
+
+
+def test_images_have_no_tokens() -> None:
+    net = kc.chain(kc.layers.Input(2), kc.layers.Affine(4, kernel=3), kc.layers.Affine(1))
+    asked: dict[str, Any] = {"spatial": "exact", "image_shape": (4,), "tokens": 4}
+    for ask in (kc.c_map, kc.ntk):
+        with pytest.raises(KcalcError, match=r"tokens=.*image_shape=\(tokens,\)"):
+            ask(net, **asked)
+
+
+def test_architectures_of_guests_are_found_by_name() -> None:
+    assert {"bert", "llama", "vanilla"} <= set(dir(kc.architectures))
+    assert kc.architectures.bert is ARCHITECTURES["bert"]
+    assert ("arrays", "Attend") in RULES
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = kc.architectures.nonsense
