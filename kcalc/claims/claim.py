@@ -172,13 +172,6 @@ class Claim(Shown):
                 f"way round"
             )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle a registered claim by its id, as its check cannot be pickled."""
-        from .registry import all, get
-
-        known = any(claim is self for claim in all())
-        return (get, (self.id,)) if known else super().__reduce_ex__(protocol)
-
     @property
     def theorem(self) -> bool:
         """Whether it is a theorem, proposition, lemma or corollary, by its place."""
@@ -222,6 +215,11 @@ class Claim(Shown):
 def form(claim: Claim, item: Evidence) -> str:
     """The form that a piece of evidence is about: "statement" or "printed"."""
     return item.about or (PRINTED if claim.amended else STATEMENT)
+
+
+def printed_form(claim: Claim) -> str:
+    """The label of evidence about the printed form."""
+    return "without the caveat" if claim.caveat else "printed form"
 
 
 def verdict(claim: Claim, evidence: Sequence[Evidence]) -> Verdict:

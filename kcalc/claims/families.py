@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.polynomial import polyder, polyval
 
-from ..activations import Activation, activation
-from ..network.combinators import chain, residual
-from ..network.layers import Affine, Input, Nonlinear
-from ..network.network import Network
+from .. import Activation, Network, activation, chain, residual
+from .. import layers as L
 from .bench import Array, Bench
 
 Node = Hashable
@@ -99,17 +97,17 @@ def graph(**nodes: Any) -> Network:
 def residual_network(bench: Bench, phi: str | Activation = "tanh", blocks: int = 3) -> Network:
     """A random network of residual blocks, some of them nested, with normalised sums."""
     phi = activation(phi)
-    parts = [chain(Input(), Affine())]
+    parts = [chain(L.Input(), L.Affine())]
     for _ in range(blocks):
-        branch = chain(*[chain(Nonlinear(phi), Affine()) for _ in range(bench.whole(1, 4))])
+        branch = chain(*[chain(L.Nonlinear(phi), L.Affine()) for _ in range(bench.whole(1, 4))])
         weight = bench.uniform(0.2, 0.9)
         if bench.rng.random() < 0.3:
             inner = residual(branch, shortcut_weight=bench.uniform(0.2, 0.9))
-            branch = chain(Nonlinear(phi), Affine(), inner, Nonlinear(phi), Affine())
+            branch = chain(L.Nonlinear(phi), L.Affine(), inner, L.Nonlinear(phi), L.Affine())
         parts.append(residual(branch, shortcut_weight=weight))
         if bench.rng.random() < 0.4:
-            parts.append(chain(Nonlinear(phi), Affine()))
-    return chain(*parts, Nonlinear(phi), Affine())
+            parts.append(chain(L.Nonlinear(phi), L.Affine()))
+    return chain(*parts, L.Nonlinear(phi), L.Affine())
 
 
 def unit_rows(bench: Bench, rows: int, columns: int) -> Array:

@@ -46,7 +46,7 @@ class Journal:
 
     @property
     def _head(self) -> dict[str, Any]:
-        from ..version import __version__
+        from .. import __version__
 
         return {"schema": SCHEMA, "version": __version__, "budget": self.budget, "seed": self.seed}
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..foundation.templates import asset, template
-from .claim import COPIES, PRINTED, Verdict, counted
+from .claim import COPIES, PRINTED, Verdict, counted, printed_form
 from .errata import errata
 from .registry import papers
-from .report import printed_form
 
 COLOURS = {
     Verdict.HOLDS: "#1a7f37",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import importlib
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, items
@@ -76,6 +78,15 @@ def get(id: str) -> Claim:
             f"{', '.join(_nearest(asked[:80], known))} ({len(known)} in all)"
         )
     return known[id]
+
+
+def _reduced(claim: Claim) -> Any:
+    """A registered claim for pickle: its id, as its check cannot be pickled."""
+    known = any(one is claim for one in all())
+    return (get, (claim.id,)) if known else claim.__reduce_ex__(2)
+
+
+copyreg.pickle(Claim, _reduced)
 
 
 def _nearest(id: str, known: Iterable[str]) -> list[str]:

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..foundation.keyed import Keyed
 from ..foundation.printing import Tabled
-from .claim import PRINTED, SCHEMA, STATEMENT, Claim, Verdict, counted, tally
+from .claim import PRINTED, SCHEMA, STATEMENT, Verdict, counted, printed_form, tally
 from .errata import Erratum
 from .finding import Finding
+from .page import findings_table, page
 from .registry import papers
 
 TOLD = ("paper", "place", "statement", "printed", "caveat", "hypotheses", "reason")
@@ -113,7 +114,7 @@ class Report(Keyed[Finding], Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, schema kcalc.claims/2."""
-        from ..version import __version__
+        from .. import __version__
 
         return {
             "schema": SCHEMA,
@@ -129,13 +130,9 @@ class Report(Keyed[Finding], Tabled):
 
     def to_html(self) -> str:
         """The report as one HTML page that works offline."""
-        from .page import page
-
         return page(self)
 
     def _repr_html_(self) -> str:
-        from .page import findings_table
-
         return findings_table(self)
 
     def __repr__(self) -> str:
@@ -166,11 +163,6 @@ def _detailed(finding: Finding) -> str:
             _paragraph(f"- {MARKS[item.holds]}, {item.method}{form}: ", plain(item.what) + room)
         )
     return "\n".join(lines)
-
-
-def printed_form(claim: Claim) -> str:
-    """The label of evidence about the printed form."""
-    return "without the caveat" if claim.caveat else "printed form"
 
 
 def errata_text(rows: Iterable[Erratum]) -> str:

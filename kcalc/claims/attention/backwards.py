@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...calculi.gradients import gradients
-from ...gaussian.softmax import Overlap, self_overlap
+from ... import gradients
+from ...calculi.attention import Overlap, self_overlap
 from ..bench import Bench, equal, statistical
 from ..claim import Evidence
 from .paper import claim

@@ -9,9 +9,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtr
 from sympy import symbols
 
-from ...calculi.attention.maps import token_map
-from ...calculi.global_maps import node_values
-from ...network.architectures.transformers import gpt2
+from ... import architectures, node_values, token_map
 from ..bench import Bench, at_most, equal, exact, statistical
 from ..claim import Evidence
 from .paper import claim
@@ -97,7 +95,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     which grows to $v + \mathcal Q_f(1)$ as $\rho\to1$
     """
     tokens, blocks = 16, 5
-    net = gpt2(blocks, activation="gelu", std=None, causal=False, depth_scaled=False)
+    net = architectures.gpt2(blocks, activation="gelu", std=None, causal=False, depth_scaled=False)
     found = node_values(net, tokens=tokens)
     x, weights = hermegauss(60)
     weights = weights / weights.sum()

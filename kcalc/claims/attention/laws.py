@@ -9,10 +9,9 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtr
 from sympy import Rational, symbols
 
-from ...calculi.gradients import gradients
-from ...gaussian.softmax import row_entropy
-from ...network.architectures.transformers import transformer_stack
-from ...shaping.depth_laws import depth_laws, repeated_block
+from ... import architectures, depth_laws, gradients
+from ...calculi.attention import row_entropy
+from ...shaping import repeated_block
 from ..bench import Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from .paper import claim
@@ -57,7 +56,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield at_most(gains, 1 + SIZE, "and stays below v + Q_f(1)", 1e-9)
     late = rho[240] > 0.9 and gains[-1] > 0.93 * (1 + SIZE)
     yield equal(float(late), 1.0, "block 240 adds nearly k, at token cosines above .9")
-    found = depth_laws(transformer_stack(2, 8, 2), 2)
+    found = depth_laws(architectures.transformer_stack(2, 8, 2), 2)
     yield equal(found.growth, 1 + SIZE, "kcalc's constant of linear growth", 1e-6)
     rate = np.log(q[12] / q[0]) / 12
     yield counterexample(
@@ -75,7 +74,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $(L/l)^{s}$ (difference mode)
     """
     k = 1 + SIZE
-    found = depth_laws(transformer_stack(2, 8, 2), 2)
+    found = depth_laws(architectures.transformer_stack(2, 8, 2), 2)
     yield equal(found.cosine_exponent, SLOPE / k - 1, "kcalc's exponent of 1 - rho", 1e-5)
     yield equal(found.gradient_mean, (1 + SLOPE) / k, "of the mean mode", 1e-5)
     yield equal(found.gradient_difference, SLOPE / k, "of the difference mode", 1e-5)
@@ -95,7 +94,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     gradients has the same factor, the mean mode the second one alone
     """
     for a, v in ((1.0, 1.0), (1.5, 0.4)):
-        net = transformer_stack(
+        net = architectures.transformer_stack(
             2, 8, 2, placement="post", shortcut_weight=a, residual_weight=1.0,
             gains={"values": v**0.5, "queries": 2.0},
         )  # fmt: skip
@@ -121,7 +120,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     alpha, beta = (2 * n) ** Rational(1, 4), (8 * n) ** Rational(-1, 4)
     yield exact(4 * n * beta**2 / alpha**2 - 1, "the condition of the constants")
     for blocks in (6, 96):
-        net = transformer_stack(blocks, 8, 2, "relu", "deepnorm", std="xavier")
+        net = architectures.transformer_stack(blocks, 8, 2, "relu", "deepnorm", std="xavier")
         slope = depth_laws(net, 8).slope
         a, b = (2 * blocks) ** 0.5, 1 / (8 * blocks)
         yield equal(slope, a / (a + b), f"kcalc's slope, N = {blocks}", 1e-9)

@@ -10,13 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.linalg import cholesky
 
-from ...calculi.global_maps import node_values
-from ...calculi.gradients import gradients
-from ...calculi.ntk import ntk
-from ...gaussian.softmax import Overlap, self_overlap
-from ...network.combinators import chain
-from ...network.layers import Affine, LayerNorm, Nonlinear
-from ...network.network import Network
+from ... import Network, chain, gradients, node_values, ntk
+from ... import layers as L
+from ...calculi.attention import Overlap, self_overlap
 from ..bench import Bench, counterexample, equal, statistical
 from ..claim import Evidence
 from .paper import claim
@@ -162,13 +158,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def block() -> Network:
     """Two residual layers of attention and one MLP, behind an Affine."""
     return chain(
-        Affine(),
+        L.Affine(),
         layer(1.2, 0.9, 1.1, skip=0.8, biases=(0.3, 0)),
-        LayerNorm(),
+        L.LayerNorm(),
         layer(1.5, 1.2, 0.8, skip=1.0),
-        Affine(sigma_b=0.2),
-        Nonlinear("gelu"),
-        Affine(),
+        L.Affine(sigma_b=0.2),
+        L.Nonlinear("gelu"),
+        L.Affine(),
     )
 
 

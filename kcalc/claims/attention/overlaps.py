@@ -8,7 +8,7 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 
-from ...gaussian.softmax import Overlap, overlap_gap, self_overlap
+from ...calculi.attention import Overlap, overlap_gap, self_overlap
 from ..bench import Bench, at_most, counterexample, equal, statistical
 from ..claim import Evidence
 from .paper import claim

@@ -7,14 +7,19 @@ from math import acos, asin, cos, exp, log, pi, sqrt
 
 import numpy as np
 
-from ...activations import activation
-from ...calculi.global_maps import node_values
-from ...calculi.gradients import gradients
-from ...gaussian.softmax import self_overlap
-from ...network.architectures.transformers import transformer_stack
-from ...network.combinators import chain, repeat, residual
-from ...network.layers import Affine, Nonlinear
-from ...shaping.depth_laws import depth_laws, repeated_block
+from ... import (
+    activation,
+    architectures,
+    chain,
+    depth_laws,
+    gradients,
+    node_values,
+    repeat,
+    residual,
+)
+from ... import layers as L
+from ...calculi.attention import self_overlap
+from ...shaping import repeated_block
 from ..bench import Bench, at_most, counterexample, equal, statistical
 from ..claim import Evidence
 from .laws import SIZE, SLOPE
@@ -37,7 +42,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for along, v, factors in ((0.8, 1.0, (0.9, 1.0, 1.1)), (2.0, 0.3, (1.0,))):
         edge = sqrt(v * (along**2 + SIZE) / (SLOPE - SIZE))
         for factor in factors:
-            net = transformer_stack(
+            net = architectures.transformer_stack(
                 2, 8, 2, placement="post", shortcut_weight=1.0, residual_weight=1.0,
                 gains={"values": sqrt(v) / (factor * edge), "down": 1 / along},
             )  # fmt: skip
@@ -79,7 +84,7 @@ def frozen(placement: str, q: float, p: float, beta: float, centre: int) -> floa
 
 def block(placement: str, q: float, rho: float, tokens: int, beta: float, centre: int) -> float:
     """The token cosine behind the same block, by the kernel calculus."""
-    net = transformer_stack(
+    net = architectures.transformer_stack(
         1, 8, 2, "relu", placement, shortcut_weight=1.0, residual_weight=1.0,
         gains={"queries": beta * sqrt(log(tokens))}, attention={"centre": centre},
     )  # fmt: skip
@@ -196,7 +201,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     for alpha, sigma in ((0.5, 1.0), (1.2, 0.7)):
         erf = activation("erf").transformed(input_scale=alpha)
-        branch = chain(Affine(), Nonlinear(erf), Affine(sigma_w=sigma))
+        branch = chain(L.Affine(), L.Nonlinear(erf), L.Affine(sigma_w=sigma))
         found = depth_laws(repeat(residual(branch), 2), token_cosine=0.3)
         text = f"alpha = {alpha:g}, sigma = {sigma:g}"
         # a block adds sigma^2 (2/pi) asin(2 a^2 q / (1 + 2 a^2 q)) to q, and its slope to gradients
@@ -210,5 +215,5 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(found.gradient_mean, 4 * alpha / pi * sigma, f"kcalc, {text}", 1e-4)
         yield equal(c, 4 * alpha / pi * sigma, f"blocks 10,000 to 40,000, {text}", 2e-2)
     for norm, stretch in (("layer", 0.0), (activation("tanh"), 0.5)):
-        found = depth_laws(transformer_stack(2, 8, 2, norm=norm), 16)
+        found = depth_laws(architectures.transformer_stack(2, 8, 2, norm=norm), 16)
         yield equal(found.gradient_stretch, stretch, f"a transformer, {norm} in front", 1e-9)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.linalg import cholesky
 from numpy.polynomial.hermite_e import hermegauss
 
-from ...network.layers import Affine, Attend, Input, Sum
-from ...network.network import Network
+from ... import Network
+from ... import layers as L
 from ..bench import Array, Bench, statistical
 from ..claim import Evidence
 
@@ -117,11 +117,13 @@ def layer(
     ``biases``: variances of the biases of queries and keys.
     """
     steps: list[Any] = [
-        ("x", Input(), ()),
-        ("queries", Affine(sigma_w=queries**0.5, sigma_b=biases[0] ** 0.5), ("x",)),
-        ("keys", Affine(sigma_w=keys**0.5, sigma_b=biases[1] ** 0.5), ("x",)),
-        ("values", Affine(sigma_w=values**0.5), ("x",)),
-        ("attention", Attend(**options), ("queries", "keys", "values")),
-        ("output", Affine(), ("attention",)),
+        ("x", L.Input(), ()),
+        ("queries", L.Affine(sigma_w=queries**0.5, sigma_b=biases[0] ** 0.5), ("x",)),
+        ("keys", L.Affine(sigma_w=keys**0.5, sigma_b=biases[1] ** 0.5), ("x",)),
+        ("values", L.Affine(sigma_w=values**0.5), ("x",)),
+        ("attention", L.Attend(**options), ("queries", "keys", "values")),
+        ("output", L.Affine(), ("attention",)),
     ]
-    return Network.from_steps([*steps, ("sum", Sum((skip, 1)), ("x", "output"))] if skip else steps)
+    return Network.from_steps(
+        [*steps, ("sum", L.Sum((skip, 1)), ("x", "output"))] if skip else steps
+    )

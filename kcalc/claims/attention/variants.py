@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.linalg import cholesky
 
-from ...calculi.attention.sampling import Sampling
-from ...calculi.attention.values import SampledValues
-from ...calculi.global_maps import node_values
-from ...gaussian.softmax import Overlap, self_overlap
-from ...network.layers import Affine, Attend, Input, RMSNorm
+from ... import Sampling, node_values
+from ... import layers as L
+from ...calculi.attention import Overlap, self_overlap
 from ..bench import Bench, at_most, equal, statistical
 from ..claim import Evidence
 from ..families import graph
@@ -49,14 +47,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     net, tokens, rho = layer(2.0, 1.0, 1.0), 10, 0.3
     known = node_values(net, c=0.5, tokens=tokens, token_cosine=rho)["attention"]
-    drawn = node_values(
+    drawn: Any = node_values(
         net,
         c=0.5,
         tokens=tokens,
         token_cosine=rho,
         sampling=Sampling(bench.size(40, 400), 16, bench.whole(0, 1 << 30)),
     )
-    assert isinstance(drawn, SampledValues)
     value = drawn["attention"]
     for name, found, error, truth in (
         ("q", value.q, value.q_error, known.q1),
@@ -247,13 +244,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for sigma in (0.3, 4.0):
         value = node_values(
             graph(
-                x=Input(),
-                q=(Affine(sigma_w=sigma), "x"),
-                qn=(RMSNorm(), "q"),
-                k=(Affine(sigma_w=sigma), "x"),
-                kn=(RMSNorm(), "k"),
-                v=(Affine(), "x"),
-                attention=(Attend(), "qn", "kn", "v"),
+                x=L.Input(),
+                q=(L.Affine(sigma_w=sigma), "x"),
+                qn=(L.RMSNorm(), "q"),
+                k=(L.Affine(sigma_w=sigma), "x"),
+                kn=(L.RMSNorm(), "k"),
+                v=(L.Affine(), "x"),
+                attention=(L.Attend(), "qn", "kn", "v"),
             ),
             q=1.7,
             tokens=8,

@@ -13,11 +13,8 @@ import numpy as np
 from numpy.polynomial.polynomial import polyval
 from sympy import symbols
 
-from ...activations import activation
-from ...activations.gaussian_expectations import pair_expectation
-from ...calculi.global_maps import c_map
-from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Input, Nonlinear
+from ... import activation, c_map, chain, pair_expectation, repeat
+from ... import layers as L
 from ..bench import Bench, at_most, equal, exact, proved, statistical
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -282,7 +279,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(other, 0, "D.6: others with $C'(1)<1$, 400 copies", 1e-6)
     for name, expected in (("abs", -1.0), ("relu", 0.0)):
         phi = activation(name).transformed(output_scale=sqrt(2) if name == "relu" else 1.0)
-        C = c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 120))).derivative(1)
+        C = c_map(chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(phi)), 120))).derivative(1)
         yield equal(C(1.0), 1, f"D.6: 120 layers of {name} in the library, the slope at 1", 1e-10)
         yield equal(C(-1.0), expected, "and at -1", 1e-10 if name == "abs" else 3e-3)
 

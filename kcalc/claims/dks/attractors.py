@@ -12,11 +12,8 @@ import numpy as np
 import sympy as sp
 from sympy import Integer, Poly, Rational, Symbol, expand
 
-from ...activations import Activation, activation
-from ...calculi.global_maps import c_map
-from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Input, Nonlinear
-from ...network.network import Network
+from ... import Activation, Network, activation, c_map, chain, repeat
+from ... import layers as L
 from ..bench import Bench, at_most, certified, counterexample, equal, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -97,8 +94,8 @@ def settled(name: str, weight: float, bias: float) -> tuple[Network, float]:
 
 def deep(name: str, weight: float, bias: float, depth: int) -> Network:
     """The layer of :func:`settled`, ``depth`` times."""
-    block = chain(Nonlinear(name), Affine(sigma_w=sqrt(weight), sigma_b=sqrt(bias)))
-    return chain(Input(), Affine(), repeat(block, depth))
+    block = chain(L.Nonlinear(name), L.Affine(sigma_w=sqrt(weight), sigma_b=sqrt(bias)))
+    return chain(L.Input(), L.Affine(), repeat(block, depth))
 
 
 def own_map(name: str, weight: float, bias: float, q: float, c: float) -> float:

@@ -14,8 +14,7 @@ import numpy as np
 import sympy as sp
 from sympy import Rational, diff, simplify, symbols
 
-from ...activations import activation
-from ...calculi.global_maps import c_map
+from ... import activation, c_map
 from ..bench import Bench, at_most, counterexample, equal, exact, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network

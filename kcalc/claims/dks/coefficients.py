@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.polynomial import polyval
 
-from ...activations import activation
+from ... import activation
 from ...fields.balls import ball_field
-from ...gaussian.certified.hermite import hermite
-from ...gaussian.certified.line import seen
+from ...gaussian.certified import hermite_coefficients
 from ..bench import Bench, at_most, certified, equal, proved
 from ..claim import Evidence
 from .reference import power_series
@@ -72,10 +71,11 @@ def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
     field = ball_field(_DIGITS)
     one = arb(1)
     with field.working():
-        table = hermite(seen(activation(name), one, field), one, TERMS, field)
-        found = [table.coefficient(n) for n in range(TERMS + 1)]
+        phi = activation(name)
+        found = hermite_coefficients(phi, one, TERMS + 1, field)
         squares = [a * a for a in found]  # a**2 is not finite for balls that hold 0
-        whole = table.second_moment - squares[0] if centred else table.second_moment
+        whole = phi.second_moment(one, field)
+        whole = whole - squares[0] if centred else whole
         return tuple(
             arb(0) if centred and n == 0 else square / whole for n, square in enumerate(squares)
         )

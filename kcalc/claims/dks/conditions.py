@@ -8,11 +8,7 @@ import numpy as np
 import sympy as sp
 from sympy import Expr, Max, Poly, Rational, Symbol, expand, symbols
 
-from ...activations import activation
-from ...calculi.global_maps import c_map, q_map
-from ...calculi.subnetworks import subnetworks
-from ...calculi.subnetworks.slope_maxima import maximal_slope
-from ...shaping import shape
+from ... import activation, c_map, maximal_slope, q_map, shape, subnetworks
 from ..bench import Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from ..families import PowerMap, power_maps

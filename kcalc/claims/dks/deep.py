@@ -11,14 +11,10 @@ import numpy as np
 import sympy as sp
 from sympy import Integer, Symbol, diff, simplify, symbols
 
-from ...activations import activation
-from ...calculi.global_maps import c_map, q_map
+from ... import Network, activation, c_map, chain, depth_limit, q_map, repeat
+from ... import layers as L
 from ...fields.balls import working
 from ...foundation.process_state import decimal_digits, lambdify
-from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Input, Nonlinear
-from ...network.network import Network
-from ...shaping.limits import depth_limit
 from ..bench import Bench, at_most, certified, counterexample, equal, exact, proved, statistical
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -33,7 +29,7 @@ _POINTS = np.array([-0.95, -0.5, 0.0, 0.3, 0.8, 0.95])
 
 
 def _layers(name: str, depth: int) -> Network:
-    return chain(Input(), repeat(chain(Affine(), Nonlinear(name)), depth))
+    return chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(name)), depth))
 
 
 @claim("DKS-eq15", "Sec. 12.1, eq. 15")
@@ -254,7 +250,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("tanh", "relu", "sigmoid", "erf", "sin", "selu", "atan", "hard_tanh"),
     ):
         phi = activation(name).transformed(output_scale=1 / sqrt(second_moment(name)))
-        limit = depth_limit(chain(Input(), Affine(), Nonlinear(phi)))
+        limit = depth_limit(chain(L.Input(), L.Affine(), L.Nonlinear(phi)))
         C, value = phi.c_map, np.array([-0.9, 0.2, 0.9])
         for _ in range(300):
             value = C(value, limit.q)

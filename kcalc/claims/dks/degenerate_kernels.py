@@ -10,9 +10,7 @@ import numpy as np
 import sympy as sp
 from sympy import Rational, Symbol, diff, symbols
 
-from ...activations import activation
-from ...calculi.ntk import TangentKernel, ntk
-from ...network.architectures import vanilla
+from ... import Network, activation, architectures, ntk
 from ..bench import Bench, at_most, counterexample, equal, exact, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -22,8 +20,8 @@ from .paper import claim
 from .tangent_kernels import theta
 
 
-def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, Phi, int]:
-    """(kernel, layer, number of layers) of a deep network of shifted tanh or erf layers.
+def _saturating(bench: Bench, low: float, high: float) -> tuple[Network, Phi, int]:
+    """(network, layer, number of layers) of a deep network of shifted tanh or erf layers.
 
     Q(1) = 1 and C'(1) in [low, high]. Where that is above 1, C'(c*) < 0.76, so that 80 layers reach
     the limit; Q'(1) is
@@ -41,11 +39,8 @@ def _saturating(bench: Bench, low: float, high: float) -> tuple[TangentKernel, P
             and (high < 1 or _star(own)[1] < 0.76)
         ):
             depth = bench.size(80, 140)
-            return (
-                ntk(vanilla(depth - 1, activation(name).transformed(alpha, beta, gamma))),
-                own,
-                depth,
-            )
+            phi = activation(name).transformed(alpha, beta, gamma)
+            return architectures.vanilla(depth - 1, phi), own, depth
 
 
 def _star(own: Phi) -> tuple[float, float]:
@@ -61,7 +56,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $K\approx E/(1-C'(1))$
     """
     for _ in bench.rounds(1, 4):
-        K, own, depth = _saturating(bench, 0.25, 0.6)
+        net, own, depth = _saturating(bench, 0.25, 0.6)
+        K = ntk(net)
         parts = np.array(list(K.by_layer(np.array([-0.7, 0.0, 0.5, 1.0])).values()))
         slope = own.slope()
         powers = slope ** np.arange(depth - 1, -1, -1.0)
@@ -151,7 +147,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-8,
         )
     depth = bench.size(100, 400)
-    K = ntk(vanilla(depth - 1, activation("relu").transformed(output_scale=2**0.5)))
+    K = ntk(architectures.vanilla(depth - 1, activation("relu").transformed(output_scale=2**0.5)))
     parts = np.array(list(K.by_layer(np.array([-0.5, 0.0, 0.5, 1.0])).values()))
     yield equal(
         parts,
@@ -174,7 +170,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $K\approx\frac{1-C'(1)^D}{1-C'(1)}I+\frac{c^*}{1-C'(c^*)}(E-I)$
     """
     for _ in bench.rounds(1, 2):
-        K, own, depth = _saturating(bench, 1.3, 2.8)
+        net, own, depth = _saturating(bench, 1.3, 2.8)
+        K = ntk(net)
         (star, inner), slope = _star(own), own.slope()
         yield equal(
             [own.c_map(star), own.c_slope(star)],
@@ -264,7 +261,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         found=short,
         one_sided=True,
     )
-    regime = ntk(vanilla(99, activation("relu").transformed(output_scale=2**0.5))).regime(0.0)
+    regime = ntk(
+        architectures.vanilla(99, activation("relu").transformed(output_scale=2**0.5))
+    ).regime(0.0)
     yield equal(regime.alpha_bar, short, "kcalc's measured ratio at D = 100", 1e-9)
     yield equal(regime.predicted_alpha_bar or 0.0, 0.25, "kcalc's predicted limit of the ratio")
     depth = bench.size(20_000, 400_000)
@@ -293,7 +292,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Under: what the other paper prints is not checked here
     """
-    K, own, depth = _saturating(bench, 1.3, 2.8)
+    net, own, depth = _saturating(bench, 1.3, 2.8)
+    K = ntk(net)
     star, inner = _star(own)
     yield equal(
         K(0.0),

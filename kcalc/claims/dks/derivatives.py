@@ -9,7 +9,7 @@ import numpy as np
 import sympy as sp
 from sympy import Symbol, diff
 
-from ...activations import activation
+from ... import activation
 from ..bench import Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from ..functions import FUNCTIONS

@@ -9,8 +9,7 @@ import sympy as sp
 from numpy.polynomial.polynomial import polyval
 from sympy import Symbol
 
-from ...activations import activation
-from ...calculi.global_maps import c_map
+from ... import activation, c_map
 from ..bench import Array, Bench, at_most, counterexample, equal, exact, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network

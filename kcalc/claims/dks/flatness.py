@@ -12,11 +12,8 @@ import sympy as sp
 from numpy.polynomial.polynomial import polyval
 from sympy import Symbol, cancel, diff, expand, limit, oo, simplify, symbols
 
-from ...activations import activation
-from ...calculi.global_maps import c_map
-from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Input, Nonlinear
-from ...network.network import Network
+from ... import Network, activation, c_map, chain, repeat
+from ... import layers as L
 from ..bench import Array, Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from ..families import PowerMap, power_maps, residual_network
@@ -232,7 +229,7 @@ def _collapsing(bench: Bench, count: int) -> list[PowerMap]:
 
 
 def _deep(name: str, depth: int) -> Network:
-    return chain(Input(), repeat(chain(Affine(), Nonlinear(name)), depth))
+    return chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(name)), depth))
 
 
 @claim("DKS-prop22", "Sec. 13.5, Proposition 22")

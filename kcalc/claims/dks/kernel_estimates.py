@@ -17,13 +17,8 @@ import sympy as sp
 from numpy.polynomial.polynomial import polyder, polyval
 from sympy import expand, symbols
 
-from ...activations import Activation, activation
-from ...calculi.global_maps import c_map
-from ...calculi.ntk import ntk
-from ...network.architectures import vanilla
-from ...network.layers import Affine
-from ...network.network import Network
-from ...shaping import shape
+from ... import Activation, Network, activation, architectures, c_map, ntk, shape
+from ... import layers as L
 from ..bench import Array, Bench, at_most, equal, exact
 from ..claim import Evidence
 from ..families import power_maps
@@ -89,7 +84,7 @@ def kernels(layer: Layer, depth: int, c0: float) -> Array:
 
 def library(layer: Layer, depth: int, c: Array) -> Array:
     """The layers' kernels Theta_i from the library, (depth, c.size)."""
-    found = ntk(vanilla(depth - 1, layer.phi)).by_layer(c)
+    found = ntk(architectures.vanilla(depth - 1, layer.phi)).by_layer(c)
     return np.array(list(found.values()))
 
 
@@ -221,7 +216,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     layer, depth = smooth(*COLLAPSING), bench.size(70, 300)
     found = library(layer, depth, c).sum(axis=0)
     yield equal(found * (1 - layer.steep), 1, "collapsing: K of the library times $1-C'(1)$", 1e-3)
-    limit = ntk(vanilla(depth - 1, layer.phi)).regime().limit
+    limit = ntk(architectures.vanilla(depth - 1, layer.phi)).regime().limit
     predicted = (math.nan, math.nan) if limit is None else (limit.diagonal, limit.off_diagonal)
     yield equal(
         np.array(predicted) * (1 - layer.steep),
@@ -246,7 +241,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "exploding: off the diagonal, up to the terms of early layers",
         0.02,
     )
-    limit = ntk(vanilla(depth - 1, layer.phi)).regime().limit
+    limit = ntk(architectures.vanilla(depth - 1, layer.phi)).regime().limit
     predicted = (
         (math.nan, math.nan)
         if limit is None
@@ -269,7 +264,7 @@ def _shaped(name: str, depth: int, zeta: float) -> tuple[Network, Array, Array]:
     The network has ``depth`` weight layers and is shaped by the library; the coefficients are
     computed by quadrature.
     """
-    shaped = shape(vanilla(depth - 1, name), method="dks", zeta=zeta)
+    shaped = shape(architectures.vanilla(depth - 1, name), method="dks", zeta=zeta)
     own = KNOWN[name].at(shaped.constants[name])
     b = own.series(40) * own.q_map()  # E[phi h_n]^2
     return shaped.network, b, polyder(b)
@@ -343,7 +338,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             off, 11 * (zeta - 1), f"{name}: the last line", 1e-9, largest=off.max() / (zeta - 1)
         )
         yield equal(c_map(network).derivative(1)(1.0), zeta, f"{name}: $C_f'(1)=\\zeta$", 1e-8)
-        yield equal(len(network.nodes_of(Affine)), depth, f"{name}: $D$ layers", 0.0)
+        yield equal(len(network.nodes_of(L.Affine)), depth, f"{name}: $D$ layers", 0.0)
     maps = power_maps(bench, 60, 600, zero=True)
     grown = np.array([C.derivative(1)(1.0) - 1 for C in maps])
     yield at_most(

@@ -14,11 +14,9 @@ import sympy as sp
 from scipy import stats
 from sympy import Symbol, symbols
 
-from ...activations import activation
-from ...backend.initialisers import Fan, initialiser
-from ...calculi.global_maps import c_map, q_map
-from ...network.combinators import chain
-from ...network.layers import Affine, Concat, Input, Nonlinear
+from ... import activation, c_map, chain, q_map
+from ... import layers as L
+from ...backend import LAWS, Fan
 from ..bench import PRINTED, Array, Bench, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from ..families import graph
@@ -46,7 +44,7 @@ def library_weights(law: str, bench: Bench, draws: int, m: int, k: int) -> Array
     """Weights (draws, m, k) by a law of the library, from NumPy's normals."""
     import jax
 
-    rule, fan = initialiser(law), Fan((), k, m)
+    rule, fan = LAWS[law], Fan((), k, m)
     noise = bench.normal(draws, k, m)
     unit = np.asarray(jax.vmap(rule.matrix)(noise), dtype=float)
     return unit.transpose(0, 2, 1) * sqrt(rule.variance(fan)) * rule.multiplier(fan)
@@ -210,7 +208,9 @@ def _image_covariances(
 
     They are computed by the library and have the shape (2, 2, locations, locations).
     """
-    network = chain(Input(), Affine(kernel=kernel, padding=padding, stride=stride), Nonlinear(phi))
+    network = chain(
+        L.Input(), L.Affine(kernel=kernel, padding=padding, stride=stride), L.Nonlinear(phi)
+    )
     C = c_map(network, spatial="exact", image_shape=images.shape[1:3], weights=weights)
     (node,) = network.outputs
     q = C.q_values(images)[node].reshape(2, -1)
@@ -329,12 +329,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     parts = k1 * (x.T @ x / k1) + k2 * (y.T @ y / k2)
     yield equal(parts / (k1 + k2), z.T @ z / (k1 + k2), "random feature maps", 1e-13)
     net = graph(
-        x=Input(),
-        a=(Affine(features=k1), "x"),
-        b=(Affine(features=k2), "x"),
-        f=(Nonlinear("relu"), "a"),
-        g=(Nonlinear("tanh"), "b"),
-        z=(Concat(), "f", "g"),
+        x=L.Input(),
+        a=(L.Affine(features=k1), "x"),
+        b=(L.Affine(features=k2), "x"),
+        f=(L.Nonlinear("relu"), "a"),
+        g=(L.Nonlinear("tanh"), "b"),
+        z=(L.Concat(), "f", "g"),
     )
     covariance = np.array([[1.4, 0.5], [0.5, 0.8]])
     first, second = reference.layer("relu", covariance), reference.layer("tanh", covariance)

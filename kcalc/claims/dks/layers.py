@@ -9,11 +9,8 @@ from numpy.polynomial.legendre import leggauss
 from scipy import special
 from sympy import Symbol
 
-from ...activations import activation
-from ...calculi.global_maps import c_map, q_map
-from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Concat, Flatten, Input, LayerNorm, Nonlinear, Pool
-from ...network.network import Network
+from ... import Network, activation, c_map, chain, q_map, repeat
+from ... import layers as L
 from ..bench import Array, Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from ..families import graph, power_maps
@@ -27,13 +24,13 @@ LOCATIONS = IMAGE[0] * IMAGE[1]
 def _joined(first: str, second: str, channels: tuple[int, int]) -> Network:
     """A LayerNorm after the concatenation of two combined layers."""
     return graph(
-        x=Input(),
-        a=(Affine(), "x"),
-        b=(Affine(), "x"),
-        f=(Nonlinear(first), "a"),
-        g=(Nonlinear(second), "b"),
-        cat=(Concat(channels), "f", "g"),
-        norm=(LayerNorm(), "cat"),
+        x=L.Input(),
+        a=(L.Affine(), "x"),
+        b=(L.Affine(), "x"),
+        f=(L.Nonlinear(first), "a"),
+        g=(L.Nonlinear(second), "b"),
+        cat=(L.Concat(channels), "f", "g"),
+        norm=(L.LayerNorm(), "cat"),
     )
 
 
@@ -68,7 +65,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     c = bench.uniform(-0.9, 0.9)
     for name, own in KNOWN.items():
-        net = chain(Affine(), Nonlinear(name), LayerNorm())
+        net = chain(L.Affine(), L.Nonlinear(name), L.LayerNorm())
         zero = own.mean() ** 2 / own.q_map()
         yield equal(
             c_map(net)(c),
@@ -96,7 +93,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         true,
         "the same with 4000 channels",
     )
-    deep = chain(repeat(chain(Affine(), Nonlinear("relu")), 2), LayerNorm())
+    deep = chain(repeat(chain(L.Affine(), L.Nonlinear("relu")), 2), L.LayerNorm())
     relu = KNOWN["relu"]
     inner = relu.c_map(0.0)
     # the second layer has q = 1/2 times its input's
@@ -143,7 +140,7 @@ def _images(bench: Bench, count: int = 3) -> Array:
 
 def _pooled(kind: str, images: Array) -> Array:
     """kcalc's kernel of the pooled images; the affine readout of sigma_w = 1 does not change it."""
-    net = chain(Input(CHANNELS, IMAGE), Pool(kind), Flatten(), Affine(1))
+    net = chain(L.Input(CHANNELS, IMAGE), L.Pool(kind), L.Flatten(), L.Affine(1))
     C = c_map(net, spatial="exact", image_shape=IMAGE, weights="delta")
     q = np.asarray(C.q_values(images)[net.outputs[0]], dtype=float).reshape(len(images))
     return C(images) * np.sqrt(q[:, None] * q)
@@ -269,7 +266,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         z = bench.normal(2, bench.size(40_000, 1_000_000))
         u = np.maximum(z[0], v * z[0] + np.sqrt(1 - v**2) * z[1])
         yield statistical(u**2, 1.0, f"samples at c = {v}")
-    pooled = c_map(chain(Affine(), Pool("max"), Affine()))
+    pooled = c_map(chain(L.Affine(), L.Pool("max"), L.Affine()))
     yield equal(
         [pooled(0.3) - 0.3, float(not pooled.heuristic)],
         0,

@@ -9,12 +9,9 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from ...activations import activation
-from ...calculi.global_maps import c_map, q_map
+from ... import Network, activation, c_map, chain, q_map
+from ... import layers as L
 from ...foundation.process_state import decimal_digits
-from ...network.combinators import chain
-from ...network.layers import Affine, Concat, Input, Nonlinear, Scale
-from ...network.network import Network
 from ..bench import Bench, at_most, counterexample, equal, proved, statistical
 from ..claim import Evidence
 from ..families import graph, residual_network
@@ -169,12 +166,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _concatenated(k1: int, k2: int, first: str = "relu", second: str = "tanh") -> Network:
     return graph(
-        x=Input(),
-        a0=(Affine(features=k1), "x"),
-        a1=(Affine(features=k2), "x"),
-        n0=(Nonlinear(first), "a0"),
-        n1=(Nonlinear(second), "a1"),
-        z=(Concat(), "n0", "n1"),
+        x=L.Input(),
+        a0=(L.Affine(features=k1), "x"),
+        a1=(L.Affine(features=k2), "x"),
+        n0=(L.Nonlinear(first), "a0"),
+        n1=(L.Nonlinear(second), "a1"),
+        z=(L.Concat(), "n0", "n1"),
     )
 
 
@@ -270,7 +267,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for name in names:  # kernels of wide layers, one after the other
             covariance = reference.layer(str(name), covariance)
         whole = chain(
-            Input(), *[layer for name in names for layer in (Affine(), Nonlinear(str(name)))]
+            L.Input(), *[layer for name in names for layer in (L.Affine(), L.Nonlinear(str(name)))]
         )
         cosine = covariance[0, 1] / sqrt(covariance[0, 0] * covariance[1, 1])
         yield equal(
@@ -305,7 +302,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal(cosine(scaled, alpha[:, None] * y), cosine(x, y), "c of vectors")
     for factor in (-1.7, 0.3):
         net = chain(
-            Input(), Affine(), Nonlinear("gelu"), Scale(factor), Affine(), Nonlinear("gelu")
+            L.Input(),
+            L.Affine(),
+            L.Nonlinear("gelu"),
+            L.Scale(factor),
+            L.Affine(),
+            L.Nonlinear("gelu"),
         )
         inner = factor**2 * second_moment("gelu", 0.9)
         yield equal(

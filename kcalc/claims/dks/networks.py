@@ -11,13 +11,9 @@ from numpy.polynomial.legendre import leggauss
 from scipy import special
 from sympy import Expr, Integer, Poly, Rational, Symbol, symbols
 
-from ...calculi.slopes import slope_polynomial
-from ...calculi.subnetworks import subnetworks
-from ...calculi.subnetworks.slope_maxima import maximal_slope
+from ... import Network, architectures, maximal_slope, slope_polynomial, subnetworks
+from ... import layers as L
 from ...foundation.symbols import psi
-from ...network.architectures import resnet_v2, vanilla, wide_resnet
-from ...network.layers import Nonlinear, Pool, Sum
-from ...network.network import Network
 from ..bench import Array, Bench, at_most, equal, exact
 from ..claim import Evidence
 from .normal_means import KNOWN, asymptotic_legendre, line
@@ -87,7 +83,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(10, 60):
         depth, target = bench.whole(1, 300), np.exp(bench.uniform(0.01, 3))
         yield equal(
-            maximal_slope(vanilla(depth, "tanh")).inverse(target) - target ** (1 / depth),
+            maximal_slope(architectures.vanilla(depth, "tanh")).inverse(target)
+            - target ** (1 / depth),
             0,
             "kcalc's inverse of vanilla networks",
         )
@@ -128,19 +125,19 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
     )
     for depth in DEPTHS:
-        net = resnet_v2(depth)
+        net = architectures.resnet_v2(depth)
         yield equal(
             [
-                _count(net, Nonlinear) - 4 - (depth - 1),
-                _count(net, Sum) - (depth - 2) // 3,
-                _count(net, Pool) - 2,
+                _count(net, L.Nonlinear) - 4 - (depth - 1),
+                _count(net, L.Sum) - (depth - 2) // 3,
+                _count(net, L.Pool) - 2,
             ],
             0,
             "kcalc's networks: nonlinear layers but those of the 4 transition shortcuts, sums, pools",
             0.0,
         )
     along = [
-        int(Poly(slope_polynomial(resnet_v2(depth, residual_weight=1)), psi).degree())
+        int(Poly(slope_polynomial(architectures.resnet_v2(depth, residual_weight=1)), psi).degree())
         for depth in DEPTHS
     ]
     yield equal(along, np.array(DEPTHS) - 1, "the nonlinear layers on the longest path", 0.0)
@@ -189,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"D = {depth}: both printed forms at five random points, in fractions",
             0.0,
         )
-        found = slope_polynomial(resnet_v2(depth, residual_weight=W))
+        found = slope_polynomial(architectures.resnet_v2(depth, residual_weight=W))
         yield equal(
             _ratios(bench, found, _eq20(depth, W**2)),
             1,
@@ -199,7 +196,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for depth in DEPTHS:
         w2 = Rational(bench.whole(1, 20), 20)
         at = bench.uniform(1.001, 1.3)
-        net = resnet_v2(depth, residual_weight=sp.sqrt(w2))
+        net = architectures.resnet_v2(depth, residual_weight=sp.sqrt(w2))
         truth = float(_eq20(depth, w2).subs(psi, sp.Float(at, 30)))
         yield equal(
             slopes(net, at)[net.outputs[0]] / truth - 1,
@@ -226,18 +223,21 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield exact(_eq20(depth, Integer(0)) - psi**5, f"D = {depth}: eq. 20 at $w=0$")
         yield exact(_eq20(depth, Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$")
         yield exact(
-            slope_polynomial(resnet_v2(depth, residual_weight=1)) - psi ** (depth - 1),
+            slope_polynomial(architectures.resnet_v2(depth, residual_weight=1))
+            - psi ** (depth - 1),
             f"D = {depth}: kcalc's network with $w=1$",
         )
     for depth in DEPTHS[: bench.size(1, 3)]:
-        p = slope_polynomial(resnet_v2(depth, residual_weight=Rational(3, 5)), expand=True)
+        p = slope_polynomial(
+            architectures.resnet_v2(depth, residual_weight=Rational(3, 5)), expand=True
+        )
         yield equal(
             [float(p.eval(1)) - 1, p.degree() - (depth - 1)],
             0,
             "$w=3/5$: the sum of the coefficients less 1, the degree less $D-1$",
             0.0,
         )
-        near = slope_polynomial(resnet_v2(depth, residual_weight=Rational(1, 10**6)))
+        near = slope_polynomial(architectures.resnet_v2(depth, residual_weight=Rational(1, 10**6)))
         yield equal(
             float(near.subs(psi, Rational(11, 10))) / 1.1**5 - 1,
             0,
@@ -251,7 +251,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""Without shortcuts the polynomial is $\psi^{D-1}$, which is the case $w=1$ of eq. 20, $w$ the
     residual weight
     """
-    free = {depth: slope_polynomial(resnet_v2(depth, shortcut_weight=0)) for depth in DEPTHS}
+    free = {
+        depth: slope_polynomial(architectures.resnet_v2(depth, shortcut_weight=0))
+        for depth in DEPTHS
+    }
     for depth in DEPTHS:
         yield exact(free[depth] - psi ** (depth - 1), f"D = {depth}: kcalc's skip-free network")
         yield exact(_eq20(depth, Integer(1)) - psi ** (depth - 1), f"D = {depth}: eq. 20 at $w=1$")
@@ -271,18 +274,23 @@ def _(bench: Bench) -> Iterator[Evidence]:
             * psi**4
         )
         yield equal(
-            _ratios(bench, slope_polynomial(wide_resnet(depth, residual_weight=W)), printed),
+            _ratios(
+                bench,
+                slope_polynomial(architectures.wide_resnet(depth, residual_weight=W)),
+                printed,
+            ),
             1,
             f"D = {depth}: kcalc's polynomial over the printed one, in fractions",
             0.0,
         )
         yield exact(
-            slope_polynomial(wide_resnet(depth, shortcut_weight=0)) - psi ** (depth - 3),
+            slope_polynomial(architectures.wide_resnet(depth, shortcut_weight=0))
+            - psi ** (depth - 3),
             f"D = {depth}: without shortcuts",
         )
         w2 = Rational(bench.whole(1, 20), 20)
         at = bench.uniform(1.001, 1.3)
-        net = wide_resnet(depth, residual_weight=sp.sqrt(w2))
+        net = architectures.wide_resnet(depth, residual_weight=sp.sqrt(w2))
         truth = float(printed.subs({W: sp.sqrt(w2), psi: sp.Float(at, 30)}))
         yield equal(
             slopes(net, at)[net.outputs[0]] / truth - 1,

@@ -15,13 +15,9 @@ import sympy as sp
 from scipy import special
 from sympy import Integer, Matrix, Max, Rational, Symbol
 
-from ...activations import activation
-from ...calculi.global_maps import c_map, q_map
-from ...network.architectures import vanilla
-from ...network.combinators import chain
-from ...network.layers import Affine, LayerNorm, Nonlinear
-from ...shaping import shape
-from ...shaping.eoc import edge
+from ... import activation, architectures, c_map, chain, q_map, shape
+from ... import layers as L
+from ...shaping import edge
 from ..bench import Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -99,12 +95,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     n = Symbol("n", positive=True)
     yield exact(n * 2 * n * (2 / (n + 2 * n)) ** 2 - Rational(8, 9), "the printed product")
     widths = [8, 16] * 5 + [8]
-    layers = [Affine(m, sigma_w=sp.sqrt(Rational(2 * k, k + m))) for k, m in pairwise(widths)]
+    layers = [L.Affine(m, sigma_w=sp.sqrt(Rational(2 * k, k + m))) for k, m in pairwise(widths)]
     yield equal(
         q_map(chain(*layers))(1.0), (8 / 9) ** 5, "kcalc's q value behind ten such layers", 1e-13
     )
     yield equal(
-        q_map(chain(*[Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ it stays", 1e-13
+        q_map(chain(*[L.Affine(m) for m in widths[1:]]))(1.0), 1, "with $1/k$ it stays", 1e-13
     )
     draws, x = bench.size(20_000, 200_000), np.ones(8)
     first = bench.normal(draws, 16, 8) @ x * np.sqrt(2 / 24)
@@ -144,7 +140,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         if depth > bench.size(100, 300):
             continue
-        found = c_map(vanilla(depth, "selu")).derivative(1)(1.0)
+        found = c_map(architectures.vanilla(depth, "selu")).derivative(1)(1.0)
         yield equal(
             found / SELU_SLOPE**depth,
             1,
@@ -164,7 +160,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     own = KNOWN["selu"]
     c = np.array([-1.0, 0.5, 0.9])
     local = activation("selu").c_map
-    C = c_map(vanilla(100, "selu"))
+    C = c_map(architectures.vanilla(100, "selu"))
     far = np.abs(C(GRID[::10]) - GRID[::10]).max()
     yield counterexample(
         far - 0.5,
@@ -234,7 +230,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     rows = []
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(3, 4)]:
         depth, zeta = bench.whole(5, 150), bench.uniform(1.1, 3)
-        k = shape(vanilla(depth, name), method="dks", zeta=zeta).constants[name]
+        k = shape(architectures.vanilla(depth, name), method="dks", zeta=zeta).constants[name]
         own = KNOWN[name].at(k)
         rows.append(
             [2 - zeta ** (1 / depth), own.c_slope(0.0), k.transformed.c_map.derivative(1)(0.0)]
@@ -265,7 +261,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""Layer Normalization behind a ReLU layer: $C_{f\circ g}'(1)=\pi/(\pi-1)\approx1.467$"""
     own = KNOWN["relu"]
     truth = own.slope() / (1 - own.mean() ** 2 / own.q_map())
-    C = c_map(chain(Affine(), Nonlinear("relu"), LayerNorm()))
+    C = c_map(chain(L.Affine(), L.Nonlinear("relu"), L.LayerNorm()))
     yield equal(
         truth, np.pi / (np.pi - 1), "the slope over the variance's share of q, by quadrature"
     )

@@ -11,9 +11,8 @@ import numpy as np
 import sympy as sp
 from sympy import Rational
 
-from ...network.layers import Affine, Concat, Input, LayerNorm, Nonlinear, Pool, Sum
-from ...network.network import Network
-from ...network.primitives import Fresh, Join, Mix, Norm, Post
+from ... import Network
+from ... import layers as L
 from ..bench import Bench
 from ..families import subnetworks
 from .normal_means import Phi
@@ -33,8 +32,8 @@ def random_network(
     weights are rational.
     """
     steps: list[tuple[Any, Any, tuple[Any, ...]]] = [
-        ("input", Input(), ()),
-        ("stem", Affine(), ("input",)),
+        ("input", L.Input(), ()),
+        ("stem", L.Affine(), ("input",)),
     ]
     maps, sinks = ["stem"], {"stem"}
 
@@ -44,7 +43,7 @@ def random_network(
         return name
 
     def combined(i: str, source: str) -> str:
-        return add(f"affine_{i}", Affine(), add(f"phi_{i}", Nonlinear(phi), source))
+        return add(f"affine_{i}", L.Affine(), add(f"phi_{i}", L.Nonlinear(phi), source))
 
     def weights() -> tuple[Any, ...]:
         a, b, c = PYTHAGOREAN[bench.whole(0, len(PYTHAGOREAN))]
@@ -56,14 +55,14 @@ def random_network(
         if kind < 0.35:
             new = combined(str(i), u)
         elif kind < 0.7:
-            new = add(f"sum_{i}", Sum(weights()), u, combined(str(i), v))
+            new = add(f"sum_{i}", L.Sum(weights()), u, combined(str(i), v))
         elif kind < 0.85 or not norms:
             channels = (bench.whole(1, 5), bench.whole(1, 5))
-            parts = (add(f"left_{i}", Nonlinear(phi), u), add(f"right_{i}", Nonlinear(phi), v))
-            new = add(f"joined_{i}", Affine(), add(f"concat_{i}", Concat(channels), *parts))
+            parts = (add(f"left_{i}", L.Nonlinear(phi), u), add(f"right_{i}", L.Nonlinear(phi), v))
+            new = add(f"joined_{i}", L.Affine(), add(f"concat_{i}", L.Concat(channels), *parts))
         else:
-            layer = LayerNorm() if bench.rng.random() < 0.5 else Pool("weighted_mean")
-            new = add(f"affine_{i}", Affine(), add(f"norm_{i}", layer, u))
+            layer = L.LayerNorm() if bench.rng.random() < 0.5 else L.Pool("weighted_mean")
+            new = add(f"affine_{i}", L.Affine(), add(f"norm_{i}", layer, u))
         maps.append(new)
         sinks.add(new)
     ends = sorted(sinks)
@@ -71,8 +70,8 @@ def random_network(
         parts = [combined(f"end_{i}", end) for i, end in enumerate(ends)]
         add(
             "ends",
-            Affine(),
-            add("gathered", Sum((sp.sqrt(Rational(1, len(parts))),) * len(parts)), *parts),
+            L.Affine(),
+            add("gathered", L.Sum((sp.sqrt(Rational(1, len(parts))),) * len(parts)), *parts),
         )
     return Network.from_steps(steps)
 
@@ -81,11 +80,22 @@ def _rational(value: Any) -> Any:
     return Rational(value)
 
 
-def shares(op: Mix | Join) -> list[Fraction]:
-    """The shares that a normalised sum or a concatenation gives what it mixes."""
-    if isinstance(op, Mix):
-        return [Fraction(int(s.p), int(s.q)) for s in (_rational(w**2) for w in op.weights)]
-    whole = [int(k) for k in op.channels]
+def weights_of(layer: Any, count: int) -> tuple[Any, ...]:
+    """The weights of a sum of ``count`` feature maps."""
+    return layer.weights or (1,) * count
+
+
+def channels_of(layer: Any, count: int) -> list[int]:
+    """The channels of ``count`` concatenated feature maps, whose widths no other layer states."""
+    return [int(k) for k in layer.channels or (1,) * count]
+
+
+def shares(layer: Any, count: int) -> list[Fraction]:
+    """The shares that a normalised sum or a concatenation gives each of what it reads."""
+    if isinstance(layer, L.Sum):
+        squares = [_rational(w**2) for w in weights_of(layer, count)]
+        return [Fraction(int(s.p), int(s.q)) for s in squares]
+    whole = channels_of(layer, count)
     return [Fraction(k, sum(whole)) for k in whole]
 
 
@@ -97,16 +107,17 @@ def slopes(
     ``entry`` and ``inside``: for the subnetwork of the nodes ``inside`` that reads ``entry``.
     """
     found: dict[Node, Any] = {} if entry is None else {entry: Fraction(1)}
-    for node, op, parents in network.operations:
+    for node, layer, parents in network.steps():
         if inside is not None and node not in inside:
             continue
         below = [found[p] for p in parents]
         if not parents:
             found[node] = Fraction(1)
-        elif isinstance(op, Post):
+        elif isinstance(layer, L.Nonlinear):
             found[node] = psi * below[0]
-        elif isinstance(op, Mix | Join):
-            found[node] = sum(s * b for s, b in zip(shares(op), below, strict=True))
+        elif isinstance(layer, L.Sum | L.Concat):
+            parts = zip(shares(layer, len(below)), below, strict=True)
+            found[node] = sum(s * b for s, b in parts)
         else:
             found[node] = below[0]
     return found
@@ -158,30 +169,30 @@ def values(
 ) -> dict[Node, State]:
     """The :class:`State` of every node, by quadrature; ``known``: {activation: its NumPy form}."""
     found: dict[Node, State] = {}
-    for node, op, parents in network.operations:
+    for node, layer, parents in network.steps():
         below = [found[p] for p in parents]
         if not parents:
             found[node] = State(q1, q2, c * np.sqrt(q1 * q2))
-        elif isinstance(op, Fresh):
-            gain, shift = float(op.sigma_w) ** 2, float(op.sigma_b) ** 2
+        elif isinstance(layer, L.Affine):
+            gain, shift = float(layer.sigma_w) ** 2, float(layer.sigma_b) ** 2
             found[node] = below[0].mapped(lambda v, g=gain, b=shift: g * v + b, lambda _: 0.0)
-        elif isinstance(op, Post):
-            phi, b = known[op.activation], below[0]
+        elif isinstance(layer, L.Nonlinear):
+            phi, b = known[layer.activation], below[0]
             moment = phi.moment(np.clip(b.c, -1, 1), b.q1, b.q2)
             found[node] = State(
                 phi.q_map(b.q1), phi.q_map(b.q2), moment, phi.mean(b.q1), phi.mean(b.q2)
             )
-        elif isinstance(op, Norm):
+        elif isinstance(layer, L.LayerNorm):
             b = below[0]
             v1, v2 = b.q1 - b.mean1**2, b.q2 - b.mean2**2
             found[node] = State(
                 1.0, 1.0, (b.covariance - b.mean1 * b.mean2) / float(np.sqrt(v1 * v2))
             )
-        elif isinstance(op, Mix):
-            w = [float(v) for v in op.weights]
+        elif isinstance(layer, L.Sum):
+            w = [float(v) for v in weights_of(layer, len(below))]
             found[node] = added(below, [v**2 for v in w], w)
-        elif isinstance(op, Join):
-            k = np.array([int(v) for v in op.channels])
+        elif isinstance(layer, L.Concat):
+            k = np.array(channels_of(layer, len(below)))
             found[node] = added(below, list(k / k.sum()), list(k / k.sum()))
         else:
             found[node] = below[0]

@@ -10,12 +10,9 @@ import mpmath
 import numpy as np
 from sympy import Integer, Rational
 
-from ...activations import activation
-from ...calculi.global_maps import c_map, q_map
+from ... import Network, activation, c_map, chain, q_map, repeat
+from ... import layers as L
 from ...foundation.process_state import decimal_digits
-from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Input, Nonlinear
-from ...network.network import Network
 from ..bench import Bench, at_most, counterexample, equal, proved
 from ..claim import STATEMENT, Evidence, Method
 from ..families import PowerMap, power_maps
@@ -257,7 +254,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     phi = polynomial(weights)
     yield equal(
-        c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), 2)))(0.5),
+        c_map(chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(phi)), 2)))(0.5),
         twice,
         "two layers of the library with that C map",
         1e-9,
@@ -283,7 +280,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c = np.linspace(-top, top, 9)
         ratio = cosine(name, top) / top
         for n in (1, 3, 8):
-            network = chain(Input(), repeat(chain(Affine(), Nonlinear(scaled)), n))
+            network = chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(scaled)), n))
             yield equal(q_map(network)(1.0), 1.0, f"{name}: q stays 1", 1e-9)
             found = np.abs(c_map(network)(c))
             yield at_most(

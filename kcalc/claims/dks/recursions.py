@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from sympy import Symbol, symbols
 
-from ...activations import activation
+from ... import activation
 from ..bench import Array, Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from ..families import power_maps

@@ -13,12 +13,9 @@ import numpy as np
 import sympy as sp
 from sympy import Rational, Symbol, symbols
 
-from ...activations import activation
-from ...calculi.global_maps import c_map, node_values, q_map, q_values
+from ... import Network, activation, architectures, c_map, node_values, q_map, q_values
+from ... import layers as L
 from ...fields.balls import working
-from ...network.architectures import layernorm_resnet, vanilla
-from ...network.layers import Affine, Sum
-from ...network.network import Network
 from ..bench import (
     PRINTED,
     Array,
@@ -166,7 +163,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (math.pi - angle) / (2 * math.pi),
         "as the slope of C has it",
     )
-    net = vanilla(50, relu, sigma_w=sp.sqrt(2), readout=False)
+    net = architectures.vanilla(50, relu, sigma_w=sp.sqrt(2), readout=False)
     # sigma_w^2 = 2 in every layer: q of the output of each rectifier is that of its input
     yield equal(
         q_map(net)(np.array([0.3, 1.0, 4.0])),
@@ -191,12 +188,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @lru_cache(maxsize=8)
 def resnet(depth: int) -> Network:
     """The library's ResNet with layer normalisation, without locations."""
-    return layernorm_resnet(depth)
+    return architectures.layernorm_resnet(depth)
 
 
 def blocks(network: Network) -> list[tuple[Any, tuple[Any, ...]]]:
     """(sum, what it adds) in order."""
-    return [(node, network.parents(node)) for node in network.nodes_of(Sum)]
+    return [(node, network.parents(node)) for node in network.nodes_of(L.Sum)]
 
 
 def entry(network: Network, parents: tuple[Any, ...]) -> tuple[Any, bool]:
@@ -256,7 +253,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             "q of the blocks' outputs: 2, 3, ... in every stage",
         )
         yield equal(
-            len(network.nodes_of(Affine)),
+            len(network.nodes_of(L.Affine)),
             depth + len(stages),
             "D weight layers, and one in each transition's shortcut",
             0.0,
@@ -389,7 +386,9 @@ def _reweighted(network: Network, grows: bool) -> Network:
             Rational(q, q + 1) if parent == source else Rational(1, q + 1) for parent in parents
         ]
         weights[node] = tuple(sp.sqrt(share) for share in shares)
-    return network.map_layers(lambda node, layer: Sum(weights[node]) if node in weights else layer)
+    return network.map_layers(
+        lambda node, layer: L.Sum(weights[node]) if node in weights else layer
+    )
 
 
 @claim("DKS-Jq1", "App. J")

@@ -10,26 +10,27 @@ import numpy as np
 import sympy as sp
 from sympy import Expr, Max, Poly, Rational, Symbol, cancel, expand, nsimplify
 
-from ...activations import activation
-from ...calculi.global_maps import c_map
-from ...calculi.slopes import slope_polynomial
-from ...calculi.subnetworks.slope_maxima import maximal_slope
+from ... import Network, activation, c_map, chain, maximal_slope, repeat, residual, slope_polynomial
+from ... import layers as L
 from ...foundation.symbols import psi as kcalc_psi
-from ...network.combinators import chain, repeat, residual
-from ...network.layers import Affine, Input, Nonlinear, Sum
-from ...network.network import Network
-from ...network.primitives import Mix, Post
 from ..bench import Bench, at_most, counterexample, equal, proved
 from ..claim import Evidence
 from ..families import graph
 from .normal_means import Phi
 from .paper import claim
-from .random_networks import largest_slope, random_network, slopes, values
+from .random_networks import (
+    channels_of,
+    largest_slope,
+    random_network,
+    slopes,
+    values,
+    weights_of,
+)
 
 PSI = Symbol("psi", positive=True)
 X = Symbol("x", real=True)
 HALF = sp.sqrt(2) / 2
-COMBINED = chain(Nonlinear("tanh"), Affine())
+COMBINED = chain(L.Nonlinear("tanh"), L.Affine())
 
 
 def rational(value: Fraction) -> Any:
@@ -85,11 +86,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     other than 0. $\log\mu$ is convex in $\log\psi$
     """
     idle = graph(
-        x=Input(),
-        a=(Affine(), "x"),
-        phi=(Nonlinear("tanh"), "a"),
-        b=(Affine(), "phi"),
-        s=(Sum((1, 0)), "a", "b"),
+        x=L.Input(),
+        a=(L.Affine(), "x"),
+        phi=(L.Nonlinear("tanh"), "a"),
+        b=(L.Affine(), "phi"),
+        s=(L.Sum((1, 0)), "a", "b"),
     )
     rise = float(slope_polynomial(idle).subs(kcalc_psi, 2)) - 1
     yield counterexample(
@@ -144,18 +145,18 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def branches(polynomial: Any) -> Network:
     """A normalised sum of chains with the given slope polynomial."""
-    steps: list = [("input", Input(), ()), ("stem", Affine(), ("input",))]
+    steps: list = [("input", L.Input(), ()), ("stem", L.Affine(), ("input",))]
     ends, weights = [], []
     for (degree,), share in polynomial.terms():
         end = "stem"
         for i in range(degree):
-            steps.append((f"phi_{degree}_{i}", Nonlinear("tanh"), (end,)))
+            steps.append((f"phi_{degree}_{i}", L.Nonlinear("tanh"), (end,)))
             end = f"affine_{degree}_{i}"
-            steps.append((end, Affine(), (f"phi_{degree}_{i}",)))
-        steps.append((f"own_{degree}", Affine(), (end,)))
+            steps.append((end, L.Affine(), (f"phi_{degree}_{i}",)))
+        steps.append((f"own_{degree}", L.Affine(), (end,)))
         ends.append(f"own_{degree}")
         weights.append(sp.sqrt(share))
-    return Network.from_steps([*steps, ("sum", Sum(tuple(weights)), tuple(ends))])
+    return Network.from_steps([*steps, ("sum", L.Sum(tuple(weights)), tuple(ends))])
 
 
 @claim("DKS-172fac", "Secs. 17.2, 21.3")
@@ -210,7 +211,7 @@ def skipping(depth: int, last: bool) -> Network:
     ``last``: one more after the sum.
     """
     body = residual(repeat(COMBINED, depth), HALF)
-    return chain(Affine(), body, COMBINED) if last else chain(Affine(), body)
+    return chain(L.Affine(), body, COMBINED) if last else chain(L.Affine(), body)
 
 
 @claim("DKS-172ex1", "Sec. 17.2")
@@ -367,13 +368,17 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _weighed(net: Network, q: float, own: Phi, phi: object) -> float:
     states = values(net, 1.0, q, q, {phi: own})
     found: dict = {}
-    for node, op, parents in net.operations:
+    for node, layer, parents in net.steps():
         below = [found[p] for p in parents]
-        if isinstance(op, Post):
+        if isinstance(layer, L.Nonlinear):
             found[node] = own.slope(states[parents[0]].q1) * below[0]
         elif len(below) > 1:
-            given: Any = op.weights if isinstance(op, Mix) else [sp.sqrt(k) for k in op.channels]  # pyright: ignore
-            shares = [float(w) ** 2 * states[p].q1 for w, p in zip(given, parents, strict=True)]
+            given = (
+                [float(w) ** 2 for w in weights_of(layer, len(below))]
+                if isinstance(layer, L.Sum)
+                else channels_of(layer, len(below))
+            )
+            shares = [s * states[p].q1 for s, p in zip(given, parents, strict=True)]
             found[node] = sum(s * b for s, b in zip(shares, below, strict=True)) / sum(shares)
         else:
             found[node] = below[0] if below else 1.0

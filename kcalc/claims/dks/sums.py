@@ -9,9 +9,8 @@ import numpy as np
 import sympy as sp
 from sympy import symbols
 
-from ...calculi.global_maps import c_map, q_map
-from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
-from ...network.network import Network
+from ... import Network, c_map, q_map
+from ... import layers as L
 from ..bench import Bench, at_most, equal, exact, statistical
 from ..claim import Evidence
 from ..families import graph
@@ -60,31 +59,31 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _weighted_sum(weights: tuple[float, float]) -> Network:
     return graph(
-        x=Input(),
-        a0=(Affine(), "x"),
-        a1=(Affine(), "x"),
-        n0=(Nonlinear("relu"), "a0"),
-        n1=(Nonlinear("tanh"), "a1"),
-        b0=(Affine(), "n0"),
-        b1=(Affine(), "n1"),
-        s=(Sum(weights=weights), "b0", "b1"),
-        out=(Nonlinear("gelu"), "s"),
+        x=L.Input(),
+        a0=(L.Affine(), "x"),
+        a1=(L.Affine(), "x"),
+        n0=(L.Nonlinear("relu"), "a0"),
+        n1=(L.Nonlinear("tanh"), "a1"),
+        b0=(L.Affine(), "n0"),
+        b1=(L.Affine(), "n1"),
+        s=(L.Sum(weights=weights), "b0", "b1"),
+        out=(L.Nonlinear("gelu"), "s"),
     )
 
 
 def _simulated(weights: tuple[float, float], k: tuple[int, int]) -> Network:
     scales = [w * sqrt(sum(k) / n) for w, n in zip(weights, k, strict=True)]
     return graph(
-        x=Input(),
-        a0=(Affine(features=k[0]), "x"),
-        a1=(Affine(features=k[1]), "x"),
-        n0=(Nonlinear("relu"), "a0"),
-        n1=(Nonlinear("tanh"), "a1"),
-        m0=(Scale(scales[0]), "n0"),
-        m1=(Scale(scales[1]), "n1"),
-        z=(Concat(), "m0", "m1"),
-        b=(Affine(), "z"),
-        out=(Nonlinear("gelu"), "b"),
+        x=L.Input(),
+        a0=(L.Affine(features=k[0]), "x"),
+        a1=(L.Affine(features=k[1]), "x"),
+        n0=(L.Nonlinear("relu"), "a0"),
+        n1=(L.Nonlinear("tanh"), "a1"),
+        m0=(L.Scale(scales[0]), "n0"),
+        m1=(L.Scale(scales[1]), "n1"),
+        z=(L.Concat(), "m0", "m1"),
+        b=(L.Affine(), "z"),
+        out=(L.Nonlinear("gelu"), "b"),
     )
 
 

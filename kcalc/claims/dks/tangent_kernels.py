@@ -11,12 +11,9 @@ import sympy as sp
 from numpy.linalg import eigvalsh, norm
 from sympy import Poly, Symbol, expand, symbols
 
-from ...calculi.ntk import ntk
-from ...network.architectures import vanilla
-from ...network.combinators import chain
-from ...network.layers import Affine, Nonlinear
-from ...regression.dynamics import TrainingCurve
-from ...shaping import shape
+from ... import architectures, chain, ntk, shape
+from ... import layers as L
+from ...regression import TrainingCurve
 from ..bench import Array, Bench, at_most, equal, exact, proved, statistical
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -154,7 +151,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
     gain = 1.5
     depth = 3
-    net = chain(*[Affine(sigma_w=gain)] * depth)
+    net = chain(*[L.Affine(sigma_w=gain)] * depth)
     yield equal(
         list(ntk(net).by_layer(0.4).values()),
         gain**6 * 0.4,
@@ -215,7 +212,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         names = [str(n) for n in bench.rng.choice(list(KNOWN), bench.whole(1, 6))]
         c, q = bench.uniform(-0.95, 0.95), bench.uniform(0.3, 2.5)
         form, product, _ = _layers(names, c, q)
-        net = chain(*[piece for name in names for piece in (Affine(), Nonlinear(name))], Affine())
+        net = chain(
+            *[piece for name in names for piece in (L.Affine(), L.Nonlinear(name))], L.Affine()
+        )
         found = np.array(list(ntk(net).by_layer(c, q).values()))
         yield equal(
             np.abs(found - form).max() / np.abs(form).max(),
@@ -298,7 +297,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     for name in ("tanh", "softplus", "swish", "gelu")[: bench.size(2, 4)]:
         for zeta in (1.02, 1.5):
-            found = shape(vanilla(depth := bench.whole(3, 40), name), method="dks", zeta=zeta)
+            found = shape(
+                architectures.vanilla(depth := bench.whole(3, 40), name), method="dks", zeta=zeta
+            )
             parts = np.array(list(ntk(found.network).by_layer(GRID).values()))
             own = KNOWN[name].at(found.constants[name])
             c = GRID[8]

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.linalg import svd
 from scipy import optimize
 
-from ...activations import activation
-from ...network.architectures import vanilla
-from ...shaping import shape
+from ... import activation, architectures, shape
 from ..bench import PRINTED, STATEMENT, Array, Bench, at_most, equal
 from ..claim import Evidence
 from .normal_means import KNOWN, SMOOTH_NAMES, Phi, asymptotic_legendre, root
@@ -52,7 +50,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-10,
         )
     for name in ("tanh", "softplus", "swish"):
-        k = shape(vanilla(20, name), method="dks", zeta=2.0).constants[name]
+        k = shape(architectures.vanilla(20, name), method="dks", zeta=2.0).constants[name]
         yield equal(KNOWN[name].at(k).mean(), 0, "the delta of kcalc's solutions")
 
 
@@ -82,7 +80,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
     for name in ("tanh", "softplus", "relu"):
-        k = shape(vanilla(20, name), method="dks", zeta=2.0).constants[name]
+        k = shape(architectures.vanilla(20, name), method="dks", zeta=2.0).constants[name]
         yield equal(
             KNOWN[name].shaped(k.alpha or 0, k.beta or 0).values(np.zeros(1))[0]
             / k.transformed(0.0)
@@ -131,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
     for name in ("tanh", "softplus", "swish", "gelu", "selu")[: bench.size(3, 5)]:
         zeta, depth = bench.uniform(1.2, 3), bench.whole(5, 150)
-        k = shape(vanilla(depth, name), method="dks", zeta=zeta).constants[name]
+        k = shape(architectures.vanilla(depth, name), method="dks", zeta=zeta).constants[name]
         own = KNOWN[name].at(k)
         yield equal(
             [own.q_slope() - 1, own.slope() - zeta ** (1 / depth)],
@@ -297,7 +295,7 @@ def _statement(name: str) -> str:
 
 def _kcalc(name: str, near: Array) -> Array:
     """kcalc's solution nearest to the given one."""
-    found = shape(vanilla(DEPTH, name), method="dks", zeta=ZETA).all_solutions[name]
+    found = shape(architectures.vanilla(DEPTH, name), method="dks", zeta=ZETA).all_solutions[name]
     sets = [np.array([k.alpha, k.beta, k.delta, k.gamma]) for k in found]
     return min(sets, key=lambda v: np.abs(v - near).max())
 

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ...activations import activation, hermite
-from ...backend.per_location import normalise_locations
-from ...calculi.global_maps import c_map
+from ... import activation, activations, c_map, normalise_locations
 from ..bench import Array, Bench, at_most, certified, equal, proved
 from ..claim import Evidence
 from ..families import power_maps, residual_network
@@ -217,7 +215,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"the square of He_{n}",
             1e-10,
         )
-        yield equal(hermite(n).c_map(c), c**n, f"Hermite polynomial {n}: $c^{n}$", 1e-13)
+        yield equal(
+            activations.hermite(n).c_map(c), c**n, f"Hermite polynomial {n}: $c^{n}$", 1e-13
+        )
     inside = c[1:-1]
     names = ("tanh", "gelu", "softplus", "selu")
     for name in names:

@@ -10,10 +10,8 @@ import sympy as sp
 from numpy.linalg import norm
 from sympy import Rational, Symbol, oo, simplify
 
-from ...activations import Activation, activation
-from ...calculi.global_maps import c_map
-from ...network.combinators import chain, repeat
-from ...network.layers import Affine, Input, Nonlinear
+from ... import Activation, activation, c_map, chain, repeat
+from ... import layers as L
 from ..bench import Array, Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from ..functions import FUNCTIONS
@@ -70,7 +68,7 @@ def _gaussian_errors(
 def _limits(phi: Activation, depth: int) -> list[float]:
     """The library's m values after 1, ..., depth layers; all q values are 1."""
     return [
-        c_map(chain(Input(), repeat(chain(Affine(), Nonlinear(phi)), d)))(_C)
+        c_map(chain(L.Input(), repeat(chain(L.Affine(), L.Nonlinear(phi)), d)))(_C)
         for d in range(1, depth + 1)
     ]
 

@@ -14,9 +14,7 @@ import numpy as np
 import sympy as sp
 from sympy import Integer, Rational, Symbol, nsimplify, oo, summation, symbols
 
-from ...calculi.moments import moments
-from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
-from ...network.network import Network
+from ... import Network, layers, moments
 from ..bench import PRINTED, Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from . import closed
@@ -353,9 +351,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""means and fourth moments of $\|y\|$ and $\|J\|$ in graphs with relu behind weights only,
     skips, concatenations and nodes read more than once follow the exact recursion
     """
-    A, R, S, C = Affine, Nonlinear("relu"), Sum, Concat
+    A, R, S, C = layers.Affine, layers.Nonlinear("relu"), layers.Sum, layers.Concat
     graph = [
-        ("x", Input(4), ()),
+        ("x", layers.Input(4), ()),
         ("W1", A(5, sigma_w=1.3), ("x",)),
         ("r1", R, ("W1",)),
         ("W2", A(4), ("r1",)),
@@ -369,10 +367,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("W5", A(3), ("t",)),
     ]
     twice = [
-        ("x", Input(3), ()),
+        ("x", layers.Input(3), ()),
         ("W1", A(4), ("x",)),
         ("r", R, ("W1",)),
-        ("m", Scale(-0.7), ("W1",)),
+        ("m", layers.Scale(-0.7), ("W1",)),
         ("q", R, ("m",)),
         ("c", C(), ("r", "q", "r")),
         ("W2", A(4, sigma_w=1.4), ("c",)),

@@ -9,8 +9,8 @@ import numpy as np
 import sympy as sp
 from sympy import Rational, sympify
 
-from ...network.layers import Affine, Concat, Input, Nonlinear, Scale, Sum
-from ...network.network import Network
+from ... import Network
+from ... import layers as L
 from ..bench import Array, Bench, worst
 from ..claim import Evidence
 from ..scaling_calculus.draws import Draws
@@ -21,16 +21,16 @@ EXCESS = {"gaussian": 0.0, "uniform": -1.2, "laplace": 3.0}
 
 def vanilla(widths: list[int], alpha: Any = 1, phi: str = "relu") -> Network:
     """relu(W ... relu(W x)), E w^2 = 2 alpha/fan-in (alpha/fan-in where phi is the identity)."""
-    steps: list[Any] = [("y0", Input(widths[0]), ())]
+    steps: list[Any] = [("y0", L.Input(widths[0]), ())]
     for i, n in enumerate(widths[1:], 1):
         steps.append(
             (
                 f"W{i}",
-                Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sympify(alpha))),
+                L.Affine(n, sigma_w=sp.sqrt((2 if phi == "relu" else 1) * sympify(alpha))),
                 (f"y{i - 1}",),
             )
         )
-        steps.append((f"y{i}", Nonlinear(phi), (f"W{i}",)))
+        steps.append((f"y{i}", L.Nonlinear(phi), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
@@ -39,21 +39,21 @@ def resnet(blocks: int, branch: int, n: int, alpha: Any = 1, without: int | None
 
     ``without``: the block whose skip is taken away, from 1.
     """
-    steps: list[Any] = [("y0", Input(n), ())]
+    steps: list[Any] = [("y0", L.Input(n), ())]
     for b in range(1, blocks + 1):
         h = f"y{b - 1}"
         for j in range(1, branch):
             steps += [
-                (f"W{b}{j}", Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (h,)),
-                (f"r{b}{j}", Nonlinear("relu"), (f"W{b}{j}",)),
+                (f"W{b}{j}", L.Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (h,)),
+                (f"r{b}{j}", L.Nonlinear("relu"), (f"W{b}{j}",)),
             ]
             h = f"r{b}{j}"
-        steps.append((f"W{b}{branch}", Affine(n, sigma_w=sp.sqrt(sympify(alpha))), (h,)))
+        steps.append((f"W{b}{branch}", L.Affine(n, sigma_w=sp.sqrt(sympify(alpha))), (h,)))
         own = (f"W{b}{branch}",)
         steps.append(
             (
                 f"y{b}",
-                Sum() if b != without else Scale(1),
+                L.Sum() if b != without else L.Scale(1),
                 (f"y{b - 1}", *own) if b != without else own,
             )
         )
@@ -65,35 +65,35 @@ def densenet(count: int, n: int, alpha: Any = 1, without: int | None = None) -> 
 
     ``without`` = k: layers above k read y_k, y_{k+1}, ... only.
     """
-    steps: list[Any] = [("y0", Input(n), ())]
+    steps: list[Any] = [("y0", L.Input(n), ())]
     for i in range(1, count + 1):
         first = without if without is not None and i > without else 0
         read = tuple(f"y{j}" for j in range(first, i))
-        steps.append((f"c{i}", Concat(), read))
+        steps.append((f"c{i}", L.Concat(), read))
         steps.append(
             (
                 f"W{i}",
-                Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha) * Rational(len(read), i))),
+                L.Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha) * Rational(len(read), i))),
                 (f"c{i}",),
             )
         )
-        steps.append((f"y{i}", Nonlinear("relu"), (f"W{i}",)))
+        steps.append((f"y{i}", L.Nonlinear("relu"), (f"W{i}",)))
     return Network.from_steps(steps)
 
 
 def crelu(depth: int, n: int, alpha: Any = 1) -> Network:
     """W [relu(y), relu(-y)] repeated behind a first linear layer, entries of variance alpha/n."""
     steps: list[Any] = [
-        ("y0", Input(n), ()),
-        ("W0", Affine(n, sigma_w=sp.sqrt(sympify(alpha))), ("y0",)),
+        ("y0", L.Input(n), ()),
+        ("W0", L.Affine(n, sigma_w=sp.sqrt(sympify(alpha))), ("y0",)),
     ]
     for i in range(1, depth + 1):
         steps += [
-            (f"p{i}", Nonlinear("relu"), (f"W{i - 1}",)),
-            (f"m{i}", Scale(-1), (f"W{i - 1}",)),
-            (f"n{i}", Nonlinear("relu"), (f"m{i}",)),
-            (f"c{i}", Concat(), (f"p{i}", f"n{i}")),
-            (f"W{i}", Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (f"c{i}",)),
+            (f"p{i}", L.Nonlinear("relu"), (f"W{i - 1}",)),
+            (f"m{i}", L.Scale(-1), (f"W{i - 1}",)),
+            (f"n{i}", L.Nonlinear("relu"), (f"m{i}",)),
+            (f"c{i}", L.Concat(), (f"p{i}", f"n{i}")),
+            (f"W{i}", L.Affine(n, sigma_w=sp.sqrt(2 * sympify(alpha))), (f"c{i}",)),
         ]
     return Network.from_steps(steps)
 

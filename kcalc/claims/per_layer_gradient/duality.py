@@ -10,7 +10,7 @@ import numpy as np
 import sympy as sp
 from sympy import Rational, oo, symbols
 
-from ...calculi.moments import moments
+from ... import moments
 from ..bench import Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from . import closed

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from sympy import Rational
 
-from ...calculi.moments import moments
+from ... import moments
 from ..bench import Array, Bench, counterexample, equal
 from ..claim import Evidence
 from .draws import EXCESS, densenet, resnet, vanilla

@@ -15,9 +15,7 @@ import numpy as np
 import sympy as sp
 from sympy import Symbol
 
-from ...calculi.moments import crelu_budget, moments, moments_at_depth
-from ...network.combinators import chain
-from ...network.layers import Affine, Input, Nonlinear
+from ... import chain, crelu_budget, layers, moments, moments_at_depth
 from ..bench import Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from . import closed
@@ -103,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
     n: Any = Symbol("n", positive=True, integer=True)
-    block = chain(Input(n), Affine(n, sigma_w=sp.sqrt(2)), Nonlinear("relu"))
+    block = chain(layers.Input(n), layers.Affine(n, sigma_w=sp.sqrt(2)), layers.Nonlinear("relu"))
     yield exact(
         moments_at_depth(block).relative_factor - (1 + 5 / n),
         "kcalc's factor of one layer in closed form",

@@ -9,9 +9,8 @@ from typing import Any
 import sympy as sp
 from sympy import symbols
 
-from ...calculi.scaling import scaling
-from ...network.layers import Affine, Concat, Input, Pool, Scale, Sum
-from ...network.network import Network
+from ... import Network, scaling
+from ... import layers as L
 from ..bench import PRINTED, STATEMENT, Bench, counterexample, equal, exact, statistical, worst
 from ..claim import Evidence
 from ..families import graph
@@ -25,15 +24,15 @@ WIDTH = 12
 def residual(a: float, c: float, s: float) -> Network:
     """a x + c F(x) between weights, F = weights, relu, weights with E[F^2] = s^2 E[x^2]."""
     return graph(
-        input=Input(5),
-        x=(Affine(WIDTH), "input"),
-        one=(Affine(WIDTH, sigma_w=sqrt(2)), "x"),
+        input=L.Input(5),
+        x=(L.Affine(WIDTH), "input"),
+        one=(L.Affine(WIDTH, sigma_w=sqrt(2)), "x"),
         relu=(RELU, "one"),
-        F=(Affine(WIDTH, sigma_w=s), "relu"),
-        S=(Scale(a), "x"),
-        R=(Scale(c), "F"),
-        y=(Sum(), "S", "R"),
-        out=(Affine(4), "y"),
+        F=(L.Affine(WIDTH, sigma_w=s), "relu"),
+        S=(L.Scale(a), "x"),
+        R=(L.Scale(c), "F"),
+        y=(L.Sum(), "S", "R"),
+        out=(L.Affine(4), "y"),
     )
 
 
@@ -86,9 +85,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         c = sqrt(beta)  # of the standard deviation
         scaled = net.map_layers(
             lambda v, layer, c=c, net=net: (
-                Affine(WIDTH, sigma_w=net.layer(v).sigma_w * c)  # type: ignore
+                L.Affine(WIDTH, sigma_w=net.layer(v).sigma_w * c)  # type: ignore
                 if v in ("one", "F")
-                else Scale(layer.factor / c**2)
+                else L.Scale(layer.factor / c**2)
                 if v == "R"
                 else layer
             )
@@ -135,8 +134,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-def _conv(n: int, m: int, k: int, c: float) -> Affine:
-    return Affine(m, kernel=k, padding="circular", sigma_w=sqrt(c / (k * sqrt(n * m)) * n * k * k))
+def _conv(n: int, m: int, k: int, c: float) -> L.Affine:
+    return L.Affine(
+        m, kernel=k, padding="circular", sigma_w=sqrt(c / (k * sqrt(n * m)) * n * k * k)
+    )
 
 
 def block(n: int, w: int, m: int, beta: float, last: float, down: float | None = None) -> Network:
@@ -147,29 +148,29 @@ def block(n: int, w: int, m: int, beta: float, last: float, down: float | None =
     alpha = sqrt(1 - beta**2)
     c = alpha if down is None else down
     rows: list[Any] = [
-        ("in", Input(4, (4, 4)), ()),
+        ("in", L.Input(4, (4, 4)), ()),
         ("x", _conv(4, n, 1, 1.0), ("in",)),
-        ("m0", Scale(sqrt(beta)), ("x",)),
+        ("m0", L.Scale(sqrt(beta)), ("x",)),
         ("x1", RELU, ("m0",)),
-        ("x3", Scale(sqrt(2 / beta)), ("x1",)),
+        ("x3", L.Scale(sqrt(2 / beta)), ("x1",)),
         ("W1", _conv(n, w, 1, beta), ("x3",)),
         ("x5", RELU, ("W1",)),
-        ("x7", Scale(sqrt(2 / (3 * beta))), ("x5",)),
+        ("x7", L.Scale(sqrt(2 / (3 * beta))), ("x5",)),
         ("W2", _conv(w, w, 3, beta), ("x7",)),
         ("x9", RELU, ("W2",)),
-        ("x11", Scale(sqrt(2 / beta)), ("x9",)),
+        ("x11", L.Scale(sqrt(2 / beta)), ("x9",)),
         ("W3", _conv(w, m, 1, beta), ("x11",)),
-        ("F", Scale(last), ("W3",)),
-        ("s0", Pool("mean", 2) if down is not None else Scale(1), ("x",)),
+        ("F", L.Scale(last), ("W3",)),
+        ("s0", L.Pool("mean", 2) if down is not None else L.Scale(1), ("x",)),
         ("WS", _conv(n, m, 1, c), ("s0",)),
-        ("S", Scale(1 / sqrt(alpha / (4 if down is not None else 1))), ("WS",)),
+        ("S", L.Scale(1 / sqrt(alpha / (4 if down is not None else 1))), ("WS",)),
     ]
     if down is not None:
         return Network.from_steps(
             [row for row in rows if row[0] in ("in", "x", "s0", "WS", "S")], ["S"]
         )
     return Network.from_steps(
-        [*rows, ("y", Sum((alpha, beta)), ("S", "F")), ("out", _conv(m, 5, 1, 1.0), ("y",))]
+        [*rows, ("y", L.Sum((alpha, beta)), ("S", "F")), ("out", _conv(m, 5, 1, 1.0), ("y",))]
     )
 
 
@@ -292,16 +293,16 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield exact(b**2 * z / sp.sqrt(b) ** 4 - z, "by eq. 11")
     beta = 0.6
     net = residual(0.8, beta, 1.0).map_layers(
-        lambda v, layer: Affine(WIDTH, sigma_w=1 / sqrt(beta)) if v == "F" else layer
+        lambda v, layer: L.Affine(WIDTH, sigma_w=1 / sqrt(beta)) if v == "F" else layer
     )
     rows = [row for row in net.steps() if row[0] not in ("R", "y", "out")]
     net = Network.from_steps(
         [
             *rows,
-            ("v", Scale(sqrt(beta)), ("F",)),
-            ("R", Scale(beta), ("v",)),
-            ("y", Sum(), ("S", "R")),
-            ("out", Affine(4), ("y",)),
+            ("v", L.Scale(sqrt(beta)), ("F",)),
+            ("R", L.Scale(beta), ("v",)),
+            ("y", L.Sum(), ("S", "R")),
+            ("out", L.Affine(4), ("y",)),
         ]
     )
     s, run = measured(bench, net, 8000, 60000)
@@ -317,12 +318,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""the scaling of a concatenation is the sum of its parts'"""
     net = graph(
-        input=Input(5),
-        a=(Affine(6, sigma_w=1.5), "input"),
-        b=(Affine(3, sigma_w=0.5), "input"),
-        c=(Concat(), "a", "b"),
+        input=L.Input(5),
+        a=(L.Affine(6, sigma_w=1.5), "input"),
+        b=(L.Affine(3, sigma_w=0.5), "input"),
+        c=(L.Concat(), "a", "b"),
         r=(RELU, "c"),
-        out=(Affine(4), "r"),
+        out=(L.Affine(4), "r"),
     )
     s, run = measured(bench, net, 8000, 60000)
     parts = [s.tensors[v].scaling for v in ("a", "b")]

@@ -11,11 +11,8 @@ import numpy as np
 import sympy as sp
 from sympy import Rational, symbols
 
-from ... import shaping
-from ...calculi.scaling import scaling
-from ...network.combinators import chain
-from ...network.layers import Affine, Flatten, Input, Pool
-from ...network.network import Network
+from ... import Network, chain, scaling, shaping
+from ... import layers as L
 from ..bench import PRINTED, STATEMENT, Bench, at_most, equal, exact, statistical, worst
 from ..claim import Evidence
 from .draws import Draws, compared, measured
@@ -30,11 +27,13 @@ def stack(
     first_relu: bool = False,
 ) -> Network:
     """Weights of the given E[W^2] with relu in between, on 6 x 6 images if kernels are given."""
-    parts: list[Any] = [Input(widths[0], None if kernels is None else (6, 6))] + [RELU] * first_relu
+    parts: list[Any] = [L.Input(widths[0], None if kernels is None else (6, 6))] + [
+        RELU
+    ] * first_relu
     for i, (n, m, w) in enumerate(zip(widths[:-1], widths[1:], squares, strict=True)):
         k = 1 if kernels is None else kernels[i]
         parts += [RELU] * (i > 0) + [
-            Affine(m, kernel=k, padding="circular", sigma_w=sqrt(w * n * k * k))
+            L.Affine(m, kernel=k, padding="circular", sigma_w=sqrt(w * n * k * k))
         ]
     return chain(*parts)
 
@@ -51,14 +50,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     Printed: it keeps $\varsigma$
     """
-    conv = Affine(6, kernel=1)
+    conv = L.Affine(6, kernel=1)
     for name, parts in (
         ("relu", [conv, RELU]),
-        ("relu and a convolution", [Affine(12), RELU, conv]),
+        ("relu and a convolution", [L.Affine(12), RELU, conv]),
     ):
         for k in (2, 3):
             size = 2 * k
-            net = chain(Input(8, (size, size)), *parts, Pool("mean", k))
+            net = chain(L.Input(8, (size, size)), *parts, L.Pool("mean", k))
             s, run = measured(bench, net, 4000, 30000)
             above = net.parents("pool_1")[0]
             ratio = 1 + (k * k - 1) / pi
@@ -88,7 +87,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     "nu of the convolution before it is as much larger",
                 )
                 yield equal((w.ratio or 0) / w.gamma, ratio, "kcalc's nu over gamma", 1e-10)
-    white = chain(Input(3, (4, 4)), Affine(4), Pool("mean", 2))
+    white = chain(L.Input(3, (4, 4)), L.Affine(4), L.Pool("mean", 2))
     s = scaling(white)
     yield equal(
         s.tensors["pool_1"].scaling,
@@ -102,7 +101,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""max pooling changes $\varsigma$: by $E[\max^2]/E[x^2]$, $1+\sqrt3/\pi$ for 2 x 2 normal
     values
     """
-    net = chain(Input(4, (4, 4)), Pool("max", 2), Flatten(), Affine(3))
+    net = chain(L.Input(4, (4, 4)), L.Pool("max", 2), L.Flatten(), L.Affine(3))
     s, run = measured(bench, net, 8000, 60000)
     x, y = s.tensors["input"], s.tensors["pool_1"]
     truth = 1 + sqrt(3) / pi
@@ -180,7 +179,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s = scaling(
             stack(widths, [2 / ((n if fan == "in" else m) * k * k) for n, m, k in pairs], kernels)
         )
-        nodes = list(s.network.nodes_of(Affine))
+        nodes = list(s.network.nodes_of(L.Affine))
         values = (
             [s.tensors[v].forward for v in nodes]
             if fan == "in"
@@ -208,7 +207,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     n = 16
     for about, square in ((PRINTED, 2 / n), (STATEMENT, 2 / (2 * n))):
-        linear = chain(Input(n), *[Affine(n, sigma_w=sqrt(square * n)) for _ in range(3)])
+        linear = chain(L.Input(n), *[L.Affine(n, sigma_w=sqrt(square * n)) for _ in range(3)])
         run = Draws(bench, linear, 2000, 20000)
         yield statistical(
             run.f("affine_3") - run.f("input"), 0.0, "a linear network keeps f", about
@@ -232,7 +231,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield exact(factor - sp.sqrt(n / m), "f through alpha, relu and the layer is $\\sqrt{n/m}$")
     yield exact(sp.sqrt(t / k).subs({t: 1, k: 3}) - sp.sqrt(Rational(1, 3)), "the example")
     net = chain(
-        Input(6, (4, 4)), Affine(8), RELU, Affine(12, kernel=3, padding="circular"), RELU, Affine(5)
+        L.Input(6, (4, 4)),
+        L.Affine(8),
+        RELU,
+        L.Affine(12, kernel=3, padding="circular"),
+        RELU,
+        L.Affine(5),
     )
     s = shaping.shape(net, method="geometric", input_scaling=False)
     scale: Any = s.network.layer("affine_2: scale")
@@ -315,9 +319,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     yield equal([1 / sqrt(27), 27**-0.25], [0.19245, 0.43869], "3 channels, k = 3", 5e-6)
     yield at_most(abs(1 / sqrt(27) - 0.2), 0.01, "about 0.2")
     for channels, kernel in ((3, 3), (1, 5), (4, 1)):
-        conv = Affine(8, kernel=kernel, padding="circular")
+        conv = L.Affine(8, kernel=kernel, padding="circular")
         s = scaling(
-            chain(Input(channels, (6, 6)), conv, RELU, conv),
+            chain(L.Input(channels, (6, 6)), conv, RELU, conv),
             input_moment=1 / sqrt(channels * kernel**2),
         )
         yield equal(
@@ -326,7 +330,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             f"kcalc, {channels} channels, k = {kernel}",
             1e-11,
         )
-        unit = scaling(chain(Input(channels, (6, 6)), conv, RELU, conv))
+        unit = scaling(chain(L.Input(channels, (6, 6)), conv, RELU, conv))
         yield equal(
             unit.biases["affine_1"] / unit.weights["affine_1"].gamma,
             1 / (channels * kernel**2),
@@ -334,7 +338,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-11,
         )
         shaped = shaping.shape(
-            chain(Input(channels, (6, 6)), conv, RELU, conv), method="geometric"
+            chain(L.Input(channels, (6, 6)), conv, RELU, conv), method="geometric"
         ).network
         factor: Any = shaped.layer("affine_1: scale")
         yield equal(factor.factor, (channels * kernel**2) ** -0.25, "kc.shape's input factor")

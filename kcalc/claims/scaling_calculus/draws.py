@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...calculi.scaling import scaling
-from ...network.layers import Affine, Concat, Dropout, Flatten, Input, Nonlinear, Pool, Scale, Sum
-from ...network.network import Network
+from ... import Network, scaling
+from ... import layers as L
 from .. import functions
 from ..bench import STATEMENT, Array, Bench, worst
 from ..claim import Evidence
@@ -133,7 +132,7 @@ class Draws:
     def _forward(self, node: Node, layer: Any, xs: list[Array], shape: Any) -> None:
         self._shape[node] = shape
         match layer:
-            case Input():
+            case L.Input():
                 self._shape[node] = layer.image_shape
                 size = (
                     1 if layer.image_shape is None else layer.image_shape[0] * layer.image_shape[1]
@@ -147,32 +146,32 @@ class Draws:
                     else given("mean", 0.0) + given("std", 1.0) * drawn(shape)
                 )
                 self._back[node] = lambda g: []
-            case Affine():
+            case L.Affine():
                 self._affine(node, layer, xs[0], shape)
-            case Nonlinear():
+            case L.Nonlinear():
                 value, slope = FUNCTIONS[layer.activation.name]
                 self.x[node], steep = value(xs[0]), slope(xs[0])
                 self._back[node] = lambda g: [g * steep]
-            case Sum():
+            case L.Sum():
                 weights = [float(w) for w in layer.weights or (1,) * len(xs)]
                 self.x[node] = np.sum([w * x for w, x in zip(weights, xs, strict=True)], axis=0)
                 self._back[node] = lambda g: [w * g for w in weights]
-            case Concat():
+            case L.Concat():
                 ends = np.cumsum([x.shape[2] for x in xs])[:-1]
                 self.x[node] = np.concatenate(xs, axis=2)
                 self._back[node] = lambda g: np.split(g, ends, axis=2)
-            case Scale():
+            case L.Scale():
                 self.x[node] = float(layer.factor) * xs[0]
                 self._back[node] = lambda g: [float(layer.factor) * g]
-            case Dropout():
+            case L.Dropout():
                 mask = (self.bench.rng.uniform(size=xs[0].shape) >= layer.rate) / (1 - layer.rate)
                 self.x[node] = mask * xs[0]
                 self._back[node] = lambda g: [g * mask]
-            case Flatten():
+            case L.Flatten():
                 self._shape[node] = None
                 self.x[node] = xs[0].reshape(self.draws, 1, -1)
                 self._back[node] = lambda g: [g.reshape(xs[0].shape)]
-            case Pool():
+            case L.Pool():
                 self._pool(node, layer, xs[0], shape)
             case _:
                 raise TypeError(layer)

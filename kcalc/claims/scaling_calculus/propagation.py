@@ -12,40 +12,37 @@ import sympy as sp
 from numpy.polynomial.hermite_e import hermegauss
 from sympy import Rational, symbols
 
-from ... import activations
-from ...calculi.scaling import scaling
-from ...network.combinators import chain
-from ...network.layers import Affine, Dropout, Input, Nonlinear, Scale
-from ...network.network import Network
+from ... import Network, activations, chain, scaling
+from ... import layers as L
 from ..bench import PRINTED, Bench, at_most, counterexample, equal, exact, statistical, worst
 from ..claim import Evidence
 from .draws import Draws, compared, measured
 from .paper import claim
 
-RELU = Nonlinear(activations.activation("relu"))
-LEAKY = Nonlinear(activations.leaky_relu(Rational(1, 5)))
-ABS = Nonlinear(activations.activation("abs"))
+RELU = L.Nonlinear(activations.activation("relu"))
+LEAKY = L.Nonlinear(activations.leaky_relu(Rational(1, 5)))
+ABS = L.Nonlinear(activations.activation("abs"))
 
 
 def dense(bench: Bench, depth: int = 3) -> Network:
     """A random chain of weights and rectifiers with 12 channels, all 0 with probability 2^-12."""
-    parts: list[Any] = [Input(bench.whole(3, 9))]
+    parts: list[Any] = [L.Input(bench.whole(3, 9))]
     for i in range(depth):
         phi = [RELU, LEAKY, ABS][bench.whole(0, 3)]
         width = 12 if phi is RELU else bench.whole(3, 12)
-        parts += [Affine(width, sigma_w=bench.uniform(0.7, 1.6))] + [phi] * (i < depth - 1)
+        parts += [L.Affine(width, sigma_w=bench.uniform(0.7, 1.6))] + [phi] * (i < depth - 1)
     return chain(*parts)
 
 
 def images(bench: Bench, depth: int = 3) -> Network:
     """A random chain of convolutions, with strides below, equal to and above the kernel size."""
-    parts: list[Any] = [Input(bench.whole(2, 4), (6, 6))]
+    parts: list[Any] = [L.Input(bench.whole(2, 4), (6, 6))]
     for i in range(depth):
         phi = [RELU, LEAKY][bench.whole(0, 2)]
         stride, kernel = (bench.whole(1, 4), bench.whole(1, 4)) if i < 2 else (1, 1)
         width = 12 if phi is RELU and i < depth - 1 else bench.whole(2, 5)
         parts += [
-            Affine(
+            L.Affine(
                 width,
                 kernel=kernel,
                 stride=stride,
@@ -81,7 +78,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     n, p, f, b = symbols("n p f b", positive=True)
     yield exact(n * p * (b / 2) * (2 * f) - n * p * b * f, "doubling forward and halving back")
     for u in (sp.sqrt(2), Rational(-3, 7)):
-        s = scaling(chain(Input(4), Scale(u), Affine(3)))
+        s = scaling(chain(L.Input(4), L.Scale(u), L.Affine(3)))
         first, second = (s.tensors[node] for node in list(s.tensors)[:2])
         yield equal(
             [
@@ -109,7 +106,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = [images, dense][i % 2](bench)
         s, run = measured(bench, net, 1500, 6000)
         samples, truths = {}, {}
-        for node in net.nodes_of(Affine):
+        for node in net.nodes_of(L.Affine):
             (parent,) = net.parents(node)
             n, taps = run.x[parent].shape[2], int(net.layer(node).kernel) ** 2
             samples[str(node)] = run.f(node) - n * taps * run.variance[node] * run.f(parent)
@@ -135,7 +132,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         net = [images, dense][i % 2](bench)
         s, run = measured(bench, net, 1500, 6000)
         samples, truths = {}, {}
-        for node in net.nodes_of(Affine):
+        for node in net.nodes_of(L.Affine):
             (parent,) = net.parents(node)
             (_, p_in, _), (_, p_out, m) = run.x[parent].shape, run.x[node].shape
             factor = p_out / p_in * m * int(net.layer(node).kernel) ** 2 * run.variance[node]
@@ -172,8 +169,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Printed: they keep $\varsigma$ only where the stride equals the kernel's size
     """
     for kernel, stride in ((3, 1), (3, 2), (2, 3)):
-        conv = Affine(3, kernel=kernel, stride=stride, padding="circular", sigma_w=1.2)
-        net = chain(Input(2, (6, 6)), conv, RELU, conv, RELU, Affine(3))
+        conv = L.Affine(3, kernel=kernel, stride=stride, padding="circular", sigma_w=1.2)
+        net = chain(L.Input(2, (6, 6)), conv, RELU, conv, RELU, L.Affine(3))
         name = f"kernel {kernel}, stride {stride}"
         s = scaling(net)
         found = np.array([t.scaling for t in s.tensors.values()])
@@ -196,12 +193,12 @@ def _(bench: Bench) -> Iterator[Evidence]:
     But: f and b are maps of positions: with averages over positions nu and gamma are several per
     cent apart in a stack
     """
-    conv = [Affine(4, kernel=3, padding="same", sigma_w=1.3) for _ in range(4)]
-    net = chain(Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3])
+    conv = [L.Affine(4, kernel=3, padding="same", sigma_w=1.3) for _ in range(4)]
+    net = chain(L.Input(3, (4, 4)), conv[0], RELU, conv[1], RELU, conv[2], RELU, conv[3])
     s = scaling(net)
     run = Draws(bench, net, 8000, 40000)
     f, b, average = 1.0, 1.0, {}
-    nodes = list(net.nodes_of(Affine))
+    nodes = list(net.nodes_of(L.Affine))
     valid = 100 / 16  # valid taps per position of a 4 x 4 image: (3 * 4 - 2)^2 over 16
     forward, backward = [], []
     for node in nodes:
@@ -255,7 +252,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("leaky relu", LEAKY, 0.52),
         ("abs", ABS, 1.0),
     ):
-        s = scaling(chain(Input(5), layer, Affine(3)))
+        s = scaling(chain(L.Input(5), layer, L.Affine(3)))
         x, y = (s.tensors[node] for node in list(s.tensors)[:2])
         yield equal([y.forward, x.backward / y.backward], factor, f"kcalc: {name}, f and b")
         run = Draws(bench, s.network, 4000, 40000)
@@ -271,14 +268,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "\\mu\\varphi(\\mu)/((1+\\mu^2)\\Phi(\\mu))$",
         ratio=ratio,
     )
-    run = Draws(bench, chain(Input(5), RELU, Affine(3)), 20000, 100000, mean=mu)
+    run = Draws(bench, chain(L.Input(5), RELU, L.Affine(3)), 20000, 100000, mean=mu)
     yield statistical(
         run.f("nonlinear_1"), (1 + mu * mu) * Phi + mu * density, "the same drawn: f behind relu"
     )
     yield statistical(
         run.b("input") - Phi * run.b("nonlinear_1"), 0.0, "the same drawn: b before it"
     )
-    two = chain(Input(3), Affine(2), RELU, Affine(6), RELU, Affine(3))
+    two = chain(L.Input(3), L.Affine(2), RELU, L.Affine(6), RELU, L.Affine(3))
     narrow = Draws(bench, two, 20000, 100000)
     back = narrow.b("affine_2"), narrow.b("nonlinear_2")
     yield statistical(
@@ -289,7 +286,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         0.0,
         "there (1 - 1/4)/2: both channels are off with probability 1/4",
     )
-    found = scaling(chain(Input(5), RELU, Affine(3)), input_symmetric=False)
+    found = scaling(chain(L.Input(5), RELU, L.Affine(3)), input_symmetric=False)
     yield equal(
         any("symmetric" in note.text for note in found.violations),
         True,
@@ -304,7 +301,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     keeps $\varsigma$
     """
     for rate in (0.1, 0.4, 0.75):
-        net = chain(Input(6), Dropout(rate), Affine(4))
+        net = chain(L.Input(6), L.Dropout(rate), L.Affine(4))
         s, run = measured(bench, net, 4000, 40000)
         x, y = s.tensors["input"], s.tensors["dropout_1"]
         yield equal(
@@ -329,7 +326,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _ratio(bench: Bench, name: str, std: float, draws: int) -> tuple[float, np.ndarray]:
     """(kcalc's zeta_out/zeta_in, samples with this mean) of an activation at N(0, std^2)."""
-    net = chain(Input(4), Nonlinear(activations.activation(name)), Affine(3))
+    net = chain(L.Input(4), L.Nonlinear(activations.activation(name)), L.Affine(3))
     s, run = scaling(net, input_moment=std**2), Draws(bench, net, draws, std=std)
     slope = run.b("input").mean() / run.b("nonlinear_1").mean()
     return s.tensors["nonlinear_1"].scaling / s.tensors["input"].scaling, run.f("nonlinear_1") / (
@@ -362,7 +359,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield at_most(0.1, abs(truth - 1), f"{name}: zeta changes by more than 10 %")
             run = Draws(
                 bench,
-                chain(Input(4), Nonlinear(activations.activation(name)), Affine(3)),
+                chain(L.Input(4), L.Nonlinear(activations.activation(name)), L.Affine(3)),
                 8000,
                 60000,
             )
@@ -381,7 +378,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$x_{l+1}=u_lx_l$ multiplies both moments by $u_l^2$, which keeps $\varsigma$"""
     for _ in bench.rounds(5, 30):
         u = bench.normal()
-        net = chain(Input(5), Affine(4), Scale(u), Affine(3))
+        net = chain(L.Input(5), L.Affine(4), L.Scale(u), L.Affine(3))
         s, run = measured(bench, net, 50)
         x, y = s.tensors["affine_1"], s.tensors["scale_1"]
         yield equal(

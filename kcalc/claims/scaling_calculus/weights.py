@@ -13,9 +13,8 @@ import sympy as sp
 from numpy.linalg import svd
 from sympy import Rational, Symbol, symbols
 
-from ...calculi.scaling import scaling
-from ...network.combinators import chain
-from ...network.layers import Affine, Flatten, Input, Scale
+from ... import chain, scaling
+from ... import layers as L
 from ..bench import PRINTED, Bench, equal, exact, statistical, worst
 from ..claim import Evidence
 from .draws import Draws, measured
@@ -58,7 +57,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         "$E[\\Delta W^2] = QE[x^2]E[\\Delta y^2]$ over $E[W^2]$, by eqs. 9 and 10",
     )
     yield from _family(bench)
-    net = chain(Input(4), Affine(5), RELU, Affine(5), RELU, Affine(5), LEAKY, Affine(3))
+    net = chain(L.Input(4), L.Affine(5), RELU, L.Affine(5), RELU, L.Affine(5), LEAKY, L.Affine(3))
     run = Draws(bench, net, 20000, 100000, "sparse")
     s = scaling(net)
     yield run.ratios(
@@ -87,7 +86,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s, run = scaling(net, weights=law), Draws(bench, net, 2500, 20000, law)
         truths = {}
         for node, w in s.weights.items():  # eq. 2 from eqs. 9 and 10, written out anew
-            above = [n for n in net.nodes_of(Affine) if list(net).index(n) > list(net).index(node)]
+            above = [
+                n for n in net.nodes_of(L.Affine) if list(net).index(n) > list(net).index(node)
+            ]
             n_in, m = run.x[net.parents(node)[0]].shape[2], run.x[node].shape[2]
             zeta = run.x[net.outputs[0]].shape[2] * s.tensors[net.outputs[0]].forward
             truths[str(node)] = zeta / (n_in * m * run.variance[node] ** 2)
@@ -98,7 +99,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 1e-11,
             )
         yield worst({str(n): v for n, v in run.nu.items()}, truths, f"network {i}, {law} weights")
-    net = chain(Input(3), Affine(4), RELU, Affine(4), LEAKY, Affine(3))
+    net = chain(L.Input(3), L.Affine(4), RELU, L.Affine(4), LEAKY, L.Affine(3))
     run, s = Draws(bench, net, 20000, 100000, "sparse"), scaling(net)
     yield run.ratios(
         s,
@@ -112,8 +113,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\gamma_l = n_lk_l^2\rho_{l+1}^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$"""
     yield exact(_EXTRINSIC - _INTRINSIC, "with the locations of the output")
     for kernel, stride in ((2, 2), (3, 2), (3, 1)):
-        conv = Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
-        net = chain(Input(3, (4, 4)), conv, Flatten(), Affine(3))
+        conv = L.Affine(4, kernel=kernel, stride=stride, padding="circular", sigma_w=1.1)
+        net = chain(L.Input(3, (4, 4)), conv, L.Flatten(), L.Affine(3))
         run, s = Draws(bench, net, 6000, 40000), scaling(net)
         f = s.tensors["affine_1"].forward
         b = s.tensors["affine_1"].backward
@@ -140,7 +141,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     keeps $\rho_{l+1}^2$
     """
     for stride in (2, 3):
-        net = chain(Input(2, (6, 6)), Affine(3, kernel=2, stride=stride, padding="circular"))
+        net = chain(L.Input(2, (6, 6)), L.Affine(3, kernel=2, stride=stride, padding="circular"))
         run = Draws(bench, net, 4000, 40000)
         square, q = run.nu["affine_1"] * run.variance["affine_1"], (6 // stride) ** 2
         yield statistical(square, q, f"stride {stride}: with those of the output")
@@ -218,7 +219,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     x_{l+1}^2]/E[x_{l+1}^2]$ of what it is added to, its average squared singular value
     """
     net = chain(
-        Input(3, (4, 4)), Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7), Affine(2)
+        L.Input(3, (4, 4)),
+        L.Affine(5, kernel=3, stride=2, padding="circular", sigma_w=1.7),
+        L.Affine(2),
     )
     s = scaling(net)
     y = s.tensors["affine_1"]
@@ -270,8 +273,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
         _N * _P * _F**2 * (_B / (u**2 * _F)) - _N * _P * _F * (u**2 * _B) / u**4, "the two forms"
     )
     for value in (0.7, 1.9):
-        conv = Affine(3, kernel=2, padding="circular")
-        net = chain(Input(3, (3, 3)), conv, LEAKY, Scale(value), conv)
+        conv = L.Affine(3, kernel=2, padding="circular")
+        net = chain(L.Input(3, (3, 3)), conv, LEAKY, L.Scale(value), conv)
         s, run = measured(bench, net, 8000, 60000)
         products = run.x["nonlinear_1"] * run.g["scale_1"]
         zeta = s.tensors["scale_1"].scaling
@@ -288,7 +291,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
     sides = sp.sqrt(c * sp.sqrt(Rational(4, 4)))
     s = scaling(
         chain(
-            Input(4), Affine(4, sigma_w=sides), LEAKY, Scale(sp.sqrt(c)), Affine(4, sigma_w=sides)
+            L.Input(4),
+            L.Affine(4, sigma_w=sides),
+            LEAKY,
+            L.Scale(sp.sqrt(c)),
+            L.Affine(4, sigma_w=sides),
         )
     )
     yield equal(

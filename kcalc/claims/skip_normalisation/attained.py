@@ -8,12 +8,9 @@ from math import pi, sqrt
 
 import numpy as np
 
-from ...activations import activation
-from ...calculi.smoothness import smoothness
-from ...calculi.smoothness.activation_bounds import activation_bounds
-from ...calculi.smoothness.losses import LOSSES
-from ...network.combinators import chain
-from ...network.layers import Affine, Input, Nonlinear
+from ... import activation, activation_bounds, chain, smoothness
+from ... import layers as L
+from ...calculi.smoothness import LOSSES
 from ..bench import Bench, equal
 from ..claim import Evidence
 
@@ -58,7 +55,7 @@ def _one_layer(bench: Bench) -> Iterator[Evidence]:
     top = np.linalg.norm(X, 2) ** 2 / 5
     for loss, factor in (("half_square", 1.0), ("square", 2.0)):
         s = smoothness(
-            chain(Input(3), Affine(2)), X=X, radius=1.0, biases=False, loss=loss, targets=y
+            chain(L.Input(3), L.Affine(2)), X=X, radius=1.0, biases=False, loss=loss, targets=y
         )
         yield equal(
             s.beta,
@@ -76,7 +73,7 @@ def _one_neuron(bench: Bench) -> Iterator[Evidence]:
     x = bench.uniform(0.5, 2.0)
     for name in ("tanh", "sin", "sigmoid"):
         _, slope, curvature = STEEPEST[name]
-        net = chain(Input(1), Affine(1), Nonlinear(name))
+        net = chain(L.Input(1), L.Affine(1), L.Nonlinear(name))
         level = bench.uniform(0.5, 2.0)
         s = smoothness(
             net, X=np.array([[x]]), radius=6 / x, biases=False, loss="half_square", level=level

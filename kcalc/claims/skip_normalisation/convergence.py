@@ -10,7 +10,7 @@ import numpy as np
 from numpy.linalg import eigvalsh, norm
 from sympy import Rational, diff, symbols
 
-from ...calculi.smoothness import smoothness
+from ... import smoothness
 from ..bench import Array, Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from .layers import bounds, kc_network

@@ -14,14 +14,9 @@ import sympy as sp
 from numpy.linalg import norm, svd
 from sympy import Poly, Rational, Symbol, diff, symbols
 
-from ...calculi.smoothness import (
-    BatchNormalisation,
-    EntryNormalisation,
-    WeightNormalisation,
-    smoothness,
-)
-from ...network.combinators import chain, residual
-from ...network.layers import Affine, Input, Nonlinear
+from ... import chain, residual, smoothness
+from ... import layers as L
+from ...calculi.smoothness import BatchNormalisation, EntryNormalisation, WeightNormalisation
 from ..bench import PRINTED, Bench, at_most, counterexample, equal, exact, proved
 from ..claim import Evidence
 from .attained import attained
@@ -46,12 +41,12 @@ def _delta(w: np.ndarray, s: Any) -> np.ndarray:
 def kc_network(widths: list[int], blocks: int) -> Any:
     """(network of the library equal to :class:`Residual`, its Affine nodes)."""
 
-    def affine() -> Affine:
-        return Affine(widths[1], bias=False)
+    def affine() -> L.Affine:
+        return L.Affine(widths[1], bias=False)
 
-    one = residual(chain(affine(), Nonlinear("tanh"), affine()))
-    net = chain(Input(widths[0]), affine(), *[one] * blocks)
-    return net, list(net.nodes_of(Affine))
+    one = residual(chain(affine(), L.Nonlinear("tanh"), affine()))
+    net = chain(L.Input(widths[0]), affine(), *[one] * blocks)
+    return net, list(net.nodes_of(L.Affine))
 
 
 def bounds(

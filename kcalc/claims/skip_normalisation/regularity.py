@@ -11,7 +11,8 @@ from math import exp, log, pi, prod, sqrt
 import numpy as np
 from numpy.linalg import norm, svd
 
-from ...calculi.smoothness import EntryNormalisation, residual_spectrum, smoothness
+from ... import residual_spectrum, smoothness
+from ...calculi.smoothness import EntryNormalisation
 from ..bench import PRINTED, Bench, at_most, counterexample, equal
 from ..claim import Evidence
 from .layers import bounds, kc_network

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 from scipy import optimize
 
-from ...calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope
-from ...network.architectures import rescaled_resnet, resnet_v2
-from ...network.layers import Nonlinear
-from ...network.network import Network
-from ...shaping import shape
+from ... import (
+    Network,
+    architectures,
+    maximal,
+    maximal_c_value,
+    maximal_curvature,
+    maximal_slope,
+    shape,
+)
+from ... import layers as L
 from ..bench import Bench, at_most, equal
 from ..claim import Evidence
 from .independent import greatest, one, random_dag, small_network, tailored_map, transformed
@@ -27,13 +32,13 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for blocks in (1, 2, 10, 16, *bench.rng.integers(1, 60, bench.size(6, 30))):
         w = bench.uniform(0, 1)
         yield equal(
-            maximal_curvature(rescaled_resnet(int(blocks), 3, w, "tanh")).multiplier,
+            maximal_curvature(architectures.rescaled_resnet(int(blocks), 3, w, "tanh")).multiplier,
             max(3, 3 * int(blocks) * (1 - w**2)),
             "random numbers of blocks and weights, by the calculus",
         )
     for blocks, w in ((1, 0.5), *([(2, 0.3)] if bench.budget == "full" else [])):
         yield equal(
-            greatest(rescaled_resnet(blocks, 3, w, "tanh"), 0.0, lambda x: x + 1.0),
+            greatest(architectures.rescaled_resnet(blocks, 3, w, "tanh"), 0.0, lambda x: x + 1.0),
             max(3, 3 * blocks * (1 - w**2)),
             "one block (and two) against all subsets of the layers",
         )
@@ -48,7 +53,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     for depth in (50, 101, 152):
         for w in (0.0, 0.5, 0.8, 0.95):
-            net = resnet_v2(depth, w, "tanh")
+            net = architectures.resnet_v2(depth, w, "tanh")
             yield equal(
                 maximal_curvature(net).multiplier,
                 (depth - 6) * (1 - w**2) + 5,
@@ -148,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     values = []
     for net in small:
         if (
-            net.nodes_of(Nonlinear)
+            net.nodes_of(L.Nonlinear)
             and len(net.outputs) == 1
             and greatest(net, 0.0, lambda x: x + 1.0) > 0
         ):

@@ -12,13 +12,8 @@ import numpy as np
 import sympy as sp
 from sympy import Rational, Symbol, expand, integrate, oo, simplify, symbols
 
-from ...activations import activation
-from ...activations.gaussian_expectations import pair_expectation
-from ...activations.rectifiers import leaky_relu
-from ...backend.initialisers import LAWS
-from ...calculi.global_maps import c_map
-from ...network.architectures import vanilla
-from ...shaping import shape
+from ... import activation, activations, architectures, c_map, pair_expectation, shape
+from ...backend import LAWS
 from ..bench import Bench, at_most, equal, exact, statistical
 from ..claim import Evidence
 from ..families import power_maps
@@ -47,7 +42,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             + 2 * slope * (1 - slope) * np.array(mixed)
         )
         yield equal(
-            leaky_relu(slope).c_map(_C),
+            activations.leaky_relu(slope).c_map(_C),
             2 / (1 + slope**2) * parts,
             "the expansion by angular integrals against the C map of the calculus",
         )
@@ -119,7 +114,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for s in slopes
     ]
     yield equal(
-        [leaky_relu(s).c_map(_C) for s in slopes],
+        [activations.leaky_relu(s).c_map(_C) for s in slopes],
         numbers,
         "the C map of the calculus, random slopes",
     )
@@ -185,7 +180,10 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""inputs with $\|x_1^0\|^2=\|x_2^0\|^2=d_0$ and $x_1^{0\top}x_2^0=0$ are orthogonal inputs of
     $q=1$; $\hat c^l=x_1^{l\top}x_2^l/(\|x_1^l\|\|x_2^l\|)$ is near $\mathcal C^l(0)$
     """
-    slope = shape(vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope or 0.0
+    slope = (
+        shape(architectures.vanilla(30), method="tat", eta=0.9).constants["relu"].negative_slope
+        or 0.0
+    )
     depth, widths, draws = 30, (30, 100, 300), bench.size(24, 200)
     errors = []
     theory: list[float] = [float("nan")]
@@ -215,7 +213,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         widths=list(widths),
         errors=errors,
     )
-    network = vanilla(depth, leaky_relu(slope), readout=False)
+    network = architectures.vanilla(depth, activations.leaky_relu(slope), readout=False)
     yield equal(c_map(network)(0.0), theory[-1], "the calculus", 1e-11)
 
 
@@ -236,14 +234,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
         ("gelu", 3.0),
         ("swish", 1.2),
     ][: bench.size(3, 5)]:
-        shaped = shape(vanilla(20, name), method="dks", zeta=zeta).network
+        shaped = shape(architectures.vanilla(20, name), method="dks", zeta=zeta).network
         local = shaped.activations[0]
         values += [local.c_map(c), c_map(shaped)(c)]
     yield at_most(
         values, np.tile(c, (len(values), 1)), "local and global maps of shaped networks", 1e-10
     )
     yield equal(
-        leaky_relu(0.5).c_map(0.0),
+        activations.leaky_relu(0.5).c_map(0.0),
         corner(0.5),
         "without C(0) = 0 it fails: a leaky ReLU has C(0) = k > 0",
     )

@@ -12,9 +12,8 @@ from fractions import Fraction
 from math import factorial
 from typing import Any
 
-from ...activations import Activation
+from ... import Activation, shape
 from ...fields.balls import working
-from ...shaping import shape
 from .independent import Dag
 
 Ball = Any

@@ -13,11 +13,8 @@ import sympy as sp
 from numpy.polynomial.legendre import leggauss
 from sympy import Rational
 
-from ...activations import Activation
-from ...activations.rectifiers import abrelu
-from ...network.layers import Affine, Input, Layer, Nonlinear, Sum
-from ...network.network import Network
-from ...network.primitives import Mix, Post
+from ... import Activation, Network, activations
+from ... import layers as L
 from ..bench import Array, Bench
 from ..families import subnetworks as subnetworks
 from ..functions import FUNCTIONS, density
@@ -71,7 +68,7 @@ def tailored(slope: float) -> Function:
 def tailored_rectifier(slope: float) -> Activation:
     """:func:`tailored` as an activation of the library; Q(q) = q."""
     scale = sqrt(2 / (1 + slope**2))
-    return abrelu(slope * scale, scale)
+    return activations.abrelu(slope * scale, scale)
 
 
 def tailored_map(slope: float, c: Any) -> Any:
@@ -194,12 +191,14 @@ class Dag:
 
     def network(self, phi: str | Activation) -> Network:
         """The library's network: an Affine before every nonlinear layer and every addend."""
-        steps: list[tuple[str, Layer, tuple[str, ...]]] = [("n0", Input(), ())]
+        steps: list[tuple[str, L.Layer, tuple[str, ...]]] = [("n0", L.Input(), ())]
         for i, (kind, parents, squares) in enumerate(self.nodes, 1):
             affine = tuple(f"w{i}_{j}" for j in range(len(parents)))
-            steps += [(name, Affine(), (f"n{p}",)) for name, p in zip(affine, parents, strict=True)]
+            steps += [
+                (name, L.Affine(), (f"n{p}",)) for name, p in zip(affine, parents, strict=True)
+            ]
             weights = tuple(sp.sqrt(w) for w in squares)
-            layer: Layer = Nonlinear(phi) if kind == "phi" else Sum(weights)  # pyright: ignore[reportArgumentType]
+            layer: L.Layer = L.Nonlinear(phi) if kind == "phi" else L.Sum(weights)  # pyright: ignore[reportArgumentType]
             steps.append((f"n{i}", layer, affine))
         return Network.from_steps(steps)
 
@@ -241,7 +240,7 @@ def small_network(bench: Bench, layers: int = 8, phi: str = "relu") -> Network:
 
     It has affine and nonlinear layers, sums, and several outputs.
     """
-    steps: list[tuple[str, Layer, tuple[str, ...]]] = [("x", Input(), ())]
+    steps: list[tuple[str, L.Layer, tuple[str, ...]]] = [("x", L.Input(), ())]
     for i in range(layers):
         nodes = [step[0] for step in steps]
         unread = [n for n in nodes if not any(n in step[2] for step in steps)]
@@ -256,9 +255,9 @@ def small_network(bench: Bench, layers: int = 8, phi: str = "relu") -> Network:
             parents = [str(bench.rng.choice(unread if bench.rng.random() < 0.5 else nodes[-3:]))]
         if kind == "sum":
             parts = [bench.whole(1, 5) for _ in parents]
-            layer: Layer = Sum(tuple(sp.sqrt(Rational(p, sum(parts))) for p in parts))
+            layer: L.Layer = L.Sum(tuple(sp.sqrt(Rational(p, sum(parts))) for p in parts))
         else:
-            layer = Affine() if kind == "affine" else Nonlinear(phi)  # pyright: ignore[reportArgumentType]
+            layer = L.Affine() if kind == "affine" else L.Nonlinear(phi)  # pyright: ignore[reportArgumentType]
         steps.append((f"l{i}", layer, tuple(parents)))
     return Network.from_steps(steps)
 
@@ -268,14 +267,14 @@ def read(
 ) -> Mapping[Node, Any]:
     """{node: value} on a set of layers by the definition of U_{g,r}."""
     values = {entry: start}
-    for name, op, parents in net.operations:
+    for name, layer, parents in net.steps():
         if name not in members:
             continue
         given = [values[p] for p in parents]
-        if isinstance(op, Post):
+        if isinstance(layer, L.Nonlinear):
             values[name] = r(given[0])
-        elif isinstance(op, Mix):
-            squares = [float(w) ** 2 for w in op.weights]
+        elif isinstance(layer, L.Sum):
+            squares = [float(w) ** 2 for w in layer.weights or (1,) * len(given)]
             values[name] = sum(w * v for w, v in zip(squares, given, strict=True)) / sum(squares)
         else:
             values[name] = given[0]

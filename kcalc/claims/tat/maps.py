@@ -10,14 +10,19 @@ import sympy as sp
 from numpy.linalg import norm
 from sympy import diff, symbols
 
-from ...activations import activation
-from ...activations.gaussian_expectations import pair_expectation
-from ...activations.rectifiers import abrelu, leaky_relu
-from ...calculi.global_maps import c_map, node_values, q_map
-from ...network.architectures import vanilla
-from ...network.combinators import chain, residual
-from ...network.layers import Affine, Input, Nonlinear, Sum
-from ...network.network import Network
+from ... import (
+    Network,
+    activation,
+    activations,
+    architectures,
+    c_map,
+    chain,
+    node_values,
+    pair_expectation,
+    q_map,
+    residual,
+)
+from ... import layers as L
 from ..bench import Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from ..families import graph
@@ -84,7 +89,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for name in NAMES[: bench.size(6, 11)]:
         for _, q, _ in _points(bench, 3):
             phi = SMOOTH[name][0]
-            found += [activation(name).q_map(q), q_map(vanilla(3, name))(q)]
+            found += [activation(name).q_map(q), q_map(architectures.vanilla(3, name))(q)]
             steps = [q]
             for _ in range(3):
                 root = sqrt(steps[-1])
@@ -142,14 +147,14 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _two_branches(first: str, second: str, w: float) -> Network:
     return graph(
-        x=Input(),
-        a=(Affine(), "x"),
-        f=(Nonlinear(first), "a"),
-        fa=(Affine(), "f"),
-        b=(Affine(), "x"),
-        g=(Nonlinear(second), "b"),
-        gb=(Affine(), "g"),
-        sum=(Sum((w, sqrt(1 - w * w))), "fa", "gb"),
+        x=L.Input(),
+        a=(L.Affine(), "x"),
+        f=(L.Nonlinear(first), "a"),
+        fa=(L.Affine(), "f"),
+        b=(L.Affine(), "x"),
+        g=(L.Nonlinear(second), "b"),
+        gb=(L.Affine(), "g"),
+        sum=(L.Sum((w, sqrt(1 - w * w))), "fa", "gb"),
     )
 
 
@@ -231,7 +236,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         hidden = forward(bench, leaky(0.0), x, (width,)) * sqrt(2)
         y = w * x + sqrt(1 - w * w) * forward(bench, lambda v: v, hidden, (width,))
         samples.append((y[0] @ y[1]) / width)
-    relu = chain(Affine(), Nonlinear("relu"))
+    relu = chain(L.Affine(), L.Nonlinear("relu"))
     yield statistical(
         samples,
         w**2 * c + (1 - w**2) * c_map(relu)(c),
@@ -241,8 +246,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 def _tailored_block(w: float, slope: float) -> Network:
     scale = sqrt(2 / (1 + slope**2))
-    phi = abrelu(slope * scale, scale)
-    branch = chain(Affine(), Nonlinear(phi), Affine(), Nonlinear(phi), Affine())
+    phi = activations.abrelu(slope * scale, scale)
+    branch = chain(L.Affine(), L.Nonlinear(phi), L.Affine(), L.Nonlinear(phi), L.Affine())
     return residual(branch, shortcut_weight=w)
 
 
@@ -285,7 +290,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     # degree 0: E r^0 = 1, not 2
     kinked = [homogeneous_pair(lambda x, g=g: g(x), g, c) / 2 * 2 / (1 + a * a) for g, a, c in step]
     yield equal(
-        [leaky_relu(a).c_map.derivative(1)(c) for a, c in slopes],
+        [activations.leaky_relu(a).c_map.derivative(1)(c) for a, c in slopes],
         kinked,
         "leaky ReLUs, by the angular integral",
         1e-11,
@@ -335,7 +340,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     But: needs $q=1$ and $\mathcal Q(1)=1$; in general $\mathcal C^{(i)}(0)=q^i\,E[\phi^{(i)}(\sqrt
     q z)]^2/\mathcal Q(q)$
     """
-    slope = abrelu(2, 2).c_map.derivative(1)(0.0)
+    slope = activations.abrelu(2, 2).c_map.derivative(1)(0.0)
     printed = one(lambda z: 2.0 + 0 * z) ** 2
     yield counterexample(
         abs(printed - slope),

@@ -10,15 +10,20 @@ import sympy as sp
 from scipy import integrate
 from sympy import Integer, Poly, Rational, Symbol, diff, expand, simplify, symbols
 
-from ...activations import activation
-from ...calculi.global_maps import c_map
+from ... import (
+    Network,
+    activation,
+    architectures,
+    c_map,
+    chain,
+    depth_limit,
+    repeat,
+    residual,
+    shape,
+)
+from ... import layers as L
 from ...foundation.errors import KcalcError
-from ...network.architectures import vanilla
-from ...network.combinators import chain, repeat, residual
-from ...network.layers import Affine, Nonlinear
-from ...network.network import Network
-from ...shaping import shape
-from ...shaping.limits import depth_limit, flow, flow_slope, flow_time
+from ...shaping import flow, flow_slope, flow_time
 from ..bench import Bench, at_most, certified, counterexample, equal, exact
 from ..claim import Evidence
 from ..families import power_maps
@@ -43,7 +48,7 @@ def _resnet(square: float, depth: int) -> Network:
 
     ``square``: the squared shortcut weight.
     """
-    branch = chain(Affine(), Nonlinear(tailored_rectifier(0.0)), Affine())
+    branch = chain(L.Affine(), L.Nonlinear(tailored_rectifier(0.0)), L.Affine())
     return repeat(residual(branch, shortcut_weight=sqrt(square)), depth)
 
 
@@ -78,7 +83,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         for _ in range(depth):
             c = tailored_map(slope, c)
         yield equal(
-            c_map(vanilla(depth, tailored_rectifier(slope)))(_C),
+            c_map(architectures.vanilla(depth, tailored_rectifier(slope)))(_C),
             blocks,
             "global C maps of both networks, random slopes and depths",
             1e-11,
@@ -124,7 +129,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
     But: the activation must not be linear: the identity map keeps every c
     """
-    C = c_map(vanilla(50, "identity"))
+    C = c_map(architectures.vanilla(50, "identity"))
     yield counterexample(
         abs(C(0.8) - C(0.2)),
         "50 linear layers keep c = .2 and c = .8 apart",
@@ -148,7 +153,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         size = one(lambda z, f=phi: f(z) ** 2)
         for _ in bench.rounds(60, 300):
             x = min(pair(phi, phi, x) / size, 1.0)
-        block = chain(Affine(), Nonlinear(name), Affine(sigma_w=size**-0.5))
+        block = chain(L.Affine(), L.Nonlinear(name), L.Affine(sigma_w=size**-0.5))
         yield equal(
             depth_limit(block, 1.0).c,
             x,
@@ -157,7 +162,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
     refused = 0.0
     try:
-        depth_limit(chain(Affine(), Nonlinear("identity"), Affine()))
+        depth_limit(chain(L.Affine(), L.Nonlinear("identity"), L.Affine()))
     except KcalcError:
         refused = 1.0
     yield equal(refused, 1.0, "the calculus refuses to name a limit for linear layers", 0.5)
@@ -205,7 +210,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     depths = (100, 200, 400) if bench.budget == "quick" else (100, 400, 1600, 6400)
     for eta, time in list(zip(etas, times, strict=True))[1 : bench.size(2, 3)]:
         limit, errors = np.array([flow(x, time) for x in starts]), []
-        c, predicted = np.zeros(1), flow_slope(vanilla(4000), eta)
+        c, predicted = np.zeros(1), flow_slope(architectures.vanilla(4000), eta)
         for _ in range(4000):
             c = tailored_map(predicted, c)
         yield equal(
@@ -216,7 +221,11 @@ def _(bench: Bench) -> Iterator[Evidence]:
             slope=predicted,
         )
         for depth in depths:
-            slope = shape(vanilla(depth), method="tat", eta=eta).constants["relu"].negative_slope
+            slope = (
+                shape(architectures.vanilla(depth), method="tat", eta=eta)
+                .constants["relu"]
+                .negative_slope
+            )
             c = np.array(starts)
             for _ in range(depth):
                 c = tailored_map(slope or 0.0, c)

@@ -13,13 +13,18 @@ import numpy as np
 import sympy as sp
 from sympy import Integer, Rational, Symbol, diff, simplify, sympify
 
-from ...activations import activation
-from ...calculi.global_maps import c_map
-from ...calculi.slopes import slope_polynomial
-from ...calculi.subnetworks import maximal, maximal_c_value, maximal_curvature, maximal_slope
-from ...network.layers import Nonlinear
-from ...network.network import Network
-from ...shaping import shape
+from ... import (
+    Network,
+    activation,
+    c_map,
+    maximal,
+    maximal_c_value,
+    maximal_curvature,
+    maximal_slope,
+    shape,
+    slope_polynomial,
+)
+from ... import layers as L
 from ..bench import Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from .independent import (
@@ -225,7 +230,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         1e-9, -np.diff(values, axis=0), "C(c) of the calculus falls along a grid of slopes"
     )
     for net in _networks(bench, bench.size(20, 100)):
-        if net.nodes_of(Nonlinear) and maximal_c_value(net)(0.0) > 0:
+        if net.nodes_of(L.Nonlinear) and maximal_c_value(net)(0.0) > 0:
             yield at_most(
                 1e-9,
                 -np.diff(np.asarray(maximal_c_value(net)(grid))),

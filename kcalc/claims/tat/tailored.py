@@ -11,13 +11,9 @@ import sympy as sp
 from scipy import optimize
 from sympy import Expr, Symbol, diff, expand, symbols
 
-from ...activations import activation
-from ...activations.rectifiers import abrelu, leaky_relu
-from ...calculi.global_maps import c_map, q_map
+from ... import activation, activations, architectures, c_map, q_map, shape
 from ...foundation.errors import UnreachableTarget
-from ...network.architectures import vanilla
-from ...shaping import shape
-from ...shaping.eoc import edge
+from ...shaping import edge
 from ..bench import Bench, at_most, counterexample, equal, exact
 from ..claim import Evidence
 from .independent import (
@@ -71,7 +67,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     c = np.cos(np.linspace(0, np.pi, bench.size(15, 201)))
     for slope in (*SLOPES, *bench.uniform(-2, 3, bench.size(4, 40))):
         scale = sqrt(2 / (1 + slope**2))
-        phi = abrelu(slope * scale, scale)
+        phi = activations.abrelu(slope * scale, scale)
         q1, q2 = np.exp(bench.uniform(-3, 3, 2))
         yield equal(
             phi.c_map(c, q1, q2),
@@ -80,7 +76,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         )
         yield equal(phi.q_map(q1), q1, "Q(q) = q", 1e-13)
     yield equal(
-        [tailored_map(s, c) - np.asarray(leaky_relu(s).c_map(c)) for s in SLOPES],
+        [tailored_map(s, c) - np.asarray(activations.leaky_relu(s).c_map(c)) for s in SLOPES],
         0.0,
         "the printed formula against the calculus",
         1e-13,
@@ -109,7 +105,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     refused = 0.0
     try:
-        shape(vanilla(12), method="tat", eta=0.9)
+        shape(architectures.vanilla(12), method="tat", eta=0.9)
     except UnreachableTarget:
         refused = 1.0
     yield equal(refused, 1.0, "shaping refuses .9 at 12 layers", 0.5)
@@ -121,7 +117,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (20, 0.5),
         *([(1000, 0.9)] if bench.budget == "full" else []),
     ]:
-        shaped = shape(vanilla(depth), method="tat", eta=eta)
+        shaped = shape(architectures.vanilla(depth), method="tat", eta=eta)
         slope = shaped.constants["relu"].negative_slope or 0.0
         yield equal(
             reached(slope, depth),
@@ -163,7 +159,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                     else tailored_map(slope, c)
                 )
             yield equal(
-                c_map(vanilla(depth, leaky_relu(slope)))(0.0),
+                c_map(architectures.vanilla(depth, activations.leaky_relu(slope)))(0.0),
                 c,
                 "global C maps at 0 against iterates of the angular integral (of eq. 9 for 100 layers and "
                 "more)",
@@ -190,7 +186,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         (50, "gelu", 0.5),
         (30, "sin", 0.3),
     ][: bench.size(3, 4)]:
-        shaped = shape(vanilla(depth, name), method="tat", tau=target)
+        shaped = shape(architectures.vanilla(depth, name), method="tat", tau=target)
         _, slope, bend = transformed(name, shaped.constants[name])
         first, second = one(lambda z, f=slope: f(z) ** 2), one(lambda z, f=bend: f(z) ** 2)
         rule = (lambda x: x, lambda x, v=first: v + 0 * x, lambda x, v=second: v + 0 * x)
@@ -207,8 +203,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\gamma = E[(\phi(\alpha z+\beta)+\delta)^2]^{-1/2}$ gives $\mathcal Q(1)=1$"""
     for name in SHAPED[: bench.size(4, 10)]:
         for shaped in (
-            shape(vanilla(10, name), method="tat", tau=0.3),
-            shape(vanilla(10, name), method="dks", zeta=1.5),
+            shape(architectures.vanilla(10, name), method="tat", tau=0.3),
+            shape(architectures.vanilla(10, name), method="dks", zeta=1.5),
         ):
             constants = shaped.constants[name]
             phi = SMOOTH[name][0]
@@ -254,7 +250,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     found, truth = [], []
     for name in SHAPED[: bench.size(4, 10)]:
         phi, slope, bend = transformed(
-            name, shape(vanilla(10, name), method="tat", tau=0.3).constants[name]
+            name, shape(architectures.vanilla(10, name), method="tat", tau=0.3).constants[name]
         )
         found += [
             one(lambda z: phi(z) * slope(z) * z),  # noqa: B023
@@ -279,7 +275,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
     slopes = [*SLOPES, *bench.uniform(-1, 0.9, 10)]
     yield equal(
-        [np.isinf(leaky_relu(a).c_map.derivative(2)(1.0)) for a in slopes],
+        [np.isinf(activations.leaky_relu(a).c_map.derivative(2)(1.0)) for a in slopes],
         1.0,
         "the calculus says infinite",
         0.0,
@@ -287,7 +283,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     gaps = 10.0 ** -np.arange(2, 13, 2)
     for a in slopes:
         yield equal(
-            np.asarray(leaky_relu(a).c_map.derivative(2)(1 - gaps)) * np.sqrt(gaps * (2 - gaps)),
+            np.asarray(activations.leaky_relu(a).c_map.derivative(2)(1 - gaps))
+            * np.sqrt(gaps * (2 - gaps)),
             np.full(len(gaps), corner(a)),
             "C''(c) sqrt(1 - c^2) = k as c -> 1",
             1e-4,
@@ -307,7 +304,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(6, 30):
         w, b, q = (v for v in np.exp(bench.uniform(-1, 1, 3)))
         yield equal(
-            c_map(vanilla(1, "relu", sigma_w=w, readout=False)).derivative(1)(1.0, q),
+            c_map(architectures.vanilla(1, "relu", sigma_w=w, readout=False)).derivative(1)(1.0, q),
             1.0,
             "slopes at 1 for random sigma_w and q",
             1e-13,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...calculi.global_maps import c_map
+from ... import c_map
 from ..bench import Bench, at_most, certified, equal, proved
 from ..claim import Evidence
 from ..families import PowerMap, power_maps

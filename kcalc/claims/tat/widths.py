@@ -11,9 +11,7 @@ import sympy as sp
 from scipy import stats
 from sympy import Symbol
 
-from ...activations import Activation, activation
-from ...calculi.global_maps import node_values
-from ...network.architectures import vanilla
+from ... import Activation, activation, architectures, node_values
 from ..bench import THRESHOLD, Bench, at_most, counterexample, equal, statistical
 from ..claim import STATEMENT, Evidence, Method
 from .independent import SMOOTH, Function, leaky, one
@@ -65,7 +63,7 @@ def rarely(
 
 def _limit(phi: str | Activation, depth: int, c: float, sigma_w: float = 1.0) -> float:
     """The kernel of infinite width, by the calculus."""
-    network = vanilla(depth, phi, readout=False, sigma_w=sigma_w)
+    network = architectures.vanilla(depth, phi, readout=False, sigma_w=sigma_w)
     q1, q2, cosine = node_values(network, c)[network.outputs[0]]
     return float(np.sqrt(q1 * q2) * cosine)
 
