@@ -6,9 +6,21 @@ It holds names, never imports: a guest is imported when something asks for what 
 
 from __future__ import annotations
 
-from .foundation.guests import DRAWINGS, KERNELS, RULES, Registry
+from .foundation.guests import DRAWINGS, KERNELS, MODELS, RULES, SHAPED, Registry
 
-REGISTRIES: tuple[Registry, ...] = (DRAWINGS, KERNELS, RULES)
+REGISTRIES: tuple[Registry, ...] = (DRAWINGS, KERNELS, SHAPED, MODELS, RULES)
+
+SHAPED.register("interchange.Reading", "interchange.shaping_models.model_regions:shape_reading")
+
+for question, place in {
+    "edits": "interchange.apply:edits_of",
+    "scaled edits": "interchange.apply:scaled_edits_of",
+    "patch": "interchange.apply:patch_of",
+    "apply": "interchange.apply:apply_to",
+    "export": "interchange.writers:export",
+    "export of regions": "interchange.writers:export_regions",
+}.items():
+    MODELS.register(question, place)
 
 
 def table() -> str:
