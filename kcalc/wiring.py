@@ -10,13 +10,23 @@ from .foundation.guests import (
     ARCHITECTURES,
     DRAWINGS,
     KERNELS,
+    MODELS,
     READINGS,
     RULES,
+    SHAPED,
     Readings,
     Registry,
 )
 
-REGISTRIES: tuple[Registry | Readings, ...] = (READINGS, DRAWINGS, KERNELS, RULES, ARCHITECTURES)
+REGISTRIES: tuple[Registry | Readings, ...] = (
+    READINGS,
+    DRAWINGS,
+    KERNELS,
+    RULES,
+    ARCHITECTURES,
+    SHAPED,
+    MODELS,
+)
 
 READINGS.register(
     "images",
@@ -84,9 +94,21 @@ BALLS = {
 }
 MATRICES = {("matrices", "rows"): "calculi.kernel_matrix:KernelOfRows"}
 
+BRIDGES = {
+    "edits": "interchange.apply:edits_of",
+    "scaled edits": "interchange.apply:scaled_edits_of",
+    "patch": "interchange.apply:patch_of",
+    "apply": "interchange.apply:apply_to",
+    "export": "interchange.writers:export",
+    "export of regions": "interchange.writers:export_regions",
+}
+READ_MODELS = {"interchange.Reading": "interchange.shaping_models.model_regions:shape_reading"}
+
 for _registry, *_guests in (
     (DRAWINGS, PLOTTING, VERIFICATION, TRAINING),
     (KERNELS, JAX, BALLS, MATRICES),
+    (SHAPED, READ_MODELS),
+    (MODELS, BRIDGES),
 ):
     for _given in _guests:
         for _key, _place in _given.items():

@@ -15,6 +15,8 @@ from typing import Any
 from .errors import KcalcError
 from .printing import text_table
 
+ROOT = __name__.partition(".")[0]
+
 
 class MissingGuest(KcalcError):
     """A call needs a folder of kcalc that is not installed."""
@@ -50,6 +52,18 @@ class Registry:
             raise MissingGuest(f"{self.what}: no guest brings {key!r}")
         return brought(place)
 
+    def of(self, value: Any) -> Any:
+        """What a guest brings for objects of the type of ``value``, None if no guest claims it.
+
+        The key of a class of kcalc is "room.Class".
+        """
+        for cls in type(value).__mro__:
+            parts = cls.__module__.split(".")
+            key = f"{parts[1]}.{cls.__name__}" if len(parts) > 1 else ""
+            if parts[0] == ROOT and key in self:
+                return self[key]
+        return None
+
     def rows(self) -> list[tuple[str, str]]:
         """The registry as rows of (key, place)."""
         return [(str(key), place) for key, place in self.places.items()]
@@ -65,7 +79,7 @@ def brought(place: str) -> Any:
     Raises: MissingGuest if a part of kcalc that it needs is missing.
     """
     module, _, name = place.partition(":")
-    full = f"kcalc.{module}"
+    full = f"{ROOT}.{module}"
     try:
         found = import_module(full)
     except ModuleNotFoundError as error:
@@ -161,6 +175,12 @@ DRAWINGS = Registry("drawings")
 
 KERNELS = Registry("kernels by number system")
 """{(question, name of a number system): the function that answers it there}."""
+
+SHAPED = Registry("things that are shaped")
+"""{"room.Class": the function that shapes such an object, which is no network}."""
+
+MODELS = Registry("models of other frameworks")
+"""{question about a shaping and a model: the function that answers it}."""
 
 RULES = Registry("rules of primitives")
 """{(calculus, primitive): the rule of a calculus for a primitive}."""

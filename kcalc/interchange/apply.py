@@ -10,13 +10,12 @@ from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import truth
 from .editing_plan import Target
 from .edits import Edits
+from .frameworks import FRAMEWORKS, JAX, OPTIONS, require_patches
 from .geometry import checked_law
 from .model_reading import Reading
 from .read import last_reading, read
 
 Node = Hashable
-JAX = ("jax", "flax", "equinox", "keras")
-OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(JAX, ("weights", "key"))}
 SHAPE_FIRST = (
     "the edits of a model belong to a shaping of its reading: kc.shape(kc.read(model, x)).edits"
 )
@@ -39,13 +38,22 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
         raise _no_twin(reading, shaping)
     target = target_of(reading, shaping)
     constants = getattr(getattr(shaping, "constants", None), "by_node", {})
-    if reading.framework in JAX:
-        from .jax_model.apply import jax_edits
+    return FRAMEWORKS["edits", reading.framework](target, constants)
 
-        return jax_edits(target, constants)
-    from .torch_model.apply import torch_edits
 
-    return torch_edits(target, constants, str(reading.network.name))
+def scaled_edits_of(reading: Reading, factors: Mapping[Node, float]) -> Edits:
+    """The edits that multiply the initial weights of some layers.
+
+    ``factors``: {node: factor}. Raises: KcalcError for frameworks without such edits.
+    """
+    asked = ("scaled edits", reading.framework)
+    if asked not in FRAMEWORKS:
+        raise KcalcError(
+            f"edits scale the weights of PyTorch models, and this model is of "
+            f"{reading.framework}; multiply its weights by the factors in .weights and "
+            f".query_key_scale"
+        )
+    return FRAMEWORKS[asked](reading, factors)
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:
@@ -59,11 +67,9 @@ def unplaced(reading: Reading, shaping: Any) -> Mapping[Node, str]:
     """{node: reason} of shaped nodes that a model's code has no place for."""
     if reading.trace is None or reading.framework not in OPTIONS:
         return {}
-    if reading.framework == "torch":
-        from .torch_model.apply import is_editable
-
-        if not is_editable(reading):
-            return {}
+    asked = ("can be edited", reading.framework)
+    if asked in FRAMEWORKS and not FRAMEWORKS[asked](reading):
+        return {}
     known = target_of(reading, shaping).left_alone
     found = edits_of(reading, shaping).left_alone
     by_name = {str(node): node for node in reading.unmerged}
@@ -161,20 +167,18 @@ def apply_edits(
         raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")
     law = checked_law(weights)
     truth(inplace, "inplace")
+    asked = ("edited", edits.framework)
+    if asked not in FRAMEWORKS:
+        raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
+    perform = FRAMEWORKS[asked]
     if edits.framework in JAX:
-        from .jax_model.apply import edited as edited_jax
-
         for name, given in (("inplace", inplace), ("generator", generator)):
             if given:
                 raise KcalcError(f"{name}= is for PyTorch; leave it out for a JAX model")
-        return edited_jax(model, edits, law, 0 if key is None else key)
+        return perform(model, edits, law, 0 if key is None else key)
     if key is not None:
         raise KcalcError("key= is for JAX; give generator= for a PyTorch model")
-    if edits.framework != "torch":
-        raise KcalcError(f"edits of {edits.framework!r} models cannot be performed")
-    from .torch_model.apply import edited
-
-    return edited(model, edits, law, generator, inplace)
+    return perform(model, edits, law, generator, inplace)
 
 
 def load_edited(model: Any, path: str | os.PathLike[str], edits: Any = None, **options: Any) -> Any:
@@ -214,34 +218,15 @@ def load_edited(model: Any, path: str | os.PathLike[str], edits: Any = None, **o
         raise KcalcError(
             f"model must be a class, a torch.nn.Module or what builds it, got {glimpse(model)}"
         )
-    from .torch_model.pretrained import loaded
-
-    return loaded(model, path, edits, options)
-
-
-def patched(model: Any, edits: Edits, root: Any) -> str:
-    """The text of :meth:`Edits.patch`."""
-    _need_patches(edits)
-    from .torch_model.patching import patch
-
-    return patch(model, edits, root)
+    return FRAMEWORKS["loaded", "torch"](model, path, edits, options)
 
 
 def patch_of(shaping: Any, path: Any, root: Any) -> str:
     """The patch of the model that was read and shaped."""
     edits = shaping.edits
-    _need_patches(edits)
-    from .torch_model.apply import model_of
-
-    return edits.patch(model_of(shaping.reading), path, root=root)
-
-
-def _need_patches(edits: Edits) -> None:
-    if edits.framework != "torch":
-        raise KcalcError(
-            f"patches are for PyTorch models, not for those of {edits.framework}; edit the model, "
-            f"kc.apply_edits(model, s.edits), or write the constants, s.export(...)"
-        )
+    require_patches(edits.framework)
+    model = FRAMEWORKS["model that was read", edits.framework](shaping.reading)
+    return edits.patch(model, path, root=root)
 
 
 def _no_twin(reading: Reading, shaping: Any) -> KcalcError:

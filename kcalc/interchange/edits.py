@@ -17,6 +17,7 @@ from ..foundation.files import write_whole
 from ..foundation.plain_arguments import choice, file_path, is_key
 from ..foundation.printing import Tabled, html_table, text_table
 from .expressions import TreeReader
+from .frameworks import FRAMEWORKS, require_patches
 from .json_format import activation_from_dict, activation_to_dict, read_json
 
 SCHEMA = "kcalc.edits/1"
@@ -277,9 +278,8 @@ class Edits(Tabled):
             can change, such as that of notebooks.
 
         """
-        from .apply import patched
-
-        text = patched(model, self, root)
+        require_patches(self.framework)
+        text = FRAMEWORKS["patch", self.framework](model, self, root)
         if path is not None:
             write_whole(file_path(path), text)
         return text

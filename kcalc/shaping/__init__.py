@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from inspect import signature
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..foundation.errors import KcalcError, glimpse, unknown
-from ..interchange.model_reading import Reading
+from ..foundation.guests import SHAPED
 from ..network.network import Network, require_network
 from .advice import OPTION, Record, record
 from .base import Shaping
@@ -22,7 +20,6 @@ from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_para
 from .geometric import GeometricShaping, geometric
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
-from .model_regions import shape_reading
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
 from .profiles import DepthProfile, depth_profile
@@ -37,6 +34,9 @@ from .tat import tat
 from .token_phases import TokenPhases, token_gain, token_phases
 from .transformer_edge import TransformerShaping
 from .transformer_edge import edge as transformer_edge
+
+if TYPE_CHECKING:
+    from ..interchange import Reading
 
 METHODS: dict[str, Callable[..., Shaping]] = {
     "dks": dks,
@@ -289,7 +289,8 @@ def shape(
         for name, value in locals().items()
         if name in TARGETS and value is not OF_METHOD
     } | others
-    if not isinstance(network, Reading):
+    shape_other = SHAPED.of(network)
+    if shape_other is None:
         require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
@@ -310,13 +311,8 @@ def shape(
                     f"{own}"
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
-    if isinstance(network, Reading) and getattr(METHODS[method], "attention", False):
-        found = METHODS[method](network.network, activation, **given)
-        return replace(found, reading=network)
-    if isinstance(network, Reading):
-        return shape_reading(
-            network, partial(METHODS[method], activation=activation), method, given
-        )
+    if shape_other is not None:
+        return shape_other(network, METHODS[method], method, {"activation": activation, **given})
     return METHODS[method](network, activation, **given)
 
 

@@ -15,7 +15,7 @@ from ..activations import Activation
 from ..calculi.global_maps import c_map, end_values
 from ..calculi.subnetworks import maximal, maximal_curvature
 from ..foundation.errors import KcalcError
-from ..foundation.guests import DRAWINGS
+from ..foundation.guests import DRAWINGS, MODELS
 from ..foundation.printing import html_table, marked, plain
 from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
@@ -255,9 +255,7 @@ class Shaping(Approximable, OfModel):
         Raises: KcalcError for another target, activations that are callables, missing folders, and
         shapings that a target cannot express.
         """
-        from ..interchange.writers import export
-
-        return export(self, target, path)
+        return MODELS["export"](self, target, path)
 
     def __str__(self) -> str:
         aims = self.targets | self.global_targets

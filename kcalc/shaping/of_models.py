@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..foundation.guests import MODELS
 from ..foundation.process_state import cached_property
 
 
@@ -27,9 +28,7 @@ class OfModel:
 
     def edits_on(self, reading: Any) -> Any:
         """The edits of the model of a reading whose network this is a shaping of."""
-        from ..interchange.apply import edits_of
-
-        return edits_of(reading, self)
+        return MODELS["edits"](reading, self)
 
     def patch(
         self,
@@ -43,9 +42,7 @@ class OfModel:
         Raises: KcalcError for shapings of networks that were not read from a PyTorch model, and as
         there.
         """
-        from ..interchange.apply import patch_of
-
-        return patch_of(self, path, root)
+        return MODELS["patch"](self, path, root)
 
     def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
         """A copy of a model that computes exactly the shaped network.
@@ -64,6 +61,4 @@ class OfModel:
         Raises: KcalcError for models that cannot be read, and networks that are not made of the
         model's nodes and edges.
         """
-        from ..interchange.apply import apply_to
-
-        return apply_to(model, self, *example_inputs, **options)
+        return MODELS["apply"](model, self, *example_inputs, **options)

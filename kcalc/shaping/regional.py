@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from ..foundation.errors import KcalcError
-from ..foundation.files import write_whole
-from ..foundation.plain_arguments import file_path
+from ..foundation.guests import MODELS
 from ..foundation.printing import Tabled, html_table, marked, plain, text_table
 from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
@@ -98,25 +95,7 @@ class RegionalShaping(Approximable, Tabled, OfModel):
         Raises: KcalcError for other targets, naming an operation that was left alone; for missing
         folders.
         """
-        from ..interchange.writers import writer
-
-        writer(target)
-        if target != "json" and self.left_alone:
-            node, reason = next(iter(self.left_alone.items()))
-            raise KcalcError(
-                f"node {node!r} was left alone ({reason}), so that the whole is not written for "
-                f"{target!r}; use .apply_to(model) and export that copy with its own framework, "
-                f".regions[name].export({target!r}) for one region, or target='json'"
-            )
-        if target != "json":
-            raise KcalcError(
-                f"several regions are not one program; use .regions[name].export({target!r}) for "
-                f"each of them, or target='json'"
-            )
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
-        if path is not None:
-            write_whole(file_path(path), text)
-        return text
+        return MODELS["export of regions"](self, target, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data, with a versioned schema."""

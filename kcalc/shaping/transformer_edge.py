@@ -19,7 +19,7 @@ from typing import Any
 from ..activations import activation as resolve
 from ..fields.arguments import as_number, number_within, one_number
 from ..foundation.errors import KcalcError, unknown
-from ..foundation.guests import DRAWINGS
+from ..foundation.guests import DRAWINGS, MODELS
 from ..foundation.plain_arguments import whole
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -152,16 +152,7 @@ class TransformerShaping(Shaping):
         """
         if reading is None or reading.trace is None:
             return super().edits_on(reading)  # raises
-        factors = self._factors()
-        if reading.framework != "torch":
-            raise KcalcError(
-                f"edits scale the weights of PyTorch models, and this model is of "
-                f"{reading.framework}; multiply its weights by the factors in .weights and "
-                f".query_key_scale"
-            )
-        from ..interchange.torch_model.apply import scaled_edits
-
-        return scaled_edits(reading, factors)
+        return MODELS["scaled edits"](reading, self._factors())
 
     def _factors(self) -> dict[Node, float]:
         """{Affine node: what its weights are multiplied by}."""

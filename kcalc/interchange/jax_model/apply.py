@@ -9,7 +9,7 @@ from typing import Any
 from ...foundation.errors import KcalcError
 from ..editing_plan import TWICE, Calls, Planner, Target
 from ..edits import Action, CallEdit, Edit, Edits, Taken
-from . import modules
+from . import keras_models, modules
 from .functions import JaxModel, Parameters
 from .kinds import kind_of, split
 from .program import Program
@@ -67,11 +67,18 @@ def edited(model: Any, edits: Edits, law: str, key: Any) -> Any:
     calls = by_place(call for edit in edits for call in edit.calls)
     gone = {place[0][1]: place[0][2:] == ("bias",) for place in calls if place[0][0] == MODULE}
     rest = {place: action for place, action in calls.items() if place[0][0] != MODULE}
-    return getattr(modules, kind)(module, own.filled(leaves), rest, gone)
+    return COPIES[kind](module, own.filled(leaves), rest, gone)
 
 
 FRAMEWORKS = {"function": "jax", "nnx": "flax", "linen": "flax"}
 FRAMEWORKS |= {"equinox": "equinox", "keras": "keras"}
+COPIES = {
+    "function": modules.function,
+    "nnx": modules.nnx,
+    "linen": modules.linen,
+    "equinox": modules.equinox,
+    "keras": keras_models.copied,
+}  # the functions that make an edited copy, by kind of model
 
 
 # -- places ----------------------------------------------------------------------------------------

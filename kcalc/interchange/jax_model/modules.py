@@ -249,13 +249,3 @@ def _skipping(gone: Gone) -> Any:
         return with_bias(args[0], bias, getattr(module, "axis", -1))
 
     return intercept
-
-
-# -- Keras -----------------------------------------------------------------------------------------
-
-
-def keras(model: Any, params: Any, calls: Calls, gone: Gone) -> Any:
-    """A copy of the model."""
-    from .keras_models import copied
-
-    return copied(model, params, calls, gone)

@@ -11,8 +11,9 @@ from math import prod
 
 import numpy as np
 
-from ..trace import Attend, Copies, Join, Lookup, Part, Pointwise, Reshape, Transpose
-from .graph_values import FLOAT, INT, Array, Made, Node, Value, constant, rule
+from ..trace import Attend, Copies, Join, Part, Pointwise, Reshape, Transpose
+from .graph_values import Array, Made, Node, Value, constant, rule
+from .linear import dense
 from .reasons import CACHED, CAPPED, reason_for
 
 # between (examples, tokens, heads, channels) and (examples, heads, tokens, channels)
@@ -22,25 +23,6 @@ HEADS_OUTSIDE = (
     1,
     3,
 )
-
-
-def embedded(node: Node) -> Made:
-    """Gather of whole rows of a constant table by ids that are an input.
-
-    None for other tables and indices.
-    """
-    table, ids = node.value(0), node.value(1)
-    known = (
-        table.array is not None
-        and table.rank == 2
-        and table.kind == FLOAT
-        and node.axis(node.whole("axis"), 2) == 0
-    )
-    if not known or ids.op is None or ids.kind != INT:
-        return None
-    array = table.numbers
-    shape = (*ids.shape, array.shape[1])
-    return node.emit(Lookup, shape, (ids,), weight=array, parameter=node.reader.owner(table))
 
 
 @rule("Attention")
@@ -87,8 +69,6 @@ def packed_attention(node: Node) -> Made:
         return None
     if any(value is not None for value in node.inputs[3:]) or node.whole("do_rotary"):
         return node.unread(what, CACHED)
-    from .linear import dense
-
     heads, total = node.whole("num_heads"), weight.shape[1]
     sizes = node.wholes("qkv_hidden_sizes") or (total // 3,) * 3
     if sum(sizes) != total or len(sizes) != 3 or weight.shape[0] != x.shape[2]:

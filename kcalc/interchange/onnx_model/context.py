@@ -18,6 +18,7 @@ from .limits import Budget, Limits
 from .model_file import count_nodes, opset_of
 from .naming import clean
 from .tensors import tensor_bytes
+from .unread_shapes import Found, shapes_of
 
 
 class Context:
@@ -79,6 +80,10 @@ class Context:
         """
         parameter = node.value(0).parameter if kept and node.inputs else None
         return [replace(constant(array, parameter), maker=node) for array in arrays]
+
+    def shapes_of(self, node: Node) -> list[Found]:
+        """(shape, kind) of every output of a node that no rule reads."""
+        return shapes_of(node)
 
     def further_output(self, node: Node, first: Value, index: int) -> Value:
         """An output that no rule makes: masks, indices, statistics.

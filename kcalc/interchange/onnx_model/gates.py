@@ -9,10 +9,9 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from ..picking import in_step, picked
-from ..trace import Contract, Part, Reshape, Softmax
-from .attention import embedded
+from ..trace import Contract, Lookup, Part, Reshape, Softmax
 from .folding import evaluated
-from .graph_values import Made, Node, Value, constant, rule
+from .graph_values import FLOAT, INT, Made, Node, Value, constant, rule
 from .reasons import reason_for
 from .shapes import equal_parts
 from .unread_shapes import shapes_of
@@ -74,6 +73,25 @@ def sliced(node: Node) -> Made:
         return None
     ((axis, span),) = cut.items()
     return part(node, axis, range(*span)) if len(range(*span)) else None
+
+
+def embedded(node: Node) -> Made:
+    """Gather of whole rows of a constant table by ids that are an input.
+
+    None for other tables and indices.
+    """
+    table, ids = node.value(0), node.value(1)
+    known = (
+        table.array is not None
+        and table.rank == 2
+        and table.kind == FLOAT
+        and node.axis(node.whole("axis"), 2) == 0
+    )
+    if not known or ids.op is None or ids.kind != INT:
+        return None
+    array = table.numbers
+    shape = (*ids.shape, array.shape[1])
+    return node.emit(Lookup, shape, (ids,), weight=array, parameter=node.reader.owner(table))
 
 
 @rule("Gather")

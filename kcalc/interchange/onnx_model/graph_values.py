@@ -190,12 +190,10 @@ class Node:
 
     def unread(self, what: str = "", reason: str = "") -> Sequence[Value]:
         """Outputs of a node that no rule reads."""
-        from .unread_shapes import shapes_of
-
         told = reason_for(self)
         fields = {"what": what or told[0], "reason": reason or told[1]}
         reads = [value for value in self.inputs if value is not None]
-        shapes = zip(shapes_of(self), self.outputs, strict=False)
+        shapes = zip(self.reader.shapes_of(self), self.outputs, strict=False)
         return [
             self.emit(NotRead, shape, reads, kind, **fields) if name else constant(np.zeros(0))
             for (shape, kind), name in shapes

@@ -14,6 +14,7 @@ from ..trace import Linear, Op, Pointwise, Reshape
 from .gates import product
 from .geometry import Window, window_of
 from .graph_values import Array, Made, Node, Value, rule
+from .shapes import image_padding
 
 BOTH = (
     "product of feature maps",
@@ -105,8 +106,6 @@ def unpadded(x: Value) -> tuple[Value, tuple[tuple[int, int], ...] | None, str]:
 
     Else the value itself and None.
     """
-    from .shapes import image_padding
-
     return image_padding(x) or (x, None, "zeros")
 
 

@@ -14,7 +14,7 @@ from ..batches import of_batches
 from ..internal_errors import internal_error
 from ..rewriting.norms import Norms
 from ..trace import Entry, Names, Op, Trace, needed
-from . import gates, linear, normal, pools  # noqa: F401  # register rules
+from . import attention, linear, normal, pools  # noqa: F401  # register rules
 from .context import Context
 from .entries import entry_shapes
 from .folding import fold

@@ -13,14 +13,16 @@ from ..editing_plan import Planner, Target, Unplaced
 from ..edits import Edit, Edits
 from ..weight_edits import Stored, Weights
 from .captured import Program
-from .performing import can_add_bias, perform
+from .copies import duplicate
+from .performing import can_add_bias, perform, require_module
 from .placing import Placing, flow_of
+from .pretrained import keep
 
 
-def torch_edits(target: Target, constants: Any, model: str) -> Edits:
+def torch_edits(target: Target, constants: Any) -> Edits:
     """The edits of a model that was read; nodes without a place are in ``left_alone``.
 
-    ``constants``: {node: its constants}; ``model``: the name of the model's class.
+    ``constants``: {node: its constants}.
     """
     assert target.reading.trace is not None
     details = target.reading.trace.model
@@ -49,7 +51,7 @@ def torch_edits(target: Target, constants: Any, model: str) -> Edits:
     left |= {str(node): why for node, why in (planner.left | weights.left).items()}
     left |= {owner.split("\n")[0]: why for owner, why in placing.left.items()}
     items = tuple(edit for node in target.model for edit in found.get(str(node), ()))
-    return Edits("torch", model, items, left)
+    return Edits("torch", str(target.reading.network.name), items, left)
 
 
 def _stored(details: Any, program: Program) -> Stored:
@@ -75,14 +77,7 @@ def model_of(reading: Any) -> torch.nn.Module:
 
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
     """A model, or a copy of it, with edits. Raises: KcalcError where they are of another one."""
-    from .copies import duplicate
-    from .pretrained import keep
-
-    if not isinstance(model, torch.nn.Module):
-        raise KcalcError(
-            f"these edits are of a PyTorch model, got {type(model).__name__}; give the "
-            f"torch.nn.Module that was read"
-        )
+    require_module(model)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise KcalcError(
             f"generator must be a torch.Generator or None, got {type(generator).__name__}"

@@ -34,6 +34,15 @@ EDITED = (
 )
 
 
+def require_module(model: Any) -> None:
+    """Raises: KcalcError for what is no PyTorch model."""
+    if not isinstance(model, nn.Module):
+        raise KcalcError(
+            f"these edits are of a PyTorch model, got {type(model).__name__}; give the "
+            f"torch.nn.Module that was read"
+        )
+
+
 def perform(model: nn.Module, edits: Edits, law: str, generator: Any) -> None:
     """Make every edit in a model. Raises: KcalcError, and then nothing has changed."""
     modules = dict(model.named_modules(remove_duplicate=False))

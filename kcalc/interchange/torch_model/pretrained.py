@@ -17,9 +17,10 @@ from torch import nn
 
 from ...foundation.errors import KcalcError, glimpse
 from ..edits import CallEdit, Edit, Edits, load_edits
+from .copies import duplicate
 from .edited import NUMBERS, set_constants
 from .examples import first_line
-from .performing import perform
+from .performing import perform, require_module
 
 FILE = "edits.json"
 # a key of saved weights that no model has, so that loading them without the edits says so
@@ -180,15 +181,15 @@ def _pretrained(cls: Any, path: Any, edits: Edits, options: dict[str, Any]) -> A
 
 
 def _with_weights(model: Any, path: Any, edits: Edits, options: dict[str, Any]) -> nn.Module:
-    from .apply import edited
-
     fresh = not isinstance(model, nn.Module)
     if fresh and not callable(model):
         raise KcalcError(f"model must be a torch.nn.Module or what builds it, got {glimpse(model)}")
     built = _built(model, options) if fresh else model
     if not fresh and options:
         raise KcalcError(f"unknown option {next(iter(options))!r} of kc.load_edited")
-    made = edited(built, structure(edits), "keep", None, fresh)
+    require_module(built)
+    made = built if fresh else duplicate(built)
+    perform(made, structure(edits), "keep", None)
     state = _state(path)
     try:
         made.load_state_dict(state)

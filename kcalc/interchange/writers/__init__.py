@@ -6,6 +6,7 @@ A writer is a function from :class:`Content` to text, in a file of its own, and 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.files import write_whole
+from ...foundation.plain_arguments import file_path
 from ...version import __version__
 from .content import Content, content_of
 from .flax_writer import write_flax
@@ -85,4 +87,38 @@ def export(shaping: Any, target: str, path: str | os.PathLike[str] | None = None
     return text
 
 
-__all__ = ["WRITERS", "Content", "Writer", "content_of", "export", "shaping_document", "writer"]
+def export_regions(shaping: Any, target: str, path: str | os.PathLike[str] | None = None) -> str:
+    """The shaped regions of a model as a document, ``target="json"``.
+
+    Parameters: ``shaping`` has left_alone and to_dict as :class:`kcalc.RegionalShaping`.
+    Raises: KcalcError for other targets, naming an operation that was left alone.
+    """
+    writer(target)
+    if target != "json" and shaping.left_alone:
+        node, reason = next(iter(shaping.left_alone.items()))
+        raise KcalcError(
+            f"node {node!r} was left alone ({reason}), so that the whole is not written for "
+            f"{target!r}; use .apply_to(model) and export that copy with its own framework, "
+            f".regions[name].export({target!r}) for one region, or target='json'"
+        )
+    if target != "json":
+        raise KcalcError(
+            f"several regions are not one program; use .regions[name].export({target!r}) for "
+            f"each of them, or target='json'"
+        )
+    text = json.dumps(shaping.to_dict(), indent=1, allow_nan=False, default=str) + "\n"
+    if path is not None:
+        write_whole(file_path(path), text)
+    return text
+
+
+__all__ = [
+    "WRITERS",
+    "Content",
+    "Writer",
+    "content_of",
+    "export",
+    "export_regions",
+    "shaping_document",
+    "writer",
+]

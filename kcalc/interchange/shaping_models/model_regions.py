@@ -7,18 +7,21 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
-from ..foundation.errors import FreshnessError, KcalcError, UnreachableTarget
-from ..interchange.model_reading import Reading
-from ..interchange.pointwise import extreme_parts
-from ..maps.maps import Assumption
-from ..network import layers as L
-from ..network.combinators import chain
-from ..network.network import Network, is_normalised, sum_weights
-from .advice import DEPENDENT, OPTION
-from .base import Shaping
-from .fresh import check_fresh
-from .norms import removals
-from .regional import RegionalShaping
+from ...foundation.errors import FreshnessError, KcalcError, UnreachableTarget
+from ...maps.maps import Assumption
+from ...network import layers as L
+from ...network.combinators import chain
+from ...network.network import Network, is_normalised, sum_weights
+from ...shaping.advice import DEPENDENT, OPTION
+from ...shaping.base import Shaping
+from ...shaping.fresh import check_fresh
+from ...shaping.norms import removals
+from ...shaping.regional import RegionalShaping
+from ..apply import unplaced
+from ..boundaries import measured_q
+from ..model_reading import Reading
+from ..pointwise import extreme_parts
+from ..sharing import shared_parameters
 from .relied_on import RANDOM, RETURNED, heads, relied_on
 
 Node = Hashable
@@ -71,10 +74,11 @@ def shape_reading(
     """The shaping of a model that was read: of its network, or region by region.
 
     ``function``: the method, of one network and targets. What the model's code has no place for is
-    left alone. Returns and raises: as :func:`_shaped`.
+    left alone. Methods that read attention shape the network as it is. Returns and raises: as
+    :func:`_shaped`.
     """
-    from ..interchange.apply import unplaced
-
+    if getattr(function, "attention", False):
+        return replace(function(reading.network, **targets), reading=reading)
     asked, left = _Asked(method, function, targets), dict[Node, str]()
     while True:
         found = replace(_shaped(reading, asked, left), reading=reading)
@@ -352,8 +356,6 @@ def _closed(reading: Reading, left: dict[Node, str], asked: _Asked) -> dict[Node
 
     They share weights with them, or are activations whose range the rest relies on.
     """
-    from ..interchange.sharing import shared_parameters
-
     while True:
         further = relied_on(reading, left, complements=GATES not in asked.targets)
         further |= {} if reading.trace is None else shared_parameters(reading, left)
@@ -369,8 +371,6 @@ def _in_order(reading: Reading, left: Mapping[Node, str]) -> dict[Node, str]:
 
 def _entries(reading: Reading, regions: Mapping[Node, Shaping]) -> dict[Node, float | None]:
     """{input of a region that is none of the model: q of the model there, or None}."""
-    from ..interchange.boundaries import measured_q
-
     inside = [
         node
         for shaping in regions.values()

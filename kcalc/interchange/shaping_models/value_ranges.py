@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ..activations import Activation, X
+from ...activations import Activation, X
 
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 STRETCH = np.linspace(-30.0, 30.0, 241)

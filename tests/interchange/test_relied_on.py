@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.shaping.value_ranges import (  # noqa: E402
+from kcalc.interchange.shaping_models.value_ranges import (  # noqa: E402
     bounded,
     explosive,
     is_gate,

@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ..activations import Activation
-from ..foundation.errors import KcalcError
-from ..interchange.fusion import LARGEST, nice
-from ..interchange.model_reading import Reading
-from ..interchange.trace import (
+from ...activations import Activation
+from ...foundation.errors import KcalcError
+from ...network import layers as L
+from ...network.network import Network
+from ..fusion import LARGEST, nice
+from ..model_reading import Reading
+from ..trace import (
     Attend,
     Attention,
     Contract,
@@ -36,8 +38,6 @@ from ..interchange.trace import (
     Pointwise,
     Softmax,
 )
-from ..network import layers as L
-from ..network.network import Network
 from .value_ranges import (
     explodes,
     hands_on,

@@ -1,0 +1,39 @@
+"""The frameworks whose models are edited: who finds edits, performs them and writes patches.
+
+A framework is a folder of its own, and one entry of ``PLACES`` for every question it answers. Its
+folder is imported when the question is asked.
+"""
+
+from __future__ import annotations
+
+from ..foundation.errors import KcalcError
+from ..foundation.guests import Registry
+
+JAX = ("jax", "flax", "equinox", "keras")
+OPTIONS = {"torch": ("weights", "generator"), **dict.fromkeys(JAX, ("weights", "key"))}
+PLACES = {
+    ("edits", "torch"): "torch_model.apply:torch_edits",
+    ("can be edited", "torch"): "torch_model.apply:is_editable",
+    ("edited", "torch"): "torch_model.apply:edited",
+    ("scaled edits", "torch"): "torch_model.apply:scaled_edits",
+    ("model that was read", "torch"): "torch_model.apply:model_of",
+    ("patch", "torch"): "torch_model.patching:patch",
+    ("loaded", "torch"): "torch_model.pretrained:loaded",
+    **{("edits", framework): "jax_model.apply:jax_edits" for framework in JAX},
+    **{("edited", framework): "jax_model.apply:edited" for framework in JAX},
+}
+
+FRAMEWORKS = Registry("frameworks whose models are edited")
+"""{(question, framework): the function that answers it there}."""
+
+for key, place in PLACES.items():
+    FRAMEWORKS.register(key, f"interchange.{place}")
+
+
+def require_patches(framework: str) -> None:
+    """Raises: KcalcError for frameworks whose models have no patches."""
+    if ("patch", framework) not in FRAMEWORKS:
+        raise KcalcError(
+            f"patches are for PyTorch models, not for those of {framework}; edit the model, "
+            f"kc.apply_edits(model, s.edits), or write the constants, s.export(...)"
+        )
