@@ -168,6 +168,12 @@ def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None
     return False
 
 
+def in_training(definition: ast.AST, site: ast.AST) -> bool:
+    """Whether a site stands in a branch on ``training``."""
+    branches = (part for pair in _branches_on_training(definition) for part in pair)
+    return any(inner is site for part in branches for step in part for inner in ast.walk(step))
+
+
 def _branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
     for node in ast.walk(definition):
         if isinstance(node, ast.IfExp) and _asks_training(node.test):
