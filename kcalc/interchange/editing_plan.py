@@ -199,6 +199,7 @@ class Flow:
         return found
 
 
+Numbers = tuple[float, float, float, float]  # (a, b, scale, shift) of scale (f(a x + b) + shift)
 Calls = dict[Any, Action]  # {call, or key of a whole module: what happens there}
 
 
@@ -354,7 +355,7 @@ class Planner:
         if phi == layer.activation:
             return None
         base, numbers = transformation(phi)
-        start = self._start(node, 0)
+        start, numbers = self._after_gain(node, numbers, base == layer.activation)
         what = constants.describe() if constants is not None else phi.name
         edit = self._edit(node, "activation", f"{layer.activation.name} -> {what}")
         if base == layer.activation:
@@ -366,6 +367,25 @@ class Planner:
         assert isinstance(taken, Taken)
         made[last] = Exchanged(taken.slot, base, *numbers, taken.copied)
         return edit, made
+
+    def _after_gain(self, node: Node, numbers: Numbers, same: bool) -> tuple[Made, Numbers]:
+        """What an activation's calls read, and its numbers for that.
+
+        Of a norm with one gain g and bias h, the activation that was read is f(g z + h): the model
+        calls f of g z + h, or of z where the norm goes. ``same``: whether f stays.
+        """
+        norm = self.target.model.parents(node)[0]
+        known = self.target.reading.gains.get(str(norm))
+        if known is None:
+            return self._start(node, 0), numbers
+        (g, h), (a, b, *outer) = known, numbers
+        if norm in self.target.gone:
+            a, b = (g * a, g * b + h) if same else (a, b)
+        elif same:
+            b = g * b + h * (1 - a)
+        else:
+            a, b = a / g, b - a * h / g
+        return self._value(str(norm)), (a, b, *outer)  # pyright: ignore[reportReturnType]
 
     def _at_one(self, node: Node, made: Callable[[Made], Calls]) -> Calls:
         """The actions at the last value that is a node's feature map and has a place for them.
@@ -534,7 +554,7 @@ class Planner:
         return Edit(str(node), kind, what, str(self.target.reading.sources.get(node, "")))
 
 
-def transformation(phi: Activation) -> tuple[Activation, tuple[float, float, float, float]]:
+def transformation(phi: Activation) -> tuple[Activation, Numbers]:
     """(phi, (a, b, scale, shift)) of scale * (phi(a x + b) + shift)."""
     change = phi.transformation
     if change is None:
