@@ -63,17 +63,22 @@ def target_of(reading: Reading, shaping: Any) -> Target:
     return Target(reading, (shaping.network,) if networks is None else networks, left)
 
 
-def unplaced(reading: Reading, shaping: Any) -> Mapping[Node, str]:
-    """{node: reason} of shaped nodes that a model's code has no place for."""
+def unplaced(reading: Reading, shaping: Any) -> tuple[Mapping[Node, str], Mapping[str, str]]:
+    """What else is left alone: {shaped node that a model's code has no place for: reason}.
+
+    Then {what in words: reason} of the model's code that did not run at reading.
+    """
     if reading.trace is None or reading.framework not in OPTIONS:
-        return {}
+        return {}, {}
     asked = ("can be edited", reading.framework)
     if asked in FRAMEWORKS and not FRAMEWORKS[asked](reading):
-        return {}
+        return {}, {}
     known = target_of(reading, shaping).left_alone
     found = edits_of(reading, shaping).left_alone
     by_name = {str(node): node for node in reading.unmerged}
-    return {by_name[name]: why for name, why in found.items() if by_name.get(name) not in known}
+    nodes = {by_name[name]: why for name, why in found.items() if name in by_name}
+    further = {node: why for node, why in nodes.items() if node not in known}
+    return further, {name: why for name, why in found.items() if name not in by_name}
 
 
 def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> Any:
@@ -106,7 +111,8 @@ def apply_to(model: Any, shaping: Any, *example_inputs: Any, **options: Any) -> 
     edits = (
         shaping.edits_on(reading) if hasattr(shaping, "edits_on") else edits_of(reading, shaping)
     )
-    left = {node: why for node, why in edits.left_alone.items() if node not in _left(shaping)}
+    nodes = {str(node) for node in reading.unmerged} - _left(shaping)
+    left = {node: why for node, why in edits.left_alone.items() if node in nodes}
     for node, why in left.items():
         raise KcalcError(
             f"node {node!r} of the shaped network cannot be edited in the model: {why}; shape the "

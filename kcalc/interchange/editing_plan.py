@@ -174,7 +174,8 @@ class Flow:
     ``whole``: the smallest module that makes a value of another, None where there is none;
     ``shape``: of a value, None where it is not known; ``written``: the later calls that write
     into it; ``needed``: whether the gradient of what made it reads it; ``returned``: the model's
-    outputs.
+    outputs; ``unsteady``: why a call with its data at some slots reads other numbers in training,
+    "" where it does not.
     """
 
     reads: Sequence[Mapping[Slot, Made]]
@@ -186,6 +187,7 @@ class Flow:
     written: Callable[[Made], frozenset[int]] = field(default=lambda made: frozenset())
     needed: Callable[[Made], bool] = field(default=lambda made: False)
     returned: frozenset[Made] = frozenset()
+    unsteady: Callable[[int, frozenset[Slot]], str] = field(default=lambda call, slots: "")
 
     @cached_property
     def readers(self) -> dict[Made, set[int]]:
@@ -197,6 +199,7 @@ class Flow:
         return found
 
 
+Numbers = tuple[float, float, float, float]  # (a, b, scale, shift) of scale (f(a x + b) + shift)
 Calls = dict[Any, Action]  # {call, or key of a whole module: what happens there}
 
 
@@ -215,8 +218,25 @@ class Group:
 def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
     """The calls from ``starts`` to ``end``.
 
-    Raises: Unplaced where a start is not read, or a value from inside is used outside.
+    Raises: Unplaced where a start is not read, a value from inside is used outside, or a call reads
+    other numbers in training.
     """
+    entries, inside = _between(flow, starts, end)
+    for call in inside - {end[0]}:
+        for made, readers in flow.readers.items():
+            if made[0] == call and not readers <= inside:
+                raise Unplaced(SHARED)
+        if any(made[0] == call for made in flow.returned):
+            raise Unplaced(SHARED)
+    _check_steady(flow, entries, inside)
+    return Group(end, frozenset(inside), entries)
+
+
+Entries = dict[tuple[int, Slot], Made]
+
+
+def _between(flow: Flow, starts: Sequence[Made], end: Made) -> tuple[Entries, set[int]]:
+    """The places where ``starts`` are read on the way to ``end``, and the calls on it."""
     wanted = set(starts)
     reached: set[int] = set()
     entries: dict[tuple[int, Slot], Made] = {}
@@ -234,13 +254,16 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
     if missing := wanted - set(entries.values()):
         raise Unplaced(NO_INPUT.format(min(missing)))
     inside = _depending(flow, reached, {call for call, _ in entries})
-    for call in inside - {end[0]}:
-        for made, readers in flow.readers.items():
-            if made[0] == call and not readers <= inside:
-                raise Unplaced(SHARED)
-        if any(made[0] == call for made in flow.returned):
-            raise Unplaced(SHARED)
-    return Group(end, frozenset(inside), entries)
+    return entries, inside
+
+
+def _check_steady(flow: Flow, entries: Entries, inside: set[int]) -> None:
+    """Raises: Unplaced where a call reads other numbers in training, beside its data."""
+    for call in inside:
+        reads = flow.reads[call].items()
+        slots = {s for s, made in reads if (call, s) in entries or made[0] in inside}
+        if reason := flow.unsteady(call, frozenset(slots)):
+            raise Unplaced(reason)
 
 
 def _depending(flow: Flow, calls: set[int], first: set[int]) -> set[int]:
@@ -332,23 +355,59 @@ class Planner:
         if phi == layer.activation:
             return None
         base, numbers = transformation(phi)
-        start, end = self._start(node, 0), self._end(str(node))
+        start, numbers = self._after_gain(node, numbers, base == layer.activation)
         what = constants.describe() if constants is not None else phi.name
         edit = self._edit(node, "activation", f"{layer.activation.name} -> {what}")
         if base == layer.activation:
-            return edit, self._scaled(start, end, *numbers)
-        made = self._passed(start, end, f"{phi.name} cannot take its place")
+            return edit, self._at_one(node, lambda end: self._scaled(start, end, *numbers))
+        reason = f"{phi.name} cannot take its place"
+        made = self._at_one(node, lambda end: self._passed(start, end, reason))
         last = max(made, key=lambda call: call if isinstance(call, int) else 0)
         taken = made[last]
         assert isinstance(taken, Taken)
         made[last] = Exchanged(taken.slot, base, *numbers, taken.copied)
         return edit, made
 
+    def _after_gain(self, node: Node, numbers: Numbers, same: bool) -> tuple[Made, Numbers]:
+        """What an activation's calls read, and its numbers for that.
+
+        Of a norm with one gain g and bias h, the activation that was read is f(g z + h): the model
+        calls f of g z + h, or of z where the norm goes. ``same``: whether f stays.
+        """
+        norm = self.target.model.parents(node)[0]
+        known = self.target.reading.gains.get(str(norm))
+        if known is None:
+            return self._start(node, 0), numbers
+        (g, h), (a, b, *outer) = known, numbers
+        if norm in self.target.gone:
+            a, b = (g * a, g * b + h) if same else (a, b)
+        elif same:
+            b = g * b + h * (1 - a)
+        else:
+            a, b = a / g, b - a * h / g
+        return self._value(str(norm)), (a, b, *outer)  # pyright: ignore[reportReturnType]
+
+    def _at_one(self, node: Node, made: Callable[[Made], Calls]) -> Calls:
+        """The actions at the last value that is a node's feature map and has a place for them.
+
+        A later one, such as a multiplication by what is 1 in evaluation only, may have none.
+        """
+        places = self.target.reading.places
+        names = [name for name, place in places.items() if place == node and name != str(node)]
+        first: Unplaced | None = None
+        for name in (str(node), *names[::-1]):
+            try:
+                return made(self._end(name))
+            except Unplaced as error:
+                first = first or error
+        assert first is not None
+        raise first
+
     def _scaled(
         self, start: Made, end: Made, a: float, b: float, scale: float, shift: float
     ) -> Calls:
         """Affine changes of the input and the output of what leads from a value to another."""
-        whole = self.flow.whole(start, end)
+        whole = self._whole(start, end)
         if whole is not None:
             return {whole.key: Scaled(((whole.slot, a, b),), scale, shift)}
         found = group(self.flow, [start], end)
@@ -357,6 +416,13 @@ class Planner:
             self._add(made, call, Scaled(((slot, a, b),)))
         self._add(made, end[0], Scaled((), scale, shift))
         return made
+
+    def _whole(self, start: Made, end: Made) -> Whole | None:
+        """The smallest module that makes a value of another, None where there is none."""
+        found = self.flow.whole(start, end)
+        if found is not None:
+            _check_steady(self.flow, *_between(self.flow, [start], end))
+        return found
 
     @staticmethod
     def _add(made: Calls, call: Any, action: Scaled) -> None:
@@ -416,7 +482,7 @@ class Planner:
 
     def _passed(self, start: Made, end: Made, reason: str) -> Calls:
         """Every call on the way from a value to another hands its argument on."""
-        whole = self.flow.whole(start, end)
+        whole = self._whole(start, end)
         if whole is not None:
             return {whole.key: Taken(whole.slot, self._copied(start, end))}
         found = group(self.flow, [start], end)
@@ -488,7 +554,7 @@ class Planner:
         return Edit(str(node), kind, what, str(self.target.reading.sources.get(node, "")))
 
 
-def transformation(phi: Activation) -> tuple[Activation, tuple[float, float, float, float]]:
+def transformation(phi: Activation) -> tuple[Activation, Numbers]:
     """(phi, (a, b, scale, shift)) of scale * (phi(a x + b) + shift)."""
     change = phi.transformation
     if change is None:

@@ -56,7 +56,8 @@ class Reading(Tabled):
     a whole; ``sources``: {node: place in the model}; ``trace``: the operations as the framework
     lists them, None in a copy from a pickle; ``apart``: the network in which neighbouring
     operations that were not read are nodes of their own; ``places``: {operation of the trace: the
-    node whose feature map it returns}.
+    node whose feature map it returns}; ``gains``: {norm: (gain, bias)} of norms whose one gain and
+    one bias belong to what follows them in the network.
     """
 
     framework: str
@@ -67,6 +68,7 @@ class Reading(Tabled):
     trace: Trace | None = field(default=None, repr=False)
     apart: Network | None = field(default=None, repr=False)
     places: Mapping[str, Node] = field(default_factory=dict, repr=False)
+    gains: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the trace, which holds functions of this process and the model's weights."""

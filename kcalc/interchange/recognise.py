@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
@@ -750,7 +750,15 @@ class Recogniser(Elementwise):
             self.trace,
             unmerged.with_notes(note for note in told if note.node in unmerged),
             self._places(gone),
+            dict(self._gains()),
         )
+
+    def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
+        """(norm, (gain, bias)) of norms with one of each for all channels, not 1 and 0."""
+        for name, form in self.forms.items():
+            own = isinstance(form, Unary) and form.source == name and form.expr != X
+            if own and isinstance(self.by_name[name], Normalise):
+                yield name, (float(form.expr.coeff(X, 1)), float(form.expr.coeff(X, 0)))
 
     def _places(self, gone: Mapping[str, str]) -> dict[str, str]:
         """{operation: the node whose feature map it returns, in the layout of the operation}."""

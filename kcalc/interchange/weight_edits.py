@@ -171,7 +171,12 @@ class Weights:
         return self._edit(node, "weight", f"table of standard deviation {sigma:.6g}", drawn)
 
     def _gains(self, node: Node, op: Normalise) -> Iterator[Edit]:
-        """Gains and biases of a norm that stays, as they are at initialisation."""
+        """Gains and biases of a norm that stays, as they are at initialisation.
+
+        One gain and one bias of all channels stay: the edits of what follows reckon with them.
+        """
+        if op.name in self.target.reading.gains:
+            return
         for leaf, array, start in (("weight", op.gain, 1.0), ("bias", op.bias, 0.0)):
             name = f"{op.name}.{leaf}"
             if array is None or name not in self.stored.shapes or np.all(array == start):

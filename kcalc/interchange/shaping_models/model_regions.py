@@ -82,9 +82,23 @@ def shape_reading(
     asked, left = _Asked(method, function, targets), dict[Node, str]()
     while True:
         found = replace(_shaped(reading, asked, left), reading=reading)
-        if not (further := unplaced(reading, found)):
-            return found
+        further, not_run = unplaced(reading, found)
+        if not further:
+            return _told(found, not_run)
         left |= further
+
+
+def _told(
+    found: Shaping | RegionalShaping, not_run: Mapping[str, str]
+) -> Shaping | RegionalShaping:
+    """A shaping that also says which code of the model it leaves alone, as it did not run."""
+    if not not_run:
+        return found
+    left = {**found.left_alone, **not_run}
+    if isinstance(found, RegionalShaping):
+        return replace(found, left_alone=left)
+    notes = tuple(Assumption(what, f"{what} is left alone: {why}") for what, why in not_run.items())
+    return replace(found, left_alone=left, warnings=(*found.warnings, *notes))
 
 
 def _shaped(

@@ -14,6 +14,7 @@ from ..edits import Edit, Edits
 from ..weight_edits import Stored, Weights
 from .captured import Program
 from .copies import duplicate
+from .not_run import not_run
 from .performing import can_add_bias, perform, require_module
 from .placing import Placing, flow_of
 from .pretrained import keep
@@ -51,7 +52,13 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     left |= {str(node): why for node, why in (planner.left | weights.left).items()}
     left |= {owner.split("\n")[0]: why for owner, why in placing.left.items()}
     items = tuple(edit for node in target.model for edit in found.get(str(node), ()))
+    left |= not_run(program.captured.calls, _used(program), items)
     return Edits("torch", str(target.reading.network.name), items, left)
+
+
+def _used(program: Program) -> list[str]:
+    """The names of the parameters and buffers that the captured run reads."""
+    return [name for node, (_, name) in program.captured.held.items() if name and node.users]
 
 
 def _stored(details: Any, program: Program) -> Stored:

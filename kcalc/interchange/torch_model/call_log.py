@@ -216,7 +216,7 @@ class CallLog(TorchFunctionMode):
                         run = self._runs.get(id(module), 0)
                         levels.append(Level(path, module, run, tuple(frames[::-1])))
                         frames, below = [], None
-            elif _is_user_code(code.co_filename):
+            elif is_user_code(code.co_filename):
                 if below is not None and not frames and len(levels) == own:
                     through = _through(below, args, kwargs)
                 frames.append((code, frame.f_lasti))
@@ -348,7 +348,8 @@ def _through(frame: Any, args: Any, kwargs: Any) -> Through:
     return Through(code, places)
 
 
-def _is_user_code(file: str) -> bool:
+def is_user_code(file: str) -> bool:
+    """Whether the functions of a file are the user's: of a model, not of PyTorch."""
     own = file.startswith(HOME)  # an edited model's calls pass through here
     return file in OPEN or not (file.startswith(TORCH) or own)
 
@@ -363,4 +364,4 @@ def _place_of_inplace(func: Any) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
-__all__ = ["CallGraph", "CallLog", "Level", "LoggedCall", "call_graph"]
+__all__ = ["OPEN", "CallGraph", "CallLog", "Level", "LoggedCall", "call_graph", "is_user_code"]

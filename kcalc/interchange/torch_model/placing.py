@@ -22,6 +22,8 @@ from .edited import edited_class, names_digest
 from .performing import EDITED, class_name, plan_of
 from .splicing import (
     NO_SOURCE,
+    asks_training,
+    beside,
     codes_in,
     definition,
     digest,
@@ -33,6 +35,7 @@ from .splicing import (
     name_of,
     plain_function,
     reached,
+    read_in_training,
     replaced_in_training,
     site_at,
     sites,
@@ -94,6 +97,7 @@ MANY = "{} makes it out of several calls"
 IN_TRAINING = (
     "{} runs other code in its place in training; keep only what differs in a branch on training"
 )
+OTHERWISE = "{} computes `{}` otherwise in training, and it is read there"
 ASKS = "{} asks whether it is compiled, and may then make other calls than otherwise"
 # a model is read while it is exported
 ASKING = {
@@ -137,7 +141,35 @@ def flow_of(program: Program) -> Flow:
         lambda made: written.get(made, frozenset()),
         lambda made: made[0] >= 0 and _name(graph.calls[made[0]]) not in LINEAR,
         frozenset(graph.modules[-1].results.values()),
+        lambda call, slots: _unsteady(graph.calls[call], slots),
     )
+
+
+def _unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
+    """Why a call reads other numbers in training beside its data, "" where it does not."""
+    frames = call.levels[0].frames if call.levels else ()
+    found = definition(frames[-1][0]) if frames else None
+    site = None if found is None else site_at(found[0], *frames[-1])
+    if found is None or site is None:
+        return ""
+    node = sites(found[0])[site]
+    called = getattr(torch.Tensor, getattr(getattr(node, "func", None), "attr", ""), None)
+    given = beside(node, called is call.function, {slot[0] for slot in slots})
+    other = read_in_training(found[0], given, _otherwise(found[0], call.levels[0]))
+    return OTHERWISE.format(frames[-1][0].co_qualname, other) if other else ""
+
+
+def _otherwise(node: ast.AST, level: Level) -> frozenset[str]:
+    """The methods of a module that some code calls and that ask whether they are in training."""
+    found: set[str] = set()
+    for site in ast.walk(node):
+        if not (isinstance(site, ast.Call) and isinstance(site.func, ast.Attribute)):
+            continue
+        method = plain_function(getattr(level.kind, site.func.attr, None))
+        known = None if method is None else definition(innermost(method).__code__)
+        if known is not None and asks_training(known[0]) and isinstance(site.func.value, ast.Name):
+            found.add(ast.unparse(site.func))
+    return frozenset(found)
 
 
 def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
