@@ -19,6 +19,7 @@ from ..foundation.printing import Shown, plain, shown, spread
 from ..gaussian.expectations.quadrature import Array
 from ..gaussian.expectations.single import slope_square
 from ..maps.maps import Assumption
+from .choose_branch import check_shapeable
 from .q_limits import (
     BISECTIONS,
     GROWS,
@@ -30,7 +31,6 @@ from .q_limits import (
     length_scale,
     q_limits,
 )
-from .search import check_shapeable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
