@@ -267,7 +267,7 @@ def _structure_first(request: Request, shaped: Callable[[], Result]) -> Result:
     FreshnessError is raised before UnreachableTarget where no target suits the network.
     """
     from .base import prepared
-    from .fresh import check_fresh
+    from .hypotheses import check_fresh
     from .tokens import unmixed
 
     try:

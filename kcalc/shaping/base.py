@@ -23,10 +23,10 @@ from ..network import layers as L
 from ..network.network import Network, is_normalised, sum_weights
 from .advice import OPTION, assuming, either, for_products
 from .constants import ConstantsTable
-from .measure import local_values
 from .norms import true_q
 from .of_models import OfModel
 from .solutions import Solutions
+from .thirty_digits import local_values
 from .tokens import Tokens, refuse_mixing, unmixed
 from .traces import depth_trace
 
@@ -80,7 +80,7 @@ class Shaping(Approximable, OfModel):
         The default is the solution on the branch that starts nearest to beta = 0. Each tuple prints
         itself as a table in which mirror images are marked; ``.mirror_of`` has them as numbers.
         """
-        from .search import solve_all
+        from .choose_branch import solve_all
 
         known = {name: self.systems[name] for name in self.constants if name in self.systems}
         return {

@@ -23,14 +23,14 @@ from ..network.layers import Nonlinear, Product
 from ..network.network import Network
 from .advice import LARGEST_ZETA, Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
+from .choose_branch import check_shapeable, default_end, solve, solve_least, solve_scale
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable, constants_of
-from .fresh import check_fresh
 from .gates import gates_of, with_slopes
-from .measure import local_values
+from .hypotheses import check_fresh
 from .residual_blocks import residual_blocks, with_residual_weights
-from .search import check_shapeable, default_end, solve, solve_least, solve_scale
 from .solver import ACCEPTED
+from .thirty_digits import local_values
 from .tokens import TOKEN_TARGETS, read_tokens, token_options, unmixed, with_tokens
 
 READINGS = {

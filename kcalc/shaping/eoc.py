@@ -27,10 +27,10 @@ from ..network import layers as L
 from ..network.network import Network, concat_channels, sum_weights
 from .advice import Record, advised, either, shaping_method
 from .base import Shaping, farthest, prepared
+from .choose_branch import check_shapeable
 from .constants import Constants, constants_of
-from .fresh import check_fresh
+from .hypotheses import check_fresh
 from .moments import converged_moments
-from .search import check_shapeable
 
 # q* is sought up to USUAL_Q first, and up to LARGEST_Q only if none is found: residuals take
 # seconds at such q.

@@ -24,9 +24,9 @@ from ..network.layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
 from ..network.network import Network, Step
 from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
+from .choose_branch import check_shapeable
 from .constants import Constants, constants_of
-from .fresh import check_fresh
-from .search import check_shapeable
+from .hypotheses import check_fresh
 
 Node = Any
 ROUNDING = 1e-13

@@ -29,14 +29,14 @@ from ..network.combinators import unused_name
 from ..network.network import Network, Step, channel_widths
 from .advice import Record, advised, either, independent, shaping_method
 from .base import Shaping, farthest, prepared, replace_activations
+from .choose_branch import check_shapeable
 from .constants import Constants, constants_of
-from .fresh import check_fresh, check_sums
-from .measure import local_values
+from .hypotheses import check_fresh, check_sums
 from .moments import converged_moments
 from .norms import removals
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import apart, grown_weights, stream_variances
-from .search import check_shapeable
+from .thirty_digits import local_values
 
 Node = Hashable
 VARIANCE, STREAM, SAME = "Var phi", "q before activations", "max |C of .unnormalised - C_f|"

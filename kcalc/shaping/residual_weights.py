@@ -30,7 +30,6 @@ from ..network.network import Network, sum_weights
 from .advice import Record, advised, independent, shaping_method
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
-from .measure import local_values
 from .moments import converged_moments
 from .norms import norm_slopes, refuse_means, removals, true_q
 from .residual_blocks import (
@@ -41,6 +40,7 @@ from .residual_blocks import (
     with_residual_weights,
 )
 from .scales import normalisation
+from .thirty_digits import local_values
 
 Node = Hashable
 Weights = dict[Node, tuple[float, float]]

@@ -20,7 +20,7 @@ from ..network.network import Network
 from .advice import Record, advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, constants_of
-from .fresh import centred, check_fresh, check_sums
+from .hypotheses import centred, check_fresh, check_sums
 
 Node = Any
 

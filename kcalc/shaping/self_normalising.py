@@ -27,11 +27,11 @@ from ..maps.maps import Assumption
 from ..network.network import Network
 from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
+from .choose_branch import check_nonlinear
 from .constants import Constants, constants_of
-from .fresh import check_fresh
-from .measure import local_values
+from .hypotheses import check_fresh
 from .moments import FINEST, converged_moments, panels
-from .search import check_nonlinear
+from .thirty_digits import local_values
 
 PARAMETERS = {
     "shift": "gamma (phi + delta): output scale and output shift",

@@ -18,12 +18,12 @@ from ..network.combinators import DEEPEST
 from ..network.network import Network
 from .advice import Record, advised, either, shaping_method
 from .base import AT_TOKENS, Shaping, prepared, replace_activations
+from .choose_branch import check_shapeable, default_end, solve
 from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable, constants_of
-from .fresh import centred, check_fresh, check_sums
+from .hypotheses import centred, check_fresh, check_sums
 from .limits import flow_speed
 from .norms import refuse_means
-from .search import check_shapeable, default_end, solve
 from .tokens import TOKEN_TARGETS, Tokens, read_tokens, token_options, unmixed, with_tokens
 
 ETA, TAU = 0.9, 0.3

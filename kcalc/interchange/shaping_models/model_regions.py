@@ -14,7 +14,7 @@ from ...network.combinators import chain
 from ...network.network import Network, is_normalised, sum_weights
 from ...shaping.advice import DEPENDENT, OPTION
 from ...shaping.base import Shaping
-from ...shaping.fresh import check_fresh
+from ...shaping.hypotheses import check_fresh
 from ...shaping.norms import removals
 from ...shaping.regional import RegionalShaping
 from ..apply import unplaced
