@@ -56,7 +56,10 @@ BALLS = {
     ("taylor", "balls"): "gaussian.certified:taylor_balls",
     ("softmax", "balls"): "gaussian.certified.softmax",
 }
-MATRICES = {("matrices", "rows"): "calculi.kernel_matrix:KernelOfRows"}
+MATRICES = {
+    ("matrices", "rows"): "calculi.kernel_matrix:KernelOfRows",
+    ("local table", "rows"): "calculi.local_tables:local_table",
+}
 
 for _registry, *_guests in (
     (DRAWINGS, PLOTTING, VERIFICATION, TRAINING),
