@@ -52,6 +52,7 @@ JAX = {
     ("kernel maps", "jax"): "calculi.learnable_tangent:kernel_in_jax",
 }
 BALLS = {
+    ("midpoints", "mpmath"): "activations.precise:midpoints",
     ("moment", "balls"): "gaussian.certified:moment_ball",
     ("taylor", "balls"): "gaussian.certified:taylor_balls",
     ("softmax", "balls"): "gaussian.certified.softmax",
