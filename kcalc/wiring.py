@@ -88,11 +88,15 @@ JAX = {
     ("kernel maps", "jax"): "calculi.learnable_tangent:kernel_in_jax",
 }
 BALLS = {
+    ("midpoints", "mpmath"): "activations.precise:midpoints",
     ("moment", "balls"): "gaussian.certified:moment_ball",
     ("taylor", "balls"): "gaussian.certified:taylor_balls",
     ("softmax", "balls"): "gaussian.certified.softmax",
 }
-MATRICES = {("matrices", "rows"): "calculi.kernel_matrix:KernelOfRows"}
+MATRICES = {
+    ("matrices", "rows"): "calculi.kernel_matrix:KernelOfRows",
+    ("local table", "rows"): "calculi.local_tables:local_table",
+}
 
 BRIDGES = {
     "edits": "interchange.apply:edits_of",

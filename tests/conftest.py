@@ -63,7 +63,13 @@ import matplotlib  # noqa: E402
 import pytest  # noqa: E402
 
 sys.path.append(str(Path(__file__).with_name("tools")))
+import deletion  # noqa: E402
 import durations  # noqa: E402
+
+NEEDING = deletion.needing()
+collect_ignore_glob = [
+    test.removeprefix("tests/") for test in NEEDING if "::" not in test
+]  # in a copy of the project without a guest
 
 matplotlib.use("Agg")
 
@@ -118,6 +124,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # a measurement takes the cases that are marked in the code only as slow ones
     seconds = {} if config.getoption("--durations-to") else durations.marked()
     for item in items:
+        if guest := NEEDING.get(item.nodeid.partition("[")[0]):
+            item.add_marker(pytest.mark.skip(reason=f"needs {guest}"))
         if item.nodeid in seconds:
             item.add_marker(pytest.mark.slow)
     if config.getoption("--run-slow"):

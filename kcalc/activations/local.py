@@ -20,7 +20,6 @@ import sympy as sp
 from kcalc.activations import truncated
 from kcalc.activations.local_map import LocalCMap, LocalQMap
 from kcalc.activations.pieces import X
-from kcalc.activations.precise import midpoints
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.fields.arguments import TINY, derivative_order, symbolic_q
 from kcalc.fields.gaps import Gap
@@ -299,7 +298,7 @@ class LocalMaps:
         self.refuse_numeric_only("digits beyond double precision")  # type: ignore[attr-defined]
         positive = integrate is expectations.second_moment
         what = f"{integrate.__name__} of {self.name} at q = {q}"
-        return midpoints(
+        return KERNELS["midpoints", field.kind](
             lambda balls: (self._moment(letter, closed, integrate, q, balls),),
             field,
             positive,
@@ -352,7 +351,7 @@ class LocalMaps:
         if gap == 0 and q1 == q2 and not order:
             return (gap,)
         what = f"1 - C of {self.name} or a derivative at c = {1 - gap}"
-        return midpoints(
+        return KERNELS["midpoints", field.kind](
             lambda balls: self.taylor(gap, q1, q2, order, balls), field, bool(gap or q1 != q2), what
         )
 

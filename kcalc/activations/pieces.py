@@ -18,10 +18,8 @@ from sympy.functions.elementary.hyperbolic import HyperbolicFunction
 from kcalc.activations.cancellation import NearZero, kept, near_zero
 from kcalc.activations.wide import compile_wide
 from kcalc.fields import SYMPY
-from kcalc.fields.balls import Numbers, working
 from kcalc.fields.degrees import poly
 from kcalc.fields.expressions import CORNERED, Rewriting, factors, rational, switches
-from kcalc.fields.programs import Program
 from kcalc.foundation.errors import KcalcError, glimpse
 from kcalc.foundation.process_state import alone, decimal_digits, lambdify
 from kcalc.foundation.rootfinding import zero_between
@@ -408,6 +406,8 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
     """``piece`` at a point from an enclosure; None where there is no narrow one."""
     from flint import arb
 
+    from kcalc.fields.balls import working
+
     smooth = _on_balls(piece)
     if smooth is None:
         return None
@@ -422,6 +422,9 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
 @lru_cache(maxsize=1024)
 def _on_balls(piece: sp.Expr) -> Callable[[Any], Any] | None:
     """A smooth expression as a function of balls; None where it has corners or no enclosures."""
+    from kcalc.fields.balls import Numbers
+    from kcalc.fields.programs import Program
+
     try:
         return None if piece.has(*CORNERED) else Program([piece], X).function_of(Numbers())
     except KcalcError:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...activations import Activation
 from ...foundation.errors import KcalcError
-from ..local_tables import LocalTable, local_table
+from ...foundation.guests import KERNELS
 from ..zero_inputs import ZeroMaps
 from .series import expansion, has_series, series_taylor
 
@@ -48,15 +48,17 @@ class LocationMaps(ZeroMaps):
         return phi.taylor(gap, q1, q2, order)
 
 
-def _table(phi: Activation, q: Array) -> LocalTable | None:
+def _table(phi: Activation, q: Array) -> Any:
     """A table for these q values, which may be too great for Hermite series; None without one."""
     low, high = (float(np.log(value)) for value in (q.min(), q.max()))
     return _kept_table(phi, math.floor(low), math.floor(high) + 1)
 
 
 @lru_cache(maxsize=32)
-def _kept_table(phi: Activation, low: int, high: int) -> LocalTable | None:
-    return local_table(phi, low, high, polar=True) if high - low <= WIDEST else None
+def _kept_table(phi: Activation, low: int, high: int) -> Any:
+    if high - low > WIDEST:
+        return None
+    return KERNELS["local table", "rows"](phi, low, high, polar=True)
 
 
 def refuse_many(phi: Activation, q: Array, node: Node) -> None:
