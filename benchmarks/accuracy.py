@@ -1,15 +1,14 @@
 """Accuracy instead of time: ``python -m benchmarks.accuracy [--only rolled precision kernels digits
-optimizers] [--journal FOLDER]``.
+optimizers]``.
 
 Prints the tables of benchmarks/ACCURACY.md; the whole takes about an hour on two cores, most of it
-training, which goes on where it was interrupted if it has a folder for its journals. K-FAC is among
-the optimisers where kfac-jax steps.
+training. K-FAC is among the optimisers where kfac-jax steps.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -140,31 +139,40 @@ def _kernel_cells(model: Any, width: int, draws: int) -> tuple[str, ...]:
 
 def digits(options: argparse.Namespace) -> list[Table]:
     """What DKS and TAT make of deep networks without shortcuts."""
-    return [
-        _compared(options, "headline", part, seeds) for part, seeds in (("folds", 5), ("last", 3))
-    ]
+    vanilla = kc.architectures.vanilla
+    tanh, relu = vanilla(100, "tanh"), vanilla(100, "relu")
+    resnet = kc.architectures.rescaled_resnet(16, 3, 0.8, "relu")
+    networks = {
+        "100 layers, DKS tanh": kc.shape(tanh),
+        "100 layers, DKS softplus": kc.shape(tanh, "softplus"),
+        "100 layers, TAT relu": kc.shape(relu, method="tat"),
+        "rescaled ResNet, 50 layers, TAT relu": kc.shape(
+            training.classifier(resnet, 10), method="tat"
+        ),
+        "100 layers, He relu": kc.shape(relu, method="he"),
+        "100 layers, plain tanh": tanh,
+        "2-layer He relu MLP": kc.shape(vanilla(1, "relu"), method="he"),
+    }
+    return [_compared("networks", networks, SETTINGS, 5)]
 
 
 def optimizers(options: argparse.Namespace) -> list[Table]:
     """SGD, Adam, Muon and K-FAC side by side."""
-    return [_compared(options, "optimizers", "folds", 3)]
+    network = {"100 layers, DKS tanh": kc.shape(kc.architectures.vanilla(100, "tanh"))}
+    tables = []
+    for name in training.OPTIMISERS:
+        try:
+            tables.append(_compared(name, network, replace(SETTINGS, optimizer=name), 3))
+        except kc.KcalcError as error:  # K-FAC steps only with some versions of jax
+            print(f"{name}: {error}\n")
+    return tables
 
 
-def _compared(options: argparse.Namespace, recipe: str, part: str, seeds: int) -> Table:
-    journal = None if options.journal is None else Path(options.journal) / f"{recipe}-{part}.jsonl"
-    found = training.compare(
-        training.recipe(recipe).configurations(),
-        training.load("digits"),
-        SETTINGS,
-        seeds,
-        part,
-        journal=journal,
-    )
-    title = (
-        "stratified 5-fold" if part == "folds" else "the last 360 (writers that are not trained on)"
-    )
+def _compared(title: str, networks: dict[str, Any], settings: Settings, seeds: int) -> Table:
+    splits = [training.digits(fold) for fold in range(5)]
+    found = training.compare(networks, splits, settings, seeds)
     columns = ("network", "learning rate", "test %", "+-", "train %", "steps to 95 %", "diverged")
-    return Table(f"{recipe}, {title}, {seeds} runs per learning rate", columns, _rows(found))
+    return Table(f"{title}, 5 folds, {seeds} runs per learning rate", columns, _rows(found))
 
 
 def _rows(found: Comparison) -> list[tuple[str, ...]]:
@@ -196,7 +204,6 @@ def main() -> None:
         prog="python -m benchmarks.accuracy", description=(__doc__ or "").split("\n")[0]
     )
     options.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
-    options.add_argument("--journal", metavar="FOLDER", help="keep finished trainings here")
     options.add_argument("--draws", type=int, default=50)
     options.add_argument("--widths", type=int, nargs="+", default=[30, 100, 300])
     chosen = options.parse_args()

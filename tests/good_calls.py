@@ -11,10 +11,8 @@ from typing import Any
 
 from good_values import (
     NEEDED,
-    classifier,
     handed_on,
     pool,
-    quick,
     saved_edits,
     saved_weights,
     small,
@@ -26,7 +24,6 @@ from result_examples import RESULTS, ntk, torch_model
 
 import kcalc as kc
 from kcalc import training
-from kcalc.training import Trainer
 
 A = kc.architectures
 ROOMS = ("activations", "architectures", "claims", "layers", "symbols", "token_mixing", "training")
@@ -72,10 +69,7 @@ MADE = {
     "training.Comparison",
     "training.Diverged",
     "training.Run",
-    "training.Unfinished",
-    "training.Recipe",
     "training.Result",
-    "training.connect",
 }
 
 FIXED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -243,8 +237,6 @@ MORE: dict[
         token_slope=0.9,
         score_variance=0.5,
     ),
-    "training.Trainer": lambda: Trainer(classifier(), quick()),
-    "training.recipe": lambda: training.recipe("dks-n3"),
 }
 
 # the results in tests/result_examples.py that have methods of their own
@@ -311,8 +303,6 @@ EXAMPLES = (
     "claims.verify",
     "training.Comparison",
     "training.Run",
-    "training.Trainer",
-    "training.recipe",
     "verification.layer_jacobians",
 )
 

@@ -34,8 +34,7 @@ from result_examples import (
 )
 
 import kcalc as kc
-from kcalc import training
-from kcalc.training import Dataset, Preparation, RunConfiguration, Settings, Split
+from kcalc.training import Settings, Split
 
 L = kc.layers
 A = kc.architectures
@@ -94,30 +93,14 @@ def locked() -> str:
 
 
 @cache
-def images() -> Dataset:
-    rng = np.random.default_rng(0)
-    return Dataset("noise", rng.random((20, 2, 2, 1), np.float32), np.arange(20) % 2, 2, 4)
-
-
-@cache
 def split() -> Split:
-    return training.held_out(images())
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    return Split("noise", x, np.arange(20) % 2, np.arange(16), np.arange(16, 20), 2)
 
 
 @cache
 def classifier() -> kc.Model:
     return kc.to_jax(kc.chain(L.Input(), L.Affine(2)))
-
-
-@cache
-def folder() -> str:
-    from PIL import Image
-
-    place = Path(path_to("images"))
-    for part, name in ((part, name) for part in ("train", "val") for name in "ab"):
-        (place / part / name).mkdir(parents=True)
-        Image.new("RGB", (3, 3)).save(place / part / name / "one.png")
-    return str(place)
 
 
 @cache
@@ -180,13 +163,10 @@ TYPES: dict[str, Pool] = {
         lambda: classifier().init(0, split().x[:1]),
         learnable,
     ],
-    "Dataset": [images],
     "Split": [split],
     "Settings": [quick],
-    "Preparation": [Preparation],
-    "Sequence[RunConfiguration]": [
-        lambda: [RunConfiguration("a", kc.chain(L.Input(), L.Affine()))]
-    ],
+    "Mapping[str, Any]": [lambda: {"a": kc.chain(L.Input(), L.Affine())}],
+    "Sequence[Split]": [lambda: [split()]],
     "Claim": [lambda: kc.claims.get("DKS-dist")],
     "Sampling": [kc.Sampling],
     "Function": [lambda: lambda psi: psi],
@@ -271,14 +251,11 @@ NAMES: dict[str, Pool] = {
     **dict.fromkeys(("inputs", "outputs", "width"), given(2, 8)),
     "depth": given(3, 50),
     **dict.fromkeys(("block", "key", "index"), given(0, 1, "tanh")),
-    "held_out": given(4),
     # examples
-    "images": [lambda: images().images],
-    "labels": [lambda: images().labels],
     "train": [lambda: split().train],
     "test": [lambda: split().test],
     # words
-    "name": given("n", "digits", "folder", "dks-n3", "affine_1", "0.weight", "DKS-suo"),
+    "name": given("n", "affine_1", "0.weight", "DKS-suo"),
     "node": given("1"),
     "label": given("relu"),
     "reason": given("b"),
@@ -298,15 +275,13 @@ QUICK: dict[str, Any] = {
     "batch": 2,
     "steps": 2,
     "seeds": 2,
-    "folds": 1,
+    "folds": 5,
     "gradients": False,
     "tangent": False,
     "progress": False,
     "processes": 1,
     "rates": (0.01,),
     "ids": ["DKS-dist"],
-    "checkpoint": None,
-    "log": None,
     "learning_rate": 0.01,
 }
 # Of parameters with a default that some calls need all the same.
@@ -316,7 +291,6 @@ NEEDED: dict[str, Any] = {
     "radius": 1.0,
     "example_inputs": (2, 8),
     "slope": 0.7,
-    "folder": lambda: folder(),
     "zeta": 1.5,
     "tokens": 4,
     "shortcut_weight": 0.8,
@@ -324,12 +298,10 @@ NEEDED: dict[str, Any] = {
 # What functions take by ``**`` and hand on: the parameters of others, or these.
 FORWARDED: dict[str, Callable[[], Callable[..., Any]]] = {
     "shape": lambda: kc.shaping.METHODS["dks"],
-    "training.fit": lambda: training.Trainer.fit,
 }
 KEYWORDS: dict[str, dict[str, Any]] = {
     "token_gain": {"slope": 0.7},
     "token_phases": dict.fromkeys(("values", "scores"), np.array([0.5, 1.0])),
-    "training.load": {"size": 2},
     "CMap.plot": {"labels": "m", "points": 21, "looks": None},
     "QMap.plot": {"labels": "m", "low": 0.5, "high": 2.0, "points": 21},
     "Network.draw": dict.fromkeys(("regions", "collapse", "columns"))

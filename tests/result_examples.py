@@ -69,7 +69,7 @@ def block() -> kc.Network:
 def comparison() -> training.Comparison:
     curve = ((0, 0.1, 0.1), (10, 0.8, 0.7), (20, 0.99, 0.96))
     results = [
-        training.results.Result(label, 0.1, seed, "a", curve, 0.96, 1.0)
+        training.Result(label, 0.1, seed, "a", curve, 0.96, 1.0)
         for label in ("dks tanh", "relu")
         for seed in (0, 1)
     ]
@@ -77,7 +77,7 @@ def comparison() -> training.Comparison:
 
 
 def run() -> training.Run:
-    record = training.logs.Record
+    record = training.runs.Record
     names = record.__dataclass_fields__
     history = tuple(
         record(**{n: (step if n == "step" else 0.5) for n in names}) for step in (0, 10, 20)

@@ -32,9 +32,6 @@ from kcalc.foundation.files import replacing, write_whole
 from kcalc.interchange.json_format import write_json
 from kcalc.report.api import NetworkReport
 from kcalc.training import Comparison
-from kcalc.training.checkpoints import Checkpoint, save
-from kcalc.training.journal import Journal as RunJournal
-from kcalc.training.logs import Log
 
 OLD = b"what was there\n"
 
@@ -53,15 +50,6 @@ def figure() -> Any:
     return kc.c_map(kc.architectures.vanilla(2, "relu")).plot().figure
 
 
-def checkpoint(path: Path) -> None:
-    save(
-        Checkpoint(
-            {"network": "a", "data": "b"}, {}, 1, (), (0, 0.0, 0), {"params": {"w": np.ones(800)}}
-        ),
-        path,
-    )
-
-
 def claims_page(path: Path) -> None:
     write_whole(path, what_holds.page())
 
@@ -74,8 +62,6 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "plot": ("c.png", lambda path: plotting.save(figure(), path)),
     "drawing": ("c.svg", lambda path: plotting.save(figure(), path)),
     "table": ("rows.csv", lambda path: Comparison("t", ()).save_table(path)),
-    "log": ("log.csv", lambda path: Log.at(path).begin(())),
-    "checkpoint": ("run.npz", checkpoint),
     "claims": ("verify.html", lambda path: write(str(path), "x" * 5000)),
     "what_holds": ("holds.md", claims_page),
     "command": (
@@ -128,16 +114,14 @@ def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("journal", ["claims", "runs", "matrix"])
+@pytest.mark.parametrize("journal", ["claims", "matrix"])
 def test_journals_and_records_too(journal: str, tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "k.jsonl"
     K, x = kc.ntk(kc.architectures.vanilla(2, "relu")), np.eye(6)
     again: Callable[[], Any] = {
-        "claims": partial(Journal, path, "quick", 0), "runs": partial(RunJournal, path),
+        "claims": partial(Journal, path, "quick", 0),
         "matrix": partial(K.matrix, x, out=tmp_path / "k.npy", block_rows=2),
     }[journal]  # fmt: skip
-    if journal == "runs":
-        path.write_text("")
     again()
     if journal == "matrix":
         path = next(entry for entry in tmp_path.iterdir() if entry.suffix == ".json")
@@ -312,7 +296,6 @@ def test_writers_at_the_same_time_leave_one_of_their_files(tmp_path: Path) -> No
 # stripe by stripe beside a record, a probe
 DIRECT = {
     "claims/journal.py": ["open", "open", "open"],
-    "training/logs.py": ["open"],
     "matrices/gram/sinks.py": ["open_memmap"],
     "foundation/files.py": ["open", "open", "replace"],
 }

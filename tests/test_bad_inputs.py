@@ -141,7 +141,7 @@ TAKEN: dict[str, set[str]] = {
     "activation.c_map.ball.contains.x": {"huge"},
     "activation_bounds.reach": {"inf"},
     "token_mixing.exponential.start": {"inf"},
-    **{f"{name}.dtype": {"empty array"} for name in ("to_jax", "training.RunConfiguration")},
+    **{f"{name}.dtype": {"empty array"} for name in ("to_jax",)},
     "read.shapes": {"unknown keys"},
     ".looks": {"unknown keys"},  # of lines that are not drawn
     "report.example_inputs": {
@@ -166,8 +166,6 @@ OWN = {
     "trained_coordinates.loss": {"function", "class"},
     "transfer_check.loss": {"function", "class"},
     "training.compare.report": {"class"},
-    "training.fit.begun": {"function", "class"},
-    "training.Trainer.fit.begun": {"function", "class"},
 }
 
 

@@ -26,7 +26,6 @@ EXCEPTIONS = {
     "kcalc.report.local_tables": "the page's tables, which JavaScript evaluates, by number",
     "kcalc.report.program": "the page's program, refused before there is a page",
     "kcalc.report.replay": "Python's reading of that program, which a page is checked by",
-    "kcalc.training.engine": "a run that is interrupted or poisoned at a step",
 }
 
 

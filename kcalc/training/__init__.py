@@ -1,47 +1,28 @@
-"""Training: data sets, optimisers, checkpoints, comparisons, the papers' experiments.
+"""Training classifiers with optax (or K-FAC): one fit, one comparison, scikit-learn's digits."""
 
-The package also has splits, fit and evaluate, and training on several devices.
-"""
-
-from .comparison import Unfinished, compare
-from .datasets import SOURCES, Dataset, load
-from .loop import Trainer, evaluate, fit
+from .classifier import classifier
+from .comparison import compare
+from .data import Split, digits
+from .fitting import evaluate, fit
 from .optimisers import OPTIMISERS
-from .recipes import RECIPES, Recipe, recipe
 from .results import Comparison, Result
-from .run import Diverged, Run
-from .run_configurations import RunConfiguration
+from .runs import Diverged, Run
 from .settings import SCHEDULES, Settings
-from .sharding import connect, data_mesh
-from .splits import Preparation, Split, fold, held_out, prepare
 
 __all__ = [
     "OPTIMISERS",
-    "RECIPES",
     "SCHEDULES",
-    "SOURCES",
     "Comparison",
-    "Dataset",
     "Diverged",
-    "Preparation",
-    "Recipe",
     "Result",
     "Run",
-    "RunConfiguration",
     "Settings",
     "Split",
-    "Trainer",
-    "Unfinished",
+    "classifier",
     "compare",
-    "connect",
-    "data_mesh",
+    "digits",
     "evaluate",
     "fit",
-    "fold",
-    "held_out",
-    "load",
-    "prepare",
-    "recipe",
 ]
 
 

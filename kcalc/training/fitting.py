@@ -1,123 +1,151 @@
-"""Networks made to fit a data set: inputs of its extents, a last Affine with a channel per class.
-
-PReLU networks.
-"""
+"""Fit and evaluate: a model on a split by settings."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+import time
+from dataclasses import replace
 from typing import Any
 
-from ..activations import activation
-from ..backend.initialisers import Fan, Initialiser
-from ..fields.arguments import one_number
+import numpy as np
+
+from .. import Model
 from ..foundation.errors import KcalcError
-from ..network.combinators import unused_name
-from ..network.layers import Affine, Flatten, Input, Nonlinear, Pool, Sum
-from ..network.network import Network, Step
-from ..network.primitives import Fresh
-
-Node = Hashable
-
-
-def is_convolutional(network: Network) -> bool:
-    """Whether a network reads images as images: its input says so, or some layer has a window."""
-    stated = any(network.layer(node).image_shape is not None for node in network.inputs)
-    return stated or any(not op.one_tap for _, op, _ in network.operations if isinstance(op, Fresh))
+from .data import Split, check_split
+from .kfac import NAME as KFAC
+from .kfac import KfacSteps
+from .runs import Diverged, Record, Run
+from .settings import Settings, batches
+from .steps import STEPS, Progress, Steps, Tree
 
 
-def fitted(network: Network, classes: int, image_shape: tuple[int, int] | None) -> Network:
-    """The network as a classifier of other inputs than it was built for.
+class Trainer:
+    """A model with settings, compiled once for many runs.
 
-    The input takes the extents of the data (``image_shape`` None for vectors); the last layer, if
-    it is an Affine, gets ``classes`` channels, else one is added behind it: after the activation of
-    the other layers unless it is an activation, and after pooling over all locations where there
-    are any. Raises: KcalcError for several inputs or outputs.
+    The runs may have any number of seeds, learning rates and splits of the same data.
     """
-    if len(network.inputs) != 1 or len(network.outputs) != 1:
+
+    def __init__(self, model: Model, settings: Settings) -> None:
+        self.model, self.settings = model, settings
+        self.steps = (KfacSteps if settings.optimizer == KFAC else Steps)(model, settings)
+
+    def check(self, split: Split) -> None:
+        """Raises: KcalcError where the model or the batches do not fit the split."""
+        self.steps.check(split)
+        batches(0, split.train, self.settings.batch_size, 0, 1)
+
+    def fit(self, split: Split, params: Any = None, **changes: Any) -> Run:
+        """Train, with changes of the settings that need no other compilation: rate and seed."""
+        settings = replace(self.settings, **changes)
+        with self.model.precision():
+            self.check(split)
+            drawn = self.model.init(settings.seed, split.x[:1]) if params is None else params
+            tree = self.steps.start(self.steps.checked(drawn, split, "initial params"), split.x)
+            return self._trained(split, settings, tree)
+
+    def _trained(self, split: Split, settings: Settings, tree: Tree) -> Run:
+        import jax
+
+        begun, every, history = time.perf_counter(), settings.evaluate_every, []
+        x, y = jax.numpy.asarray(split.x), jax.numpy.asarray(split.y, np.int32)
+
+        def run(tree: Tree, diverged: int | None = None) -> Run:
+            seconds = time.perf_counter() - begun
+            return Run(settings, tuple(history), tree["params"], tree["state"], seconds, diverged)
+
+        for first in range(0, settings.steps, every):
+            last = min(first + every, settings.steps)
+            new, found = self._advanced(split, settings, tree, (x, y), first, last)
+            step = first + found.done + 1
+            if found.done < last - first:
+                raise _diverged(f"the loss is {found.last} at step {step}", run(tree, step))
+            if not self.steps.finite(new["params"]):
+                raise _diverged(f"weights are not finite at step {last}", run(tree, last))
+            tree = new
+            loss, share = self.steps.evaluate(tree, x, y, split.test)
+            means = found.loss / found.done, found.correct / (found.done * settings.batch_size)
+            history.append(Record(last, float(settings.rates[last - 1]), *means, loss, share))
+        return run(tree)
+
+    def _advanced(
+        self, split: Split, settings: Settings, tree: Tree, arrays: Any, first: int, last: int
+    ) -> tuple[Tree, Progress]:
+        """The steps from ``first`` to ``last``, fewer where the loss is no longer finite."""
+        total = Progress(0, 0.0, 0, 0.0)
+        for start in range(first, last, STEPS):
+            end = min(start + STEPS, last)
+            rows = batches(settings.seed, split.train, settings.batch_size, start, end)
+            rates = settings.rates[start:end]
+            tree, found = self.steps.advance(tree, *arrays, rows, rates, start, settings.seed)
+            sums = (a + b for a, b in zip(total[:3], found[:3], strict=True))
+            total = Progress(*sums, found.last)
+            if found.done < end - start:
+                break
+        return tree, total
+
+
+def _diverged(what: str, run: Run) -> Diverged:
+    rate = run.settings.learning_rate
+    return Diverged(f"{what} with the learning rate {rate:g}; use a smaller one or a warm-up", run)
+
+
+def check_model(model: Any) -> Model:
+    """The model itself.  Raises: KcalcError for anything else."""
+    if not isinstance(model, Model):
         raise KcalcError(
-            f"a classifier has one input and one output, this network has {len(network.inputs)} "
-            f"and {len(network.outputs)}"
+            f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
+            f"features)"
         )
-    (source,), (last,) = network.inputs, network.outputs
-    ends = last in network.nodes_of(Affine)
-
-    def changed(node: Node, layer: Any) -> Any:
-        if node == source:
-            return Input(None, image_shape)
-        return replace(layer, features=classes) if node == last and ends else layer
-
-    out = network.map_layers(changed)
-    return out if ends else _with_head(out, last, classes, image_shape is not None)
+    return model
 
 
-def _with_head(network: Network, last: Node, classes: int, images: bool) -> Network:
-    sigmas = [network.layer(node).sigma_w for node in network.nodes_of(Affine)]
-    activated = last in network.nodes_of(Nonlinear)
-    head: list[Any] = [Nonlinear(phi) for phi in network.activations[:1] if not activated]
-    head += [Pool("mean"), Flatten()] if images else []
-    steps: list[Step] = list(network.steps())
-    for layer in (*head, Affine(classes, sigma_w=sigmas[-1] if sigmas else 1)):
-        name = unused_name(network, f"head_{type(layer).__name__.lower()}")
-        steps.append((name, layer, (last,)))
-        last = name
-    return Network.from_steps(steps).with_notes(network.notes)
+def check_settings(settings: Any) -> Settings:
+    """The settings, the default ones for None.  Raises: KcalcError for anything else."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise KcalcError(
+            f"settings must be kcalc.training.Settings(...), got {type(settings).__name__}"
+        )
+    return settings or Settings()
 
 
-# -- trainable negative slopes ---------------------------------------------------------------------
+def fit(model: Model, split: Split, settings: Settings | None = None, params: Any = None) -> Run:
+    """Train a model on the training examples of a split.
 
+    Parameters
+    ----------
+    model
+        What :func:`kcalc.to_jax` makes of a network.
+    split
+        The examples; those for tests are evaluated as training goes on.
+    settings
+        The optimiser, the learning rate, the number of steps and so on.
+    params
+        Initial parameters, by default ``model.init(settings.seed)``.
 
-@dataclass(frozen=True)
-class Negatives(Initialiser):
-    """All weights equal to ``-slope``: the negative slopes of a PReLU, behind relu(-x)."""
+    Raises
+    ------
+    KcalcError
+        For models, splits and settings that do not fit together.
+    Diverged
+        Where the loss is no longer finite, naming the step.
 
-    name: str = "negatives"
-    slope: float = 0.25
-
-    def variance(self, fan: Fan) -> float:
-        return 1.0
-
-    def noise_shape(self, fan: Fan) -> tuple[int, ...]:
-        return 1, 1, 1
-
-    def unit(self, noise: Any, fan: Fan) -> Any:
-        import jax.numpy as jnp
-
-        return jnp.full(fan.shape, -self.slope, noise.dtype)
-
-
-def prelu(
-    network: Network, features: int, slope: float = 0.25
-) -> tuple[Network, dict[Node, Initialiser]]:
-    """(network, initialisers) with PReLU activations and their gain [He et al. 2015].
-
-    Every activation is a PReLU and every weight has the gain ``sqrt(2 / (1 + slope^2))``.
-
-    PReLU is ``max(x, 0) + a_i min(x, 0)`` with a trainable slope a_i per channel, ``slope`` at
-    first. It is the sum of relu(x) and of relu(-x) behind a channel-wise weight; ``features`` is
-    the width of all layers with one. Raises: KcalcError for a slope that is not a finite number,
-    and for layers before an activation that state another width.
     """
-    slope = one_number(slope, "slope")
-    gain = math.sqrt(2 / (1 + slope**2))
-    relu = activation("relu")
-    steps: list[Step] = []
-    laws: dict[Node, Initialiser] = {}
-    activated = set(network.nodes_of(Nonlinear))
-    for node, layer, parents in network.map_layers(
-        lambda node, layer: replace(layer, sigma_w=gain), Affine
-    ).steps():
-        if node in activated:
-            above, below, slopes = (
-                f"{node}: {part}" for part in ("positive part", "negative part", "slopes")
+    return Trainer(check_model(model), check_settings(settings)).fit(check_split(split), params)
+
+
+def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
+    """(mean cross-entropy, share of correct answers) of a model on the test examples of a split.
+
+    ``state`` are the statistics of BatchNorm layers, ``run.state`` of their training.
+    """
+    steps, split = Steps(check_model(model), Settings()), check_split(split)
+    with model.precision():
+        steps.check(split)
+        plan, kept = model.plan(split.x[:1]), {} if state is None else state
+        if plan.states and state is None:
+            raise KcalcError(
+                f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: give "
+                f"state=run.state of its training"
             )
-            steps.append((above, Nonlinear(relu), parents))
-            steps.append((below, Nonlinear(relu.transformed(input_scale=-1)), parents))
-            steps.append((slopes, Affine(features, groups=features, bias=False), (below,)))
-            steps.append((node, Sum(), (above, slopes)))
-            laws[slopes] = Negatives(slope=slope)
-        else:
-            steps.append((node, layer, parents))
-    return Network.from_steps(steps, network.outputs).with_notes(network.notes), laws
+        plan.check(kept, "state")
+        tree = {"params": steps.checked(params, split), "state": kept}
+        return steps.evaluate(tree, split.x, split.y, split.test)

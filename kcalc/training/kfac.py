@@ -15,9 +15,8 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
-from .engine import Engine, Progress, Tree
-from .extras import extra
-from .objectives import correct, cross_entropy
+from .optional_imports import extra
+from .steps import Progress, Steps, Tree, correct, cross_entropy
 
 Array = Any
 NAME = "kfac"
@@ -57,11 +56,6 @@ def failure() -> str | None:
     except Exception as error:  # a library that does not fit the installed jax may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     return None
-
-
-def available() -> bool:
-    """Whether kfac-jax is installed and steps."""
-    return find_spec("kfac_jax") is not None and failure() is None
 
 
 def _optimizer(run: Callable[[Any, Any], Array]) -> Any:
@@ -106,7 +100,7 @@ def _step(
 
 
 @dataclass(frozen=True, eq=False)
-class KfacEngine(Engine):
+class KfacSteps(Steps):
     """The steps of K-FAC, one dispatch each."""
 
     def __post_init__(self) -> None:
@@ -117,14 +111,12 @@ class KfacEngine(Engine):
                 f"another optimizer or jax<=0.9.1"
             )
         if (
-            self.placement.mesh is not None
-            or self.settings.weight_decay
+            self.settings.weight_decay
             or self.settings.label_smoothing
             or self.model.dtype != "float32"
         ):
             raise KcalcError(
-                "kfac is wired for one device, float32, no weight decay and no label smoothing; "
-                "leave these out"
+                "kfac is wired for float32, no weight decay and no label smoothing; leave these out"
             )
 
     def start(self, params: Any, x: Array) -> Tree:

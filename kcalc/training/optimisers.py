@@ -8,7 +8,7 @@ from typing import Any
 
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice
-from .extras import extra
+from .optional_imports import extra
 from .settings import Settings
 
 Tree = Any

@@ -35,7 +35,6 @@ class Result:
     accuracy: float
     seconds: float
     diverged: int | None = None
-    digest: str = ""
 
     def steps_to(self, share: float) -> int | None:
         """The first evaluation step with at least this test accuracy.

@@ -24,8 +24,7 @@ class Settings:
     ``steps`` of ``batch_size`` examples with ``optimizer``; the learning rate rises linearly from 0
     over the first ``warmup`` steps, then stays ("constant") or falls to 0 at the end along half a
     cosine ("cosine") or a line ("linear"). ``seed`` gives the initial weights and the order of the
-    examples. ``evaluate_every`` steps the test examples are evaluated and a row is logged;
-    ``checkpoint_every`` (default: then too) a checkpoint is written.
+    examples. Every ``evaluate_every`` steps the test examples are evaluated.
     """
 
     optimizer: str = "adam"
@@ -39,14 +38,11 @@ class Settings:
     weight_decay: float = 0.0
     seed: int = 0
     evaluate_every: int = 50
-    checkpoint_every: int | None = None
 
     def __post_init__(self) -> None:
         choice(self.schedule, "schedule of the learning rate", SCHEDULES)
         text(self.optimizer, "optimizer")
         leasts = {"steps": 1, "batch_size": 1, "evaluate_every": 1, "warmup": 0, "seed": 0}
-        if self.checkpoint_every is not None:
-            leasts["checkpoint_every"] = 1
         for name, least in leasts.items():
             self._set(name, whole(getattr(self, name), name, least, MOST))
         if self.warmup > self.steps:
@@ -59,7 +55,7 @@ class Settings:
             self._set(name, value)
 
     def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # plain, as checkpoints and digests write it
+        object.__setattr__(self, name, value)  # plain, as to_dict gives it
 
     @property
     def rates(self) -> Array:
@@ -79,37 +75,16 @@ class Settings:
             np.float32
         )
 
-    @property
-    def stops(self) -> list[int]:
-        """The steps after which something is to be done besides training, the last one included."""
-        periods = {self.evaluate_every, self.checkpoint_every or self.evaluate_every}
-        return sorted(
-            {self.steps}
-            | {step for period in periods for step in range(period, self.steps, period)}
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
-
-    def differences(self, other: dict[str, Any]) -> list[str]:
-        """Differences from settings as plain data, in words.
-
-        Those in times of evaluation and saving do not count.
-        """
-        return [
-            f"{name} {other.get(name)!r}, now {own!r}"
-            for name, own in self.to_dict().items()
-            if not name.endswith("_every") and own != other.get(name)
-        ]
 
 
 def batches(seed: int, examples: Array, size: int, start: int, stop: int) -> Array:
     """Row numbers of the examples of steps ``start`` to ``stop``, (stop - start, size).
 
     Every pass over the examples has an order of its own from (seed, pass), examples left over at
-    its end wait for the next one; a step's batch depends on nothing before it, so that a run can go
-    on anywhere.
+    its end wait for the next one.
     """
     per_pass = len(examples) // size
     if per_pass < 1:

@@ -361,20 +361,6 @@ def test_the_first_layer_of_a_network_without_weights(
     assert status == 2 and "--first: the network has no Affine layer" in err
 
 
-def test_a_single_run_has_no_table_and_no_journal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for option, file in (("--table", "t.csv"), ("--journal", "j.jsonl")):
-        status, _, err = run(
-            capsys,
-            *words("train vanilla-2 --activation tanh --steps 1 --learning-rate 0.1 --seeds 1"),
-            option,
-            str(tmp_path / file),
-        )
-        assert status == 2 and "are for comparisons; a single run has --log" in err
-    assert not list(tmp_path.iterdir())
-
-
 def test_slopes_of_symbols_have_no_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

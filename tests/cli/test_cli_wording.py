@@ -224,8 +224,4 @@ def test_words_for_options(
         == "(kcalc gain NAME gives the sigma_w)"
     )
     assert said("use net.normalised()", "train") == "use net.normalised()"
-    assert (
-        said("exists; resume from it, resume=True, or remove it", "train")
-        == "exists; resume from it, --resume, or remove it"
-    )
     assert said("give features=N, or features={node: N}", "moments") == "give --features N"

@@ -9,8 +9,22 @@ from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError
 from ..foundation.guests import DRAWINGS
 from ..foundation.printing import Shown, plain
-from .logs import Record
 from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation step of a run.
+
+    Losses and shares of correct answers on the batches since the last one and on all test examples.
+    """
+
+    step: int
+    learning_rate: float
+    train_loss: float
+    train_accuracy: float
+    test_loss: float
+    test_accuracy: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Many steps in one dispatch: the compiled loops of training and evaluation."""
+"""Many steps in one dispatch: the compiled loops of training and evaluation, and the loss."""
 
 from __future__ import annotations
 
@@ -7,18 +7,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend.model import Model
+from .. import Model
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
-from .objectives import correct, cross_entropy
+from .data import Split
 from .optimisers import optimiser
 from .settings import Settings
-from .sharding import Placement
-from .splits import Split
 
 Array = Any
 Tree = dict[str, Any]
 EXAMPLES = 512  # evaluated at once
+STEPS = 50  # of training in a dispatch
+
+
+def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
+    """``-sum_k p_k log softmax(z)_k`` per example.
+
+    p is 1 - smoothing at the label plus smoothing / classes everywhere.
+
+    ``logits`` (examples, classes), ``labels`` (examples,).  In single precision at least.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    wide = logits.astype(jnp.float32) if jnp.finfo(logits.dtype).bits < 32 else logits
+    log_p = jax.nn.log_softmax(wide)
+    own = jnp.take_along_axis(log_p, labels[:, None], axis=-1)[:, 0]
+    return -((1 - smoothing) * own + smoothing * log_p.mean(axis=-1))
+
+
+def correct(logits: Array, labels: Array) -> Array:
+    """Whether the largest logit is at the label, per example; not where a logit is nan."""
+    import jax.numpy as jnp
+
+    return (jnp.argmax(logits, axis=-1) == labels) & jnp.isfinite(logits).all(axis=-1)
 
 
 class Progress(NamedTuple):
@@ -34,7 +56,7 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Engine:
+class Steps:
     """The steps of an optax optimiser.
 
     The tree it works on has the entries "params", "state" (BatchNorm's statistics) and "optimizer".
@@ -45,8 +67,6 @@ class Engine:
 
     model: Model
     settings: Settings
-    placement: Placement
-    steps_per_dispatch: int
     _transformation: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,8 +85,8 @@ class Engine:
             if split.x.ndim != 1 + len(below.axes):
                 raise KcalcError(
                     f"the input {node!r} reads vectors, but {split.name} has examples of shape "
-                    f"{split.x.shape[1:]}; prepare them with "
-                    "Preparation(flat=True), or give the model image_shape=(height, width)"
+                    f"{split.x.shape[1:]}; make vectors of them, or give the model "
+                    f"image_shape=(height, width)"
                 )
         shape = plan.nodes[output].shape if output in plan.nodes else plan.shapes[output]
         if others or shape.locations is not None:
@@ -104,12 +124,11 @@ class Engine:
 
     def start(self, params: Any, x: Array) -> Tree:
         """The tree before any step."""
-        tree = {
+        return {
             "params": params,
             "state": self.model.init_state(x[:1]),
             "optimizer": self._initial(params),
         }
-        return self.placement.everywhere(tree)
 
     @cached_property
     def _initial(self) -> Any:
@@ -129,13 +148,12 @@ class Engine:
     ) -> tuple[Tree, Progress]:
         """Take training steps ``start``, ``start + 1``, ... on given batches.
 
-        ``rows`` (steps, examples) are the batches; there are at most ``steps_per_dispatch`` of
-        them.
+        ``rows`` (steps, examples) are the batches; there are at most ``STEPS`` of them.
 
         ``seed`` gives dropout's random numbers.
         """
         count = len(rows)
-        short = self.steps_per_dispatch - count
+        short = STEPS - count
         padded = np.pad(rows, ((0, short), (0, 0))), np.pad(rates, (0, short))
         new, *found = self._advance(tree, x, y, *padded, start, count, seed)
         done, loss, hits, last = (np.asarray(value).item() for value in found)
@@ -146,7 +164,7 @@ class Engine:
         import jax
         import jax.numpy as jnp
 
-        smoothing, share = self.settings.label_smoothing, self.placement.shared_out
+        smoothing = self.settings.label_smoothing
 
         def objective(
             params: Any, state: Any, x: Array, y: Array, key: Array
@@ -171,7 +189,7 @@ class Engine:
 
             def step(carry: Any) -> Any:
                 tree, i, loss_sum, hits, _ = carry
-                batch, labels = share(x[rows[i]]), share(y[rows[i]])
+                batch, labels = x[rows[i]], y[rows[i]]
                 gradient = jax.value_and_grad(objective, has_aux=True)
                 (loss, (state, right)), slopes = gradient(
                     tree["params"],
@@ -216,10 +234,9 @@ class Engine:
 
         The cross-entropy is without label smoothing.
         """
-        size = -(-EXAMPLES // self.placement.count) * self.placement.count
-        short = -len(rows) % size
-        padded = np.pad(rows, (0, short)).reshape(-1, size).astype(np.int32)
-        counted = (np.arange(padded.size) < len(rows)).reshape(-1, size)
+        short = -len(rows) % EXAMPLES
+        padded = np.pad(rows, (0, short)).reshape(-1, EXAMPLES).astype(np.int32)
+        counted = (np.arange(padded.size) < len(rows)).reshape(-1, EXAMPLES)
         loss, hits = self._evaluate(tree["params"], tree["state"], x, y, padded, counted)
         return np.asarray(loss).item() / len(rows), np.asarray(hits).item() / len(rows)
 
@@ -233,9 +250,8 @@ class Engine:
         ) -> Any:
             def batch(row: Any) -> Any:
                 picked, there = row
-                inputs = self.placement.shared_out(x[picked])
-                labels = self.placement.shared_out(y[picked])
-                out, _ = self.run(params, state, inputs, False)
+                labels = y[picked]
+                out, _ = self.run(params, state, x[picked], False)
                 return jnp.where(there, cross_entropy(out, labels), 0).sum(), (
                     correct(out, labels) & there
                 ).sum()

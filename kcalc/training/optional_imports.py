@@ -1,4 +1,4 @@
-"""Libraries of the extra ``train``, imported when they are used."""
+"""Libraries that are installed by an extra, imported when they are used."""
 
 from __future__ import annotations
 
