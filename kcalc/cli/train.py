@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..foundation.errors import KcalcError
-from ..foundation.files import destination
+from ..foundation.files import PICTURES, destination
 from ..foundation.plain_arguments import choice
 from ..foundation.printing import text_table
-from ..plotting.frame import SUFFIXES
 from ..training import (
     OPTIMISERS,
     RECIPES,
@@ -84,7 +83,7 @@ class Files:
 
     def __post_init__(self) -> None:
         for name, suffixes in (
-            ("plot", SUFFIXES),
+            ("plot", PICTURES),
             ("table", (".csv",)),
             ("checkpoint", (".npz",)),
             ("journal", (".jsonl",)),
