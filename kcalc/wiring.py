@@ -6,9 +6,30 @@ It holds names, never imports: a guest is imported when something asks for what 
 
 from __future__ import annotations
 
-from .foundation.guests import DRAWINGS, KERNELS, RULES, Registry
+from .foundation.guests import DRAWINGS, KERNELS, METHODS, RULES, SHAPING, Registry
 
-REGISTRIES: tuple[Registry, ...] = (DRAWINGS, KERNELS, RULES)
+REGISTRIES: tuple[Registry, ...] = (DRAWINGS, KERNELS, METHODS, RULES, SHAPING)
+
+SHAPING_METHODS = {
+    "dks": "shaping.dks:dks",
+    "tat": "shaping.tat:tat",
+    "eoc": "shaping.eoc:eoc",
+    "nf": "shaping.normaliser_free:normaliser_free",
+    "residual_weights": "shaping.residual_weights:residual_weights",
+    "self_normalising": "shaping.self_normalising:self_normalising",
+    "looks_linear": "shaping.looks_linear:looks_linear",
+    "normalisation": "shaping.scales:normalisation",
+    "geometric": "shaping.geometric:geometric",
+    "edge": "shaping.transformer_edge:edge",
+    "he": "shaping.scales:he",
+    "lecun": "shaping.scales:lecun",
+    "glorot": "shaping.scales:glorot",
+    "fan_out": "shaping.scales:fan_out",
+}
+OF_TOKENS = {
+    "tokens": "shaping.tokens:given_tokens",
+    "depth trace": "shaping.traces:depth_trace",
+}
 
 PLOTTING = {  # a class, or a class and another method than plot
     "Activation": "plotting.cards:card",
@@ -65,6 +86,8 @@ MATRICES = {
 for _registry, *_guests in (
     (DRAWINGS, PLOTTING, VERIFICATION, TRAINING),
     (KERNELS, JAX, BALLS, MATRICES),
+    (METHODS, SHAPING_METHODS),
+    (SHAPING, OF_TOKENS),
 ):
     for _given in _guests:
         for _key, _place in _given.items():

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 import kcalc as kc
+from kcalc.shaping.choose_branch import solve
 from kcalc.shaping.dks import constants_for
-from kcalc.shaping.measure import local_values
-from kcalc.shaping.search import solve
 from kcalc.shaping.tat import check_curvature, curvature_systems
+from kcalc.shaping.thirty_digits import local_values
 
 from .. import child
 from ..book import Figure, Options, Section, Table, digits, seconds, times

@@ -85,3 +85,9 @@ KERNELS = Registry("kernels by number system")
 
 RULES = Registry("rules of primitives")
 """{(calculus, primitive): the rule of a calculus for a primitive}."""
+
+METHODS = Registry("shaping methods")
+"""{name: the shaping method}."""
+
+SHAPING = Registry("parts of shaping")
+"""{"tokens": reads the cosines between tokens; "depth trace": the values of all nodes}."""

@@ -19,7 +19,7 @@ from ..network.layers import Identity, Layer, Nonlinear, Product, Scale
 from ..network.network import Network
 from ..network.primitives import Primitive, Reads
 from .constants import Constants
-from .measure import local_values
+from .thirty_digits import local_values
 
 Node = Hashable
 WAYS = {

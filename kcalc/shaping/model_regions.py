@@ -14,10 +14,10 @@ from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.combinators import chain
 from ..network.network import Network, is_normalised, sum_weights
-from .advice import DEPENDENT, OPTION
 from .base import Shaping
-from .fresh import check_fresh
+from .hypotheses import check_fresh
 from .norms import removals
+from .records import DEPENDENT, OPTION
 from .regional import RegionalShaping
 from .relied_on import RANDOM, RETURNED, heads, relied_on
 

@@ -20,6 +20,7 @@ from ..foundation.printing import Shown, plain, shown, spread
 from ..gaussian.expectations.quadrature import Array
 from ..gaussian.expectations.rough import slope_square
 from ..maps.maps import Assumption
+from .choose_branch import check_shapeable
 from .q_limits import (
     BISECTIONS,
     GROWS,
@@ -31,7 +32,6 @@ from .q_limits import (
     length_scale,
     q_limits,
 )
-from .search import check_shapeable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -187,7 +187,7 @@ def branches(system: System) -> tuple[Branch, ...]:
     return tuple(sorted(found, key=by_shift))
 
 
-def begin(system: System, branch: Branch) -> tuple[float, Point] | None:
+def first_point(system: System, branch: Branch) -> tuple[float, Point] | None:
     """(a small target, the branch's point there)."""
     target = min(SMALL, system.target)
     here = _started(system, branch, target)
@@ -198,7 +198,7 @@ def begin(system: System, branch: Branch) -> tuple[float, Point] | None:
     return None if here is None else (target, here)
 
 
-def advanced(system: System, target: float, here: Point) -> tuple[float, Point]:
+def newton_step(system: System, target: float, here: Point) -> tuple[float, Point]:
     """The last (target, point) on the way from a point at ``target`` to the system's own target."""
     before: tuple[float, Point] | None = None
     stride = STRIDE

@@ -14,10 +14,10 @@ from shaping_oracle import truth
 from thinning import mostly_slow
 
 import kcalc as kc
+from kcalc.shaping.choose_branch import default_end, solve, solve_all
 from kcalc.shaping.conditions import SlopeSystem, inwards
-from kcalc.shaping.curve import End, walk
+from kcalc.shaping.continuation import BranchEnd, follow_branch
 from kcalc.shaping.moments import moments
-from kcalc.shaping.search import default_end, solve, solve_all
 from kcalc.shaping.solver import Point, refined
 
 A = kc.architectures
@@ -68,8 +68,8 @@ def test_a_fold_is_found_to_nine_digits() -> None:
 
     On either side of it there are two solutions and none.
     """
-    end = walk(SlopeSystem(kc.activation("gelu"), 0.6), Point(*_start("gelu", 1.45)))
-    assert isinstance(end, End) and end.exact
+    end = follow_branch(SlopeSystem(kc.activation("gelu"), 0.6), Point(*_start("gelu", 1.45)))
+    assert isinstance(end, BranchEnd) and end.exact
     assert solve(systems("gelu", 1 + end.target * (1 - 1e-9))).beta == pytest.approx(
         end.point.beta, abs=1e-3
     )

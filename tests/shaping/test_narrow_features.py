@@ -13,7 +13,7 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
-from kcalc.shaping.measure import local_values
+from kcalc.shaping.thirty_digits import local_values
 
 X = sp.Symbol("x", real=True)
 Function = Callable[[np.ndarray], np.ndarray]

@@ -16,8 +16,8 @@ import pytest
 from shaping_oracle import truth
 
 import kcalc as kc
+from kcalc.shaping.choose_branch import solve
 from kcalc.shaping.dks import constants_for
-from kcalc.shaping.search import solve
 from kcalc.shaping.tat import check_curvature, curvature_systems, negative_slope
 
 A, L = kc.architectures, kc.layers

@@ -15,11 +15,11 @@ from shaping_oracle import truth
 from thinning import mostly_slow
 
 import kcalc as kc
+from kcalc.shaping.choose_branch import solve, solve_all, solve_scale
 from kcalc.shaping.conditions import CurvatureSystem, SlopeSystem
 from kcalc.shaping.dks import constants_for
-from kcalc.shaping.fresh import simply_fresh
+from kcalc.shaping.hypotheses import simply_fresh
 from kcalc.shaping.moments import moments
-from kcalc.shaping.search import solve, solve_all, solve_scale
 from kcalc.shaping.solutions import mirrors
 from kcalc.shaping.tat import curvature_systems
 

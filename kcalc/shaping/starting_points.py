@@ -18,7 +18,7 @@ from ..foundation.errors import KcalcError
 from ..gaussian.expectations.quadrature import Array, mesh
 from .conditions import System
 from .constants import Constants
-from .curve import End, walk
+from .continuation import BranchEnd, follow_branch
 from .moments import NEAR, derivatives, grid, is_steep, rule_for, width
 from .solver import Point, needed, newton, refined
 
@@ -169,7 +169,7 @@ def _changes(values: Array) -> Any:
 # -- curves of the scan ----------------------------------------------------------------------------
 
 
-def curves(system: System) -> Iterator[Point | End]:
+def curves(system: System) -> Iterator[Point | BranchEnd]:
     """The curves on which the first equation holds, those of the nearest targets first.
 
     Each is a point of it that has the target, or its end on the way there.
@@ -183,7 +183,7 @@ def curves(system: System) -> Iterator[Point | End]:
             return
         tried.append((s, beta))
         start = Point(s, beta)
-        yield walk(system, start) or End(system, level, False, start)
+        yield follow_branch(system, start) or BranchEnd(system, level, False, start)
 
 
 def _crossings(sheet: Sheet, system: System) -> Iterator[tuple[float, float, float]]:

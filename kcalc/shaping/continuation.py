@@ -1,6 +1,6 @@
 """A branch of solutions, followed by its length.
 
-It is the curve on which the first equation holds, walked to where it meets a target or turns back.
+It is the curve on which the first equation holds, up to where it meets a target or turns back.
 
 Solvers that step in the target stop short of a fold, where the target is extreme; by length a fold
 is an ordinary point.
@@ -22,7 +22,7 @@ STEPS = 240
 
 
 @dataclass(frozen=True)
-class End:
+class BranchEnd:
     """The last point of a curve of a system, and the target there.
 
     ``exact``: whether the target is an extremum, and not merely as far as was looked.
@@ -35,7 +35,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Place:
+class BranchPoint:
     """A point of the curve, its target, and the direction of the curve there.
 
     The direction is in (log alpha, beta/unit); ``rise``: the derivative of the target that way.
@@ -54,7 +54,7 @@ def _place(
     beta: float,
     like: tuple[float, float] | None,
     across: tuple[float, float] | None,
-) -> Place | None:
+) -> BranchPoint | None:
     """The place of the curve near (s, beta), or None.
 
     It is sought in the direction ``across`` (default: that of the gradient), and faces as ``like``
@@ -80,11 +80,13 @@ def _place(
             if like is not None and d[0] * like[0] + d[1] * like[1] < 0:
                 d = (-d[0], -d[1])
             rise = found.d_second[0] * d[0] + found.d_second[1] * unit * d[1]
-            return Place(Point(s, beta, 0.0, SOLVED), found.second + system.target, rise, d, unit)
+            return BranchPoint(
+                Point(s, beta, 0.0, SOLVED), found.second + system.target, rise, d, unit
+            )
     return None
 
 
-def _ahead(system: System, here: Place, length: float) -> Place | None:
+def _ahead(system: System, here: BranchPoint, length: float) -> BranchPoint | None:
     """The place of the curve at a length along the tangent."""
     d = here.direction
     return _place(
@@ -96,7 +98,7 @@ def _ahead(system: System, here: Place, length: float) -> Place | None:
     )
 
 
-def walk(system: System, start: Point) -> Point | End | None:
+def follow_branch(system: System, start: Point) -> Point | BranchEnd | None:
     """Walk from ``start`` towards the system's target.
 
     Returns: the point that has it, or the end of the curve; None where the curve cannot be
@@ -120,20 +122,20 @@ def walk(system: System, start: Point) -> Point | End | None:
             turn = _zero(system, here, stride, lambda place: place.rise)
             top = None if turn is None else _ahead(system, here, turn)
             if turn is None or top is None:
-                return End(system, here.target, False, here.point)
+                return BranchEnd(system, here.target, False, here.point)
             if sign * (top.target - system.target) < 0:
-                return End(system, top.target, True, top.point)
+                return BranchEnd(system, top.target, True, top.point)
             after, stride = top, turn
         if sign * (after.target - system.target) >= 0:
             length = _zero(system, here, stride, lambda place: place.target - system.target)
             found = None if length is None else _ahead(system, here, length)
             return None if found is None else found.point
         here = after
-    return End(system, here.target, False, here.point)
+    return BranchEnd(system, here.target, False, here.point)
 
 
 def _zero(
-    system: System, here: Place, length: float, quantity: Callable[[Place], float]
+    system: System, here: BranchPoint, length: float, quantity: Callable[[BranchPoint], float]
 ) -> float | None:
     """The length ahead, up to ``length``, at which a quantity of the curve vanishes.
 

@@ -18,9 +18,8 @@ from ..foundation.errors import KcalcError, UnreachableTarget
 from ..foundation.rootfinding import least_between, zero_between
 from .conditions import LeastQSlope, OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants
-from .curve import End, walk
+from .continuation import BranchEnd, follow_branch
 from .moments import Moments, converged_moments, rounding
-from .scan import curves, in_cells, sheets
 from .solutions import SAME, Solutions
 from .solver import (
     ACCEPTED,
@@ -28,13 +27,14 @@ from .solver import (
     POLISHED,
     SETTLED,
     Point,
-    advanced,
-    begin,
     branches,
     by_shift,
     equations_at,
+    first_point,
+    newton_step,
     refined,
 )
+from .starting_points import curves, in_cells, sheets
 
 MOST_BRANCHES = 12  # that are followed: periodic activations repeat theirs without end
 REFERENCE = 2e-3  # the target at which branches of kinked activations are numbered
@@ -47,7 +47,7 @@ TOUCHES = 1e-10  # of a target: the end of a way so near to it may be a solution
 ROUNDED = 1e-9  # shifts below this are 0 where Q'(1) is least at 0
 
 # a system, and its point at the target or else the end of the way there, where that was found
-Way = tuple[System, Point | End | None]
+Way = tuple[System, Point | BranchEnd | None]
 
 
 def check_shapeable(phi: Activation) -> None:
@@ -105,7 +105,7 @@ def solve(systems: Sequence[System]) -> Constants:
     smallest |beta| found on a scan.
     Raises: UnreachableTarget naming the nearest target that can be reached.
     """
-    ends: list[End] = []
+    ends: list[BranchEnd] = []
     found = _first(_ways(systems), ends)
     if found is None:
         cells = (k for system in systems for k in in_cells(system))
@@ -117,11 +117,11 @@ def solve(systems: Sequence[System]) -> Constants:
     return found
 
 
-def _first(ways: Iterable[Way], ends: list[End]) -> Constants | None:
+def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
     """The first solution that ways lead to; ``ends`` receives the ends of those before it."""
     for system, found in ways:
         point = found
-        if isinstance(found, End):
+        if isinstance(found, BranchEnd):
             ends.append(found)
             touches = abs(found.target - system.target) < TOUCHES * system.target
             point = found.point if touches else None
@@ -138,7 +138,7 @@ def _ways(systems: Sequence[System], every: bool = False) -> Iterator[Way]:
     starts = [(branch, system) for system in systems for branch in branches(system.at(1.0))]
     starts.sort(key=lambda pair: by_shift(pair[0]))
     for number, (branch, system) in enumerate(starts if every else starts[:MOST_BRANCHES]):
-        begun = begin(system, branch)
+        begun = first_point(system, branch)
         folds = number < MOST_BRANCHES
         yield system, None if begun is None else _reached(system, *begun, folds=folds)
     # the scan is kept for equal functions, which may have other names
@@ -148,15 +148,19 @@ def _ways(systems: Sequence[System], every: bool = False) -> Iterator[Way]:
         yield system, _reached(system, REFERENCE, point)
 
 
-def _reached(system: System, target: float, here: Point, folds: bool = True) -> Point | End | None:
+def _reached(
+    system: System, target: float, here: Point, folds: bool = True
+) -> Point | BranchEnd | None:
     """Go from a point of a branch to the system's target, or to the end of the branch.
 
     The way leads in steps of the target, and near a fold, with ``folds``, along the curve.
     """
-    last, point = advanced(system, target, here)
+    last, point = newton_step(system, target, here)
     if last == system.target:
         return point
-    return (walk(system, point) or End(system, last, False, point)) if folds else None
+    return (
+        (follow_branch(system, point) or BranchEnd(system, last, False, point)) if folds else None
+    )
 
 
 def default_end(systems: Sequence[System]) -> str | None:
@@ -165,7 +169,7 @@ def default_end(systems: Sequence[System]) -> str | None:
     None where it reaches the target, or there is no branch.
     """
     _, end = next(_ways(systems), (None, None))
-    if not isinstance(end, End):
+    if not isinstance(end, BranchEnd):
         return None
     return (
         f"the default branch of {end.system.phi.name} ends at "
@@ -195,7 +199,7 @@ def _close(one: Constants, two: Constants) -> bool:
     return all(abs(a - b) <= SAME * (1 + abs(a)) for a, b in pairs)
 
 
-def _out_of_reach(system: System, ends: Sequence[End]) -> UnreachableTarget:
+def _out_of_reach(system: System, ends: Sequence[BranchEnd]) -> UnreachableTarget:
     """The error that names the target of an end which is nearest to that of the system."""
     wanted = (
         f"no input scale and shift give {system.phi.name} {system.condition} and "
@@ -204,8 +208,8 @@ def _out_of_reach(system: System, ends: Sequence[End]) -> UnreachableTarget:
     if not ends:
         return UnreachableTarget(
             f"{wanted}: {system.condition} alone cannot be met, at any input scale and shift of a "
-            f"scan" + system.remedy
-        )
+            f"scan"
+        ).advising(*system.remedies)
     near = min(ends, key=lambda end: abs(math.log(end.target / system.target)))
     how = (
         "the nearest that can be reached is "
@@ -214,7 +218,10 @@ def _out_of_reach(system: System, ends: Sequence[End]) -> UnreachableTarget:
     )
     above = system.target > near.target
     return OutOfReach(
-        f"{wanted}; {how}{system.named(near.target, above)}", system.value(near.target), above
+        f"{wanted}; {how}{system.named(near.target, above)}",
+        system.value(near.target),
+        above,
+        near.exact,
     )
 
 
@@ -270,7 +277,7 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
         f"{wanted}; the nearest {'that can be reached is' if near.exact else 'found is about'} "
         f"C'(1) = {slope_text(near.excess, above)}"
     )
-    raise OutOfReach(text, 1 + near.excess, above)
+    raise OutOfReach(text, 1 + near.excess, above, near.exact)
 
 
 def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Constants:
@@ -422,9 +429,9 @@ def solve_least(phi: Activation, target: float) -> Constants:
             f"{1 + target:.6g}"
         )
     _, s, beta = min(starts)
-    end = walk(LeastQSlope(phi, target), Point(float(s), float(beta)))
+    end = follow_branch(LeastQSlope(phi, target), Point(float(s), float(beta)))
     found = None
-    if isinstance(end, End) and end.exact:
+    if isinstance(end, BranchEnd) and end.exact:
         s, beta = end.point.log_alpha, end.point.beta
         beta = 0.0 if abs(beta) < ROUNDED else beta  # of odd and even functions
         found = _crossing(phi, target, beta, (s - NEAR, s + NEAR))
