@@ -19,7 +19,7 @@ SHAPING_METHODS = {
     "self_normalising": "shaping.self_normalising:self_normalising",
     "looks_linear": "shaping.looks_linear:looks_linear",
     "normalisation": "shaping.scales:normalisation",
-    "geometric": "shaping.geometric:geometric",
+    "geometric": "finite_width:geometric",
     "edge": "shaping.transformer_edge:edge",
     "he": "shaping.scales:he",
     "lecun": "shaping.scales:lecun",

@@ -16,7 +16,6 @@ from .constants import Constants, ConstantsTable
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
-from .geometric import GeometricShaping, geometric
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .model_regions import shape_reading
@@ -45,7 +44,6 @@ __all__ = [
     "Edge",
     "EdgeShaping",
     "EquivalentParameters",
-    "GeometricShaping",
     "LooksLinear",
     "NormaliserFree",
     "PhaseDiagram",
@@ -67,7 +65,6 @@ __all__ = [
     "flow",
     "flow_slope",
     "flow_time",
-    "geometric",
     "looks_linear",
     "mirrors",
     "normalisation",
@@ -234,7 +231,7 @@ def shape(
     - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn
       at the same relative rate; needs widths.
       ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
-      ``output_std``, ``balance``. See :func:`geometric`.
+      ``output_std``, ``balance``. See :func:`kcalc.finite_width.geometric`.
     - ``"edge"``: transformers, ``L.Attend``. Residual weights, value gains, query-key scale and
       shaped attention from ``growth``, ``token_slope``, ``gradient_mean``, ``gradient_difference``
       and ``score_variance``; ``centre``, ``mlp``, ``zeta``; ``tokens=128`` is the number of tokens,
