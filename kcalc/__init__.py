@@ -129,9 +129,11 @@ _ROOMS = {
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Edits Reading apply_edits load_edited load_edits load_json read save_json",
     "regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel training_curve",
-    "shaping": "Constants DepthLaws DepthProfile RegionalShaping Shaping depth_laws depth_limit "
-    "depth_profile equivalent_parameters phase_diagram residual_blocks shape token_gain "
-    "token_phases vanilla_maps with_residual_weights",
+    "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
+    "residual_blocks shape vanilla_maps with_residual_weights",
+    "shaping.depth_laws": "DepthLaws depth_laws",
+    "shaping.profiles": "DepthProfile depth_profile",
+    "shaping.token_phases": "token_gain token_phases",
     "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck abc_exponents "
     "trained_coordinates transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",

@@ -10,10 +10,12 @@ from .foundation.guests import (
     ARCHITECTURES,
     DRAWINGS,
     KERNELS,
+    METHODS,
     MODELS,
     READINGS,
     RULES,
     SHAPED,
+    SHAPING,
     Readings,
     Registry,
 )
@@ -24,6 +26,8 @@ REGISTRIES: tuple[Registry | Readings, ...] = (
     KERNELS,
     RULES,
     ARCHITECTURES,
+    METHODS,
+    SHAPING,
     SHAPED,
     MODELS,
 )
@@ -45,6 +49,27 @@ READINGS.register(
 RULES.register(("arrays", "Attend"), "calculi.attention.arrays:attend")
 for name in ("bert", "gpt2", "llama", "t5", "transformer_stack", "vit"):
     ARCHITECTURES.register(name, f"network.architectures.transformers:{name}")
+
+SHAPING_METHODS = {
+    "dks": "shaping.dks:dks",
+    "tat": "shaping.tat:tat",
+    "eoc": "shaping.eoc:eoc",
+    "nf": "shaping.normaliser_free:normaliser_free",
+    "residual_weights": "shaping.residual_weights:residual_weights",
+    "self_normalising": "shaping.self_normalising:self_normalising",
+    "looks_linear": "shaping.looks_linear:looks_linear",
+    "normalisation": "shaping.scales:normalisation",
+    "geometric": "finite_width:geometric",
+    "edge": "shaping.transformer_edge:edge",
+    "he": "shaping.scales:he",
+    "lecun": "shaping.scales:lecun",
+    "glorot": "shaping.scales:glorot",
+    "fan_out": "shaping.scales:fan_out",
+}
+OF_TOKENS = {
+    "tokens": "shaping.tokens:given_tokens",
+    "depth trace": "shaping.traces:depth_trace",
+}
 
 PLOTTING = {  # a class, or a class and another method than plot
     "Activation": "plotting.cards:card",
@@ -113,6 +138,8 @@ for _registry, *_guests in (
     (KERNELS, JAX, BALLS, MATRICES),
     (SHAPED, READ_MODELS),
     (MODELS, BRIDGES),
+    (METHODS, SHAPING_METHODS),
+    (SHAPING, OF_TOKENS),
 ):
     for _given in _guests:
         for _key, _place in _given.items():

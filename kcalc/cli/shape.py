@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import Annotated, Any
 
 from ..calculi.scaling.tables import MOST, rows
+from ..finite_width import GeometricShaping
 from ..foundation.errors import KcalcError
 from ..foundation.printing import cut
 from ..interchange.json_format import json_text
@@ -15,9 +16,8 @@ from ..interchange.writers import WRITERS, writer
 from ..network.layers import Affine, Attend, Nonlinear, Opaque, Sum
 from ..network.network import Network, sum_weights
 from ..shaping import METHODS, Constants, RegionalShaping, record, shape
-from ..shaping.advice import OPTION
 from ..shaping.base import Shaping
-from ..shaping.geometric import GeometricShaping
+from ..shaping.records import OPTION
 from .command import Option, Plot, save_figure, write
 from .networks import Named, Net, check_widths
 from .targets import TARGETS, flag, owners

@@ -12,7 +12,7 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from ..foundation.files import read_at_most
 from ..shaping import METHODS, record
-from ..shaping.advice import OPTION
+from ..shaping.records import OPTION
 from .command import Option, number
 
 

@@ -3,25 +3,86 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 LISTED = 6  # names that an error lists where none is near
 MANY = 1000  # names that are compared however far they are
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A shaping that may succeed where another one was refused: a suggestion, not a promise.
+
+    ``method`` and ``options``: those of :func:`kcalc.shape`; :func:`kcalc.shaping.works` tries
+    them. ``words``: how a message names it.
+    """
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    words: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        if self.words:
+            return self.words
+        options = " and ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value!r}"
+            for name, value in self.options.items()
+        )
+        return f"try method={self.method!r}" + (f" with {options}" if options else "")
+
+
+Advice = str | Remedy | tuple[Remedy, ...]
+"""A remedy: an edit in words, a :class:`Remedy`, or several of which the first serves."""
+
+
+def either(*remedies: Advice) -> str:
+    """Remedies as one list: "a", "a, or b", "a, b, or c"; empty ones are left out."""
+    firsts = (advice[0] if isinstance(advice, tuple) else advice for advice in remedies if advice)
+    texts = list(map(str, firsts))
+    *others, last = texts or [""]
+    return f"{', '.join(others)}, or {last}" if others else last
 
 
 class KcalcError(ValueError):
     """Something the user gave cannot be used; the message names it and a remedy.
 
     ``node``: the node of a network that the message is about, where it is about one.
+    ``remedies``: other shapings that the message suggests.
     """
 
     node: Hashable | None = None
+    remedies: tuple[Remedy, ...] = ()
+    _parts: tuple[str, str, str] = ("", "", "")  # of the message, around its remedies
+    _advice: tuple[Advice, ...] = ()
 
     def at(self, node: Hashable) -> Self:
         """The error, as one about a node; an error that knows its node keeps it."""
         self.node = node if self.node is None else self.node
+        return self
+
+    def advising(self, *remedies: Advice, joint: str = "; ", then: str = "") -> Self:
+        """The error with remedies behind its text, and ``then`` behind them."""
+        self._parts = (str(self), joint, then)
+        return self._said(remedies)
+
+    def keeping(self, serves: Callable[[Remedy], Remedy | None]) -> Self:
+        """The error without the remedies that ``serves`` rules out; it may complete others."""
+        kept: list[Advice] = []
+        for advice in self._advice:
+            several = advice if isinstance(advice, tuple) else (advice,)
+            found = (each if isinstance(each, str) else serves(each) for each in several)
+            kept += [each for each in found if each][:1]
+        return self._said(tuple(kept)) if self.remedies else self
+
+    def _said(self, remedies: tuple[Advice, ...]) -> Self:
+        text, joint, then = self._parts
+        told = either(*remedies)
+        self.args = (f"{text}{joint if told else ''}{told}{then}",)
+        firsts = (advice[0] if isinstance(advice, tuple) else advice for advice in remedies)
+        self._advice, self.remedies = remedies, tuple(r for r in firsts if isinstance(r, Remedy))
         return self
 
 

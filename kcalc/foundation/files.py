@@ -12,6 +12,9 @@ from typing import IO
 
 from .errors import KcalcError, glimpse
 
+PICTURES = (".png", ".pdf", ".svg")
+"""Suffixes of the files that plots are written to."""
+
 _KEPT = 40  # characters of a file's name in its temporary one: names have a greatest length
 
 

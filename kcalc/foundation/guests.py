@@ -187,3 +187,8 @@ RULES = Registry("rules of primitives")
 
 ARCHITECTURES = Registry("architectures")
 """{name of a builder: the function that builds the network}, of ``kcalc.architectures``."""
+METHODS = Registry("shaping methods")
+"""{name: the shaping method}."""
+
+SHAPING = Registry("parts of shaping")
+"""{"tokens": reads the cosines between tokens; "depth trace": the values of all nodes}."""

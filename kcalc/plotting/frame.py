@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
-from ..foundation.files import replacing
+from ..foundation.files import PICTURES, replacing
 from ..foundation.plain_arguments import file_path, items
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ PALETTE = (
 )
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, LIGHT = "#666666", "#D9D9D9"
-SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def axes(ax: Axes | None, width: float, height: float) -> Axes:
@@ -256,9 +255,9 @@ def save(target: Any, path: str | os.PathLike[str]) -> Path:
     Raises: KcalcError for another suffix, a missing folder, or one that cannot be written.
     """
     figure, path = _figure(target), file_path(path)
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in PICTURES:
         raise KcalcError(
-            f"a plot is written as {', '.join(SUFFIXES)}, not "
+            f"a plot is written as {', '.join(PICTURES)}, not "
             f"{path.suffix or 'a name without suffix'!r}: {path}"
         )
     kind = path.suffix.lower()[1:]

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.errors import KcalcError, Remedy, glimpse, unknown
 from ..foundation.guests import SHAPED
 from ..network.network import Network, require_network
-from .advice import OPTION, Record, record
 from .base import Shaping
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
-from .depth_laws import DepthLaws, depth_laws, repeated_block
 from .dks import dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
-from .geometric import GeometricShaping, geometric
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
 from .looks_linear import LooksLinear, looks_linear
 from .normaliser_free import NormaliserFree, normaliser_free
 from .phases import PhaseDiagram, phase_diagram
-from .profiles import DepthProfile, depth_profile
+from .records import OPTION, Record, record
 from .regional import RegionalShaping
+from .registry import METHODS
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import SCHEMES, ResidualShaping, residual_weights
-from .scales import RULES, WEIGHTS, Consequences, normalisation
+from .scales import RULES, Consequences, normalisation
 from .self_normalising import SelfNormalising, self_normalising
 from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
 from .tat import tat
-from .token_phases import TokenPhases, token_gain, token_phases
-from .transformer_edge import TransformerShaping
-from .transformer_edge import edge as transformer_edge
 
 if TYPE_CHECKING:
     from ..interchange import Reading
-
-METHODS: dict[str, Callable[..., Shaping]] = {
-    "dks": dks,
-    "tat": tat,
-    "eoc": eoc,
-    "nf": normaliser_free,
-    "residual_weights": residual_weights,
-    "self_normalising": self_normalising,
-    "looks_linear": looks_linear,
-    "normalisation": normalisation,
-    "geometric": geometric,
-    "edge": transformer_edge,
-    **WEIGHTS,
-}
 
 __all__ = [
     "METHODS",
@@ -60,13 +40,10 @@ __all__ = [
     "Consequences",
     "Constants",
     "ConstantsTable",
-    "DepthLaws",
     "DepthLimit",
-    "DepthProfile",
     "Edge",
     "EdgeShaping",
     "EquivalentParameters",
-    "GeometricShaping",
     "LooksLinear",
     "NormaliserFree",
     "PhaseDiagram",
@@ -77,12 +54,8 @@ __all__ = [
     "SelfNormalising",
     "Shaping",
     "Solutions",
-    "TokenPhases",
-    "TransformerShaping",
     "VanillaMaps",
-    "depth_laws",
     "depth_limit",
-    "depth_profile",
     "dks",
     "edge",
     "edge_curve",
@@ -92,24 +65,20 @@ __all__ = [
     "flow",
     "flow_slope",
     "flow_time",
-    "geometric",
     "looks_linear",
     "mirrors",
     "normalisation",
     "normaliser_free",
     "phase_diagram",
     "record",
-    "repeated_block",
     "residual_blocks",
     "residual_weights",
     "self_normalising",
     "shape",
     "tat",
-    "token_gain",
-    "token_phases",
-    "transformer_edge",
     "vanilla_maps",
     "with_residual_weights",
+    "works",
 ]
 
 
@@ -262,11 +231,11 @@ def shape(
     - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn
       at the same relative rate; needs widths.
       ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
-      ``output_std``, ``balance``. See :func:`geometric`.
+      ``output_std``, ``balance``. See :func:`kcalc.finite_width.geometric`.
     - ``"edge"``: transformers, ``L.Attend``. Residual weights, value gains, query-key scale and
       shaped attention from ``growth``, ``token_slope``, ``gradient_mean``, ``gradient_difference``
       and ``score_variance``; ``centre``, ``mlp``, ``zeta``; ``tokens=128`` is the number of tokens,
-      ``token_cosine=0`` that of two of them. See :func:`kcalc.shaping.transformer_edge`.
+      ``token_cosine=0`` that of two of them. See :func:`kcalc.shaping.transformer_edge.edge`.
     - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` goes on where a
       hypothesis of the kernel calculus fails: activations behind depthwise convolutions, products
       and sums of feature maps that share weights. What is correlated is taken as independent, a
@@ -314,6 +283,21 @@ def shape(
     if shape_other is not None:
         return shape_other(network, METHODS[method], method, {"activation": activation, **given})
     return METHODS[method](network, activation, **given)
+
+
+def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
+    """Whether a remedy that a refusal suggests shapes the network, found out by trying it.
+
+    ``remedy``: one of an error's ``remedies``; one with a target that only you know (``...``), such
+    as the cosines between tokens, does not.
+    """
+    if any(value is ... for value in remedy.options.values()):
+        return False
+    try:
+        shape(network, activation, remedy.method, **remedy.options)
+    except KcalcError:
+        return False
+    return True
 
 
 TARGETS = frozenset(

@@ -5,6 +5,7 @@ Its targets, constants and network, and their pictures and tables.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,22 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..activations import Activation
 from ..calculi.global_maps import c_map, end_values
-from ..calculi.subnetworks import maximal, maximal_curvature
-from ..foundation.errors import KcalcError
-from ..foundation.guests import DRAWINGS, MODELS
+from ..calculi.subnetworks import maximal, maximal_curvature, maximal_slope
+from ..foundation.errors import KcalcError, Remedy
+from ..foundation.guests import DRAWINGS, MODELS, SHAPING
 from ..foundation.printing import html_table, marked, plain
 from ..foundation.process_state import cached_property
 from ..maps.maps import Approximable, Assumption
 from ..network import layers as L
 from ..network.network import Network, is_normalised, sum_weights
-from .advice import OPTION, assuming, either, for_products
 from .constants import ConstantsTable
+from .mixing import AT_TOKENS, refuse_mixing, unmixed
 from .norms import true_q
 from .of_models import OfModel
+from .records import OPTION, assuming, independent
 from .solutions import Solutions
 from .thirty_digits import local_values
-from .tokens import Tokens, refuse_mixing, unmixed
-from .traces import depth_trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
-AT_TOKENS = "Q(1) at tokens"
+LARGEST_ZETA = 100.0  # of those that another method's refusal names
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Shaping(Approximable, OfModel):
     changes: tuple[str, ...]
     systems: dict[str, tuple[System, ...]] = field(default_factory=dict, repr=False)
     warnings: tuple[Assumption, ...] = ()
-    tokens: Tokens | None = field(default=None, repr=False)
+    tokens: Any = field(default=None, repr=False)
     independent: bool = field(default=False, kw_only=True)
     reading: Any = field(default=None, repr=False, compare=False, kw_only=True)
     left_alone: Mapping[Node, str] = field(
@@ -195,6 +195,7 @@ class Shaping(Approximable, OfModel):
             return DRAWINGS["Shaping.tokens"](
                 pairs, self.tokens.cosines, self.token_cosines[self.network.outputs[0]], ax
             )
+        depth_trace = SHAPING["depth trace"]
         traces = {"before": self._before(depth_trace), "after": depth_trace(self.network)}
         given = {label: trace for label, trace in traces.items() if trace is not None}
         return DRAWINGS["Shaping"](
@@ -313,7 +314,7 @@ def prepared(
     network: Network,
     activation: Any = None,
     products: bool = False,
-    tokens: Tokens | None = None,
+    tokens: Any = None,
     keeping: Container[Node] = (),
 ) -> tuple[Network, tuple[str, ...]]:
     """(the network with sigma_w = 1, sigma_b = 0 and no Scale, the edits made).
@@ -336,10 +337,10 @@ def prepared(
                 f"net.without_normalization()"
             )
         if isinstance(layer, L.Product) and not products:
-            remedy = either(for_products(), "cut the network there")
-            raise KcalcError(
-                f"node {node!r} is a Product, for which this method has no rule; {remedy}"
-            ).at(node)
+            refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")
+            raise refusal.advising(for_products(network, activation), "cut the network there").at(
+                node
+            )
         if isinstance(layer, L.Sum) and (id(layer), len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
                 normalised.add((id(layer), len(parents)))
@@ -376,3 +377,28 @@ def prepared(
     scales = out.nodes_of(L.Scale)
     changes.extend(f"{node}: scalar multiplication removed" for node in scales)
     return (out.without(scales) if scales else out), tuple(changes)
+
+
+def least_zeta(network: Network, activation: Any) -> float:
+    """The slope that products give some subnetwork of the network, for any activations.
+
+    Infinite where it is not known.
+    """
+    try:
+        plain, _ = prepared(unmixed(network), activation, products=True)
+        return float(maximal_slope(plain)(1.0))
+    except KcalcError:
+        return math.inf
+
+
+def for_products(network: Network, activation: Any) -> tuple[Remedy, ...]:
+    """Methods that shape networks with products, the first that serves.
+
+    DKS, as it is, with a zeta that their slopes allow, or as if factors were independent; or
+    normalisation.
+    """
+    least = least_zeta(network, activation)
+    zetas = [{}, {"zeta": float(f"{1.5 * least:.4g}")}] if least < LARGEST_ZETA else [{}]
+    options = [{}] if independent() else [{}, {OPTION: True}]
+    found = [Remedy("dks", more | zeta) for more in options for zeta in zetas]
+    return (*found, Remedy("normalisation"))

@@ -208,8 +208,8 @@ def _out_of_reach(system: System, ends: Sequence[BranchEnd]) -> UnreachableTarge
     if not ends:
         return UnreachableTarget(
             f"{wanted}: {system.condition} alone cannot be met, at any input scale and shift of a "
-            f"scan" + system.remedy
-        )
+            f"scan"
+        ).advising(*system.remedies)
     near = min(ends, key=lambda end: abs(math.log(end.target / system.target)))
     how = (
         "the nearest that can be reached is "
@@ -218,7 +218,10 @@ def _out_of_reach(system: System, ends: Sequence[BranchEnd]) -> UnreachableTarge
     )
     above = system.target > near.target
     return OutOfReach(
-        f"{wanted}; {how}{system.named(near.target, above)}", system.value(near.target), above
+        f"{wanted}; {how}{system.named(near.target, above)}",
+        system.value(near.target),
+        above,
+        near.exact,
     )
 
 
@@ -274,7 +277,7 @@ def solve_scale(phi: Activation, target: float, shifts: Sequence[float] = (1.0, 
         f"{wanted}; the nearest {'that can be reached is' if near.exact else 'found is about'} "
         f"C'(1) = {slope_text(near.excess, above)}"
     )
-    raise OutOfReach(text, 1 + near.excess, above)
+    raise OutOfReach(text, 1 + near.excess, above, near.exact)
 
 
 def _standardising(phi: Activation, alpha: float, beta: float, m: Moments) -> Constants:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..activations import Activation
-from ..foundation.errors import UnreachableTarget
-from .advice import advised, either
+from ..foundation.errors import Advice, Remedy, UnreachableTarget
 from .moments import Moments, Pair
 
 UNREACHED = 1e6
@@ -24,12 +23,13 @@ class OutOfReach(UnreachableTarget):
     """A target out of reach.
 
     ``nearest``: the value (of C'(1) or C''(1)) nearest to it that was found; ``above``: whether the
-    target is greater.
+    target is greater; ``exact``: whether the nearest is an extremum, and not merely as far as was
+    looked.
     """
 
-    def __init__(self, text: str, nearest: float, above: bool) -> None:
+    def __init__(self, text: str, nearest: float, above: bool, exact: bool) -> None:
         super().__init__(text)
-        self.nearest, self.above = nearest, above
+        self.nearest, self.above, self.exact = nearest, above, exact
 
 
 def inwards(value: float, above: bool | None, digits: int = 6) -> str:
@@ -105,7 +105,7 @@ class System(Protocol):
         ...
 
     @property
-    def remedy(self) -> str:
+    def remedies(self) -> tuple[Advice, ...]:
         """Remedies where the first equation cannot be met."""
         ...
 
@@ -158,9 +158,9 @@ class SlopeSystem:
     order = 2
 
     @property
-    def remedy(self) -> str:
-        dropped = advised(f"drop {self.condition} with q_slope=None", "dks", q_slope=None)
-        return "; " + either("use another activation", dropped)
+    def remedies(self) -> tuple[Advice, ...]:
+        words = f"drop {self.condition} with q_slope=None"
+        return "use another activation", Remedy("dks", {"q_slope": None}, words)
 
     @property
     def condition(self) -> str:
@@ -235,8 +235,8 @@ class CurvatureSystem:
     condition = "Q'(1) = C'(1) = 1"
 
     @property
-    def remedy(self) -> str:
-        return "; " + either("use another activation", advised("use method='dks'", "dks"))
+    def remedies(self) -> tuple[Advice, ...]:
+        return "use another activation", Remedy("dks")
 
     def named(self, target: float, above: bool | None = None, digits: int = 6) -> str:
         return f"C''(1) = {inwards(target, above, digits)}"

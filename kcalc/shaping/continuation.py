@@ -1,6 +1,6 @@
 """A branch of solutions, followed by its length.
 
-It is the curve on which the first equation holds, followed to where it meets a target or turns back.
+It is the curve on which the first equation holds, up to where it meets a target or turns back.
 
 Solvers that step in the target stop short of a fold, where the target is extreme; by length a fold
 is an ordinary point.

@@ -42,9 +42,8 @@ from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
 from ..foundation.rootfinding import zero_between
 from ..maps.maps import Approximable, Assumption
-from ..network.combinators import chain
 from ..network.compose import require_network
-from ..network.layers import Affine, Attend, Input
+from ..network.layers import Attend, Input
 from ..network.network import Network
 from ..network.tokens import read_tokens
 from .drifting_streams import (
@@ -62,6 +61,7 @@ from .drifting_streams import (
     pace_of,
     rounded,
 )
+from .limits import SAME, between_blocks, check_repeats
 from .profiles import trunk_sums
 from .q_limits import length_scale
 from .residual_blocks import needed
@@ -69,7 +69,6 @@ from .residual_blocks import needed
 Node = Hashable
 LARGE = 1e10  # q at which limits are read
 APART = 1e3  # between two of them, which tell the power of q
-SAME = 1e-6
 WHOLE = 1e-4  # powers this near to 0 and 1 are these
 SETTLED = 1e-13
 ROUNDED = 1e-15
@@ -201,23 +200,6 @@ def repeated_block(network: Network) -> Network:
     return Network.from_steps([(entry, Input(), ()), *steps])
 
 
-def between_blocks(block: Network) -> Network:
-    """The block behind another one: an Affine of standard deviation 1 makes its input fresh.
-
-    So it may begin with an activation. :func:`check_repeats` tells whether blocks hand on such
-    streams.
-    """
-    entry = block.inputs[0]
-    below = (entry, "input")
-    steps = list(block.steps())[1:]
-    return Network.from_steps([(below, Input(), ()), (entry, Affine(bias=False), (below,)), *steps])
-
-
-def check_repeats(block: Network, q: float, x: float) -> None:
-    """Raises: KcalcError where many blocks are not the repeated map of one."""
-    _Block(block, None).check(q, x)
-
-
 class _Block:
     """A block as a map of (q, x), and its branches, with a fresh input as between blocks."""
 
@@ -230,16 +212,7 @@ class _Block:
 
     def check(self, q: float, x: float) -> None:
         """Refuse blocks whose output is more than (q, x), as where channels have means."""
-        three = _Block(chain(self.block, self.block, self.block), self.tokens).step(q, x)
-        for _ in range(3):
-            q, x = self.step(q, x)
-        if not np.allclose(three, (q, x), rtol=SAME):
-            raise KcalcError(
-                f"three of these blocks have q = {three[0]:.6g}, and each by itself makes "
-                f"{q:.6g} of the same stream: what a block hands on is not fresh (activations "
-                f"without an Affine after them are added, or meet another activation); end its "
-                f"branches in an Affine"
-            )
+        check_repeats(self.block, q, x, lambda block, q, x: _Block(block, self.tokens).step(q, x))
 
     def check_gradients(self, q: float, x: float) -> None:
         """Refuse attention without gradients before anything else is computed."""

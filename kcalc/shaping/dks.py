@@ -16,23 +16,33 @@ from ..calculi.subnetworks import maximal_slope
 from ..calculi.subnetworks.forward import ForwardSlope
 from ..calculi.subnetworks.slope_maxima import MaximalSlope
 from ..fields.arguments import number_within
-from ..foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
+from ..foundation.errors import Advice, KcalcError, Remedy, UnreachableTarget, glimpse, unknown
 from ..foundation.plain_arguments import truth
 from ..maps.maps import Assumption
 from ..network.layers import Nonlinear, Product
 from ..network.network import Network
-from .advice import LARGEST_ZETA, Record, advised, either, shaping_method
-from .base import AT_TOKENS, Shaping, prepared, replace_activations
+from .base import LARGEST_ZETA, Shaping, prepared, replace_activations
 from .choose_branch import check_shapeable, default_end, solve, solve_least, solve_scale
 from .conditions import OutOfReach, SlopeSystem, System, slope_text
 from .constants import Constants, ConstantsTable, constants_of
 from .gates import gates_of, with_slopes
 from .hypotheses import check_fresh
+from .methods import shaping_method
+from .mixing import (
+    AT_TOKENS,
+    TOKEN_TARGETS,
+    read_tokens,
+    token_options,
+    unmixed,
+    with_tokens,
+)
+from .needs import fresh, known_tokens, plain_network, shapeable
+from .records import Call, Record
 from .residual_blocks import residual_blocks, with_residual_weights
 from .solver import ACCEPTED
 from .thirty_digits import local_values
-from .tokens import TOKEN_TARGETS, read_tokens, token_options, unmixed, with_tokens
 
+ZETA = 1.5
 READINGS = {
     "strict": "zeta bounds the slopes of the strict subnetworks",
     "forward": "zeta bounds the slope from the inputs to every node, through all taps, heads and "
@@ -41,7 +51,11 @@ READINGS = {
 SHIFTS = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)  # of input scales alone, in order of preference
 STEEPEST_LEAKY = 1 / (1 - 1 / math.pi)  # C'(1) of a centred ReLU
 MISSED = 1e-9
-KEPT = "; gates='normalise' keeps the gates' own activations, with smaller slopes"
+KEPT = Remedy(
+    "dks",
+    {"gates": "normalise"},
+    "give gates='normalise', which keeps the gates' own activations, with smaller slopes",
+)
 FACTORS = (
     "q values of factors multiply: Q' is the sum of theirs, so that errors of q double at a "
     "Product of two"
@@ -50,6 +64,17 @@ GATES = (
     "gates are scaled to Q(1) = 1 and keep their means: a Product adds C'(1) of its gate to the "
     "slope of its other factor, which brings C(0) = 0"
 )
+
+
+def slopes_within_zeta(call: Call) -> None:
+    """A zeta above the slope that products give some subnetwork, for any activations.
+
+    Raises: KcalcError.
+    """
+    gated = gates_of(call.network, call.targets.get("gates", "shape"))
+    mu = maximal_slope(with_slopes(plain_network(call), gated))
+    reading = mu.forward if call.targets.get("subnetworks") == "forward" else mu
+    _check_reach(call.network, reading, float(call.targets.get("zeta", ZETA)), bool(gated))
 
 
 @shaping_method(
@@ -69,12 +94,13 @@ GATES = (
             "to Q(1) = 1)",
         },
         compared=True,
+        needs=(known_tokens, fresh, shapeable, slopes_within_zeta),
     ),
 )
 def dks(
     network: Network,
     activation: Any = None,
-    zeta: float = 1.5,
+    zeta: float = ZETA,
     subnetworks: str = "strict",
     q_slope: Any = 1.0,
     free_slope: bool = True,
@@ -130,9 +156,7 @@ def dks(
         raise _beyond_reach(error, reading, zeta) from None
     kept_gates = ConstantsTable(gated)
     shaped, rows = with_tokens(
-        replace_activations(plain, table.activations | kept_gates.activations),
-        known,
-        token_rows,
+        replace_activations(plain, table.activations | kept_gates.activations), known
     )
     check_fresh(shaped)
     dropped = [
@@ -157,7 +181,7 @@ def dks(
     options = {"zeta": zeta, "subnetworks": subnetworks} | (
         {} if q_slope == 1 else {"q_slope": q_slope}
     )
-    options |= token_options(known, token_rows) | ({} if gates == "shape" else {"gates": gates})
+    options |= token_options(known) | ({} if gates == "shape" else {"gates": gates})
     return Shaping(
         "dks",
         options | ({} if free_slope else {"free_slope": False}),
@@ -184,17 +208,18 @@ def _beyond_reach(
     value = float(near.removeprefix("1 + ")) + near.startswith("1 + ")
     asked = f"asked for: {slope_text(zeta - 1, digits=9)}"
     if _useless(value, zeta):
-        remedy = either(
-            "use another activation", "fewer nonlinear layers or shortcut weights nearer to 1",
-            advised("drop Q'(1) = 1 with q_slope=None", "dks", q_slope=None),
-        )  # fmt: skip
         return UnreachableTarget(
             f"DKS cannot shape this network with this activation: {error}, and slopes of "
-            f"{error.nearest:.4g} at every layer multiply to {near} in this network ({asked}); "
-            f"{remedy}"
+            f"{error.nearest:.4g} at every layer multiply to {near} in this network ({asked})"
+        ).advising(
+            "use another activation",
+            "fewer nonlinear layers or shortcut weights nearer to 1",
+            Remedy("dks", {"q_slope": None}, "drop Q'(1) = 1 with q_slope=None"),
         )
-    exactly = advised(f"zeta = {near}", "dks", zeta=value) or f"about zeta = {near}"
-    return UnreachableTarget(f"{error}, which is {exactly} in this network ({asked})")
+    nearest = Remedy("dks", {"zeta": value}, f"{'' if error.exact else 'about '}zeta = {near}")
+    return UnreachableTarget(f"{error}, which is ").advising(
+        nearest, joint="", then=f" in this network ({asked})"
+    )
 
 
 def _useless(nearest: float, zeta: float) -> bool:
@@ -228,29 +253,32 @@ def _check_reach(
     if zeta > least:
         return
     node = next(iter(network.nodes_of(Product)), None)
+    kept: tuple[Advice, ...] = () if gated else (KEPT,)
     each = "gates in part" if gated else "each >= 1 where C(0) = 0"
-    kept = "" if gated else advised(KEPT, "dks", gates="normalise")
     adding = (
         f"a Product (node {node!r}) adds up the slopes of its factors, {each}, so that some "
         f"subnetwork has slope {least:.6g} or more whatever the activations"
     )
     shortcuts = _about_shortcuts(network, least)
     if _useless(least, zeta):
-        remedy = either(
-            "put fewer Products one after another",
-            advised("use method='normalisation' and keep its norms", "normalisation"),
+        keeping = "try method='normalisation' and keep its norms"
+        refusal = UnreachableTarget(
+            f"DKS cannot shape this network: {adding}, and zeta = {zeta:.6g} is out of reach"
         )
-        raise UnreachableTarget(
-            f"DKS cannot shape this network: {adding}, and zeta = {zeta:.6g} is out of reach; "
-            f"{remedy}{kept}{shortcuts}"
+        raise refusal.advising(
+            "put fewer Products one after another",
+            Remedy("normalisation", words=keeping),
+            *kept,
+            then=shortcuts,
         ).at(node)
     larger = f"{1.5 * least:.4g}"
-    nearest = advised(
-        f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}", "dks", zeta=float(larger)
-    )
-    raise UnreachableTarget(
-        f"zeta = {zeta:.6g} is out of reach: {adding}; "
-        f"{nearest or 'cut the network there'}{kept}{shortcuts}"
+    words = f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}"
+    refusal = UnreachableTarget(f"zeta = {zeta:.6g} is out of reach: {adding}")
+    raise refusal.advising(
+        Remedy("dks", {"zeta": float(larger)}, words),
+        "cut the network there",
+        *kept,
+        then=shortcuts,
     ).at(node)
 
 
@@ -322,10 +350,10 @@ def leaky(phi: Activation, slope: float) -> Constants:
     if slope > STEEPEST_LEAKY * (1 + ACCEPTED):
         raise UnreachableTarget(
             f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "
-            f"(that of ReLU), not {slope:.6g}; "
-            + either(
-                "choose a smaller zeta", advised("give free_slope=False", "dks", free_slope=False)
-            )
+            f"(that of ReLU), not {slope:.6g}"
+        ).advising(
+            "choose a smaller zeta",
+            Remedy("dks", {"free_slope": False}, "give free_slope=False"),
         )
     w = math.pi * (slope - 1) / slope
     a = max((1 - w) / (1 + math.sqrt(w * (2 - w))), 0.0)

@@ -10,6 +10,7 @@ the edge is a curve with q* as its parameter.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -18,19 +19,21 @@ import numpy as np
 from ..activations import Activation
 from ..activations import activation as resolve
 from ..fields.arguments import as_number
-from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.errors import KcalcError, Remedy, UnreachableTarget
 from ..foundation.process_state import cached_property
 from ..foundation.rootfinding import least_between, zero_between
 from ..gaussian.expectations.quadrature import Array
 from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.network import Network, concat_channels, sum_weights
-from .advice import Record, advised, either, shaping_method
 from .base import Shaping, farthest, prepared
 from .choose_branch import check_shapeable
 from .constants import Constants, constants_of
 from .hypotheses import check_fresh
+from .methods import shaping_method
 from .moments import converged_moments
+from .needs import fresh, known_tokens, no_products, plain_network
+from .records import Call, Record
 
 # q* is sought up to USUAL_Q first, and up to LARGEST_Q only if none is found: residuals take
 # seconds at such q.
@@ -40,7 +43,9 @@ LARGEST_Q = 2e4
 PER_DECADE = 9.3  # points of the search
 LARGEST_SIGMA = 1e6
 ROUNDING = 1e-13
-DKS = "use method='dks'"
+DKS = Remedy("dks")
+AT_ONE = Remedy("eoc", {"q": 1.0, "sigma_b": None, "sigma_w": None}, "choose q=1 alone")
+UNBIASED = Remedy("eoc", {"sigma_b": 0.0, "sigma_w": None, "q": None}, "choose sigma_b=0 alone")
 KEPT = 1e-9  # how far q may be from q*, relatively
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
 
@@ -260,6 +265,12 @@ def _conditions(point: Edge) -> dict[str, float]:
     return {"chi_1": weight * slope, "q*": weight * square + point.sigma_b**2}
 
 
+def edges_exist(call: Call) -> None:
+    """A point of the edge of every activation, with one q*. Raises: KcalcError."""
+    given = (call.targets.get(name) for name in ("q", "sigma_b", "sigma_w"))
+    _points(plain_network(call).activations, *given)
+
+
 @shaping_method(
     "eoc",
     Record(
@@ -271,6 +282,7 @@ def _conditions(point: Edge) -> dict[str, float]:
             "q": "mean square of the pre-activations; default 1",
         },
         compared=True,
+        needs=(known_tokens, no_products, fresh, edges_exist),
     ),
 )
 def eoc(
@@ -295,14 +307,9 @@ def eoc(
     FreshnessError as for the other methods.
     """
     plain, changes = prepared(network, activation)
-    kinds = plain.activations
     if q is None and sigma_b is None and sigma_w is None:
         q = 1.0
-    if q is None and len(kinds) > 1:
-        raise KcalcError(
-            f"{len(kinds)} activations share one q*, so choose by q, not by sigma_b or sigma_w"
-        )
-    points = {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
+    points = _points(plain.activations, q, sigma_b, sigma_w)
     level = next(iter(points.values())).q
     least = min(level - point.sigma_b**2 for point in points.values())
     layers, edits, mixed = _affines(plain, points, level)
@@ -355,6 +362,17 @@ def eoc(
     )
 
 
+def _points(
+    kinds: Sequence[Activation], q: float | None, sigma_b: float | None, sigma_w: float | None
+) -> dict[Activation, Edge]:
+    """The point of every activation. Raises: KcalcError where they do not share q*."""
+    if q is None and len(kinds) > 1:
+        raise KcalcError(
+            f"{len(kinds)} activations share one q*, so choose by q, not by sigma_b or sigma_w"
+        )
+    return {phi: edge(phi, q, sigma_b, sigma_w) for phi in kinds}
+
+
 def _affines(
     network: Network, points: dict[Activation, Edge], level: float
 ) -> tuple[dict[Any, L.Affine], list[str], list[Any]]:
@@ -395,22 +413,18 @@ def _affines(
                 if isinstance(other, L.Normalisation)
                 else "cut the network there"
             )
-            raise KcalcError(
+            refusal = KcalcError(
                 f"node {node!r} reads the output of {type(other).__name__}, whose q the edge of "
-                f"chaos does not fix; " + either(remedy, advised(DKS, "dks"))
-            ).at(node)
+                f"chaos does not fix"
+            )
+            raise refusal.advising(remedy, DKS).at(node)
         if sigmas == FROM_INPUT:
             sigmas = math.sqrt(level - first.sigma_b**2), first.sigma_b
         layers[node] = replace(layer, sigma_w=sigmas[0], sigma_b=sigmas[1] if layer.bias else 0)
         if sigmas[1] and not layer.bias:
             raise KcalcError(
-                f"node {node!r} has no bias, but the edge of chaos needs sigma_b = "
-                f"{sigmas[1]:.6g}; "
-                + either(
-                    "give it a bias",
-                    advised("choose sigma_b=0 alone", "eoc", sigma_b=0.0, sigma_w=None, q=None),
-                )
-            )
+                f"node {node!r} has no bias, but the edge of chaos needs sigma_b = {sigmas[1]:.6g}"
+            ).advising("give it a bias", UNBIASED)
         if sigmas != (1.0, 0.0):
             edits.append(f"{node}: sigma_w 1 -> {sigmas[0]:.10g}, sigma_b 0 -> {sigmas[1]:.10g}")
     return layers, edits, mixed
@@ -437,17 +451,13 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
                     if normed
                     else "end every addend of a Sum in its own Affine"
                 )
-                other = (
-                    advised("choose q=1 alone", "eoc", q=1.0, sigma_b=None, sigma_w=None)
-                    if level != 1
-                    else ""
-                )
-                raise KcalcError(
+                other = AT_ONE if abs(read - 1) <= KEPT < abs(level - 1) else ""
+                refusal = KcalcError(
                     f"activation {node!r} sees q = {read:.6g}, set by the "
                     f"{type(shaped.layer(setter)).__name__} at node {setter!r}, "
-                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there; "
-                    + either(other, remedy, advised(DKS, "dks"))
-                ).at(node)
+                    f"and not q* = {level:.6g}, so that chi_1 = 1 would not hold there"
+                )
+                raise refusal.advising(other, remedy, DKS).at(node)
             q[node] = _q(shaped, node, points, level)
         elif isinstance(layer, L.Affine):
             q[node] = float(layer.sigma_w) ** 2 * read + float(layer.sigma_b) ** 2

@@ -6,20 +6,21 @@ Activations that read fresh Gaussians, addends that are uncorrelated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from ..calculi.global_maps import c_map, q_and_variances
-from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.errors import Advice, FreshnessError, KcalcError, Remedy
 from ..network import layers as L
 from ..network.network import Network, sum_weights
-from .advice import advised, either, independent
-from .tokens import unmixed
+from .mixing import unmixed
+from .records import independent
 
 Node = Hashable
 OPENED = {  # the remedy where factors or addends share weights
     L.Sum: "end all addends of this Sum but one in their own Affine",
     L.Product: "end all factors of this Product but one in their own Affine",
 }
+CENTRED = Remedy("dks", words="try method='dks', which gives activations mean 0")
 MET = 1e-9  # how far, in parts, q after a Sum may be from that of uncorrelated addends
 
 
@@ -97,20 +98,15 @@ def simply_fresh(network: Network) -> bool:
     return True
 
 
-def centred() -> str:
-    """The method that gives activations mean 0, where it shapes the network."""
-    return advised("use method='dks', which gives activations mean 0", "dks")
-
-
-def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> None:
+def check_sums(network: Network, promise: str, instead: Advice = "") -> None:
     """Refuse a shaped network in which the channel means of addends meet.
 
     ``q = sum_i w_i^2 q_i`` must hold at every Sum.
 
     Addends that end in activations are independent given their means, which :func:`check_fresh`
     lets pass; where two of them have means ``m_i``, ``2 w_1 w_2 m_1 m_2`` is added to q.
-    ``promise``: the claim that fails; ``instead``: advice besides ending addends in an Affine (see
-    :func:`advised`). Raises: KcalcError naming the node and remedies.
+    ``promise``: the claim that fails; ``instead``: advice besides ending addends in an Affine.
+    Raises: KcalcError naming the node and remedies.
     """
     network = unmixed(network)
     if simply_fresh(network):
@@ -124,9 +120,9 @@ def check_sums(network: Network, promise: str, instead: Callable[[], str]) -> No
         )
         if abs(values[node][0] - alone) > MET * alone:
             met = values[node][0]
-            raise KcalcError(
+            refusal = KcalcError(
                 f"the Sum at node {node!r} adds activations whose means are not 0 after shaping: "
                 f"the means meet, and q is {met:.6g} "
-                f"instead of {alone:.6g}, so that {promise} would not hold; "
-                + either("end all addends but one in their own Affine", instead())
-            ).at(node)
+                f"instead of {alone:.6g}, so that {promise} would not hold"
+            )
+            raise refusal.advising("end all addends but one in their own Affine", instead).at(node)

@@ -7,21 +7,22 @@ tailored ReLUs tend to.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..calculi.global_maps import c_map, q_map
+from ..calculi.global_maps import c_map, node_values, q_map
 from ..calculi.subnetworks import maximal_curvature
 from ..fields.arguments import number_within
 from ..foundation.errors import KcalcError, without_option
 from ..foundation.printing import Shown
 from ..foundation.rootfinding import zero_between
 from ..maps.maps import Assumption, FixedPoint, QMap
+from ..network.combinators import chain
+from ..network.layers import Affine, Input
 from ..network.network import Network
-from .depth_laws import between_blocks, check_repeats
 from .q_limits import GROWS, SETTLED, SHRINKS, QTable, length_scale, q_limits
 
 STEPS = 300  # blocks that q values are followed through
@@ -29,6 +30,7 @@ ARRIVED = 1e-9  # how near to a fixed point, in log q, they have arrived
 EDGE = 1e-9  # by how much the size of a slope may exceed 1 for rounding
 BETWEEN = 65
 ROUNDED = 1e-13
+SAME = 1e-6  # parts by which three blocks may differ from one three times
 START = 0.3  # a cosine at which three blocks are compared with one block three times
 
 
@@ -99,6 +101,46 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
         return DepthLimit(level, 1.0, float(cosines.derivative(1)(1.0, level)), q_rate, notes)
     best = min(points, key=lambda p: abs(p.slope))
     return DepthLimit(level, best.value, best.slope, q_rate, notes)
+
+
+def between_blocks(block: Network) -> Network:
+    """The block behind another one: an Affine of standard deviation 1 makes its input fresh.
+
+    So it may begin with an activation. :func:`check_repeats` tells whether blocks hand on such
+    streams.
+    """
+    entry = block.inputs[0]
+    below = (entry, "input")
+    steps = list(block.steps())[1:]
+    return Network.from_steps([(below, Input(), ()), (entry, Affine(bias=False), (below,)), *steps])
+
+
+def _behind(block: Network, q: float, x: float) -> tuple[float, float]:
+    """(q, c) of a stream behind a block."""
+    value = node_values(between_blocks(block), x, q=q)[block.outputs[0]]
+    return float(value.q1), float(value.c)
+
+
+def check_repeats(
+    block: Network,
+    q: float,
+    x: float,
+    behind: Callable[[Network, float, float], tuple[float, float]] = _behind,
+) -> None:
+    """Refuse blocks whose output is more than (q, x), as where channels have means.
+
+    Many of them are not the repeated map of one. ``behind``: (q, x) behind a block. Raises:
+    KcalcError.
+    """
+    three = behind(chain(block, block, block), q, x)
+    for _ in range(3):
+        q, x = behind(block, q, x)
+    if not np.allclose(three, (q, x), rtol=SAME):
+        raise KcalcError(
+            f"three of these blocks have q = {three[0]:.6g}, and each by itself makes {q:.6g} of "
+            f"the same stream: what a block hands on is not fresh (activations without an Affine "
+            f"after them are added, or meet another activation); end its branches in an Affine"
+        )
 
 
 def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:

@@ -22,11 +22,13 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Concat, Flatten, Identity, Nonlinear, Pool
 from ..network.network import Network, Step
-from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .choose_branch import check_shapeable
 from .constants import Constants, constants_of
 from .hypotheses import check_fresh
+from .methods import shaping_method
+from .needs import fresh, known_tokens, no_products
+from .records import Record
 
 Node = Any
 ROUNDING = 1e-13
@@ -165,6 +167,7 @@ class LooksLinear(Shaping):
         "Weights mirrored in pairs, so that relu-like activations make a linear network when "
         "training starts.",
         compared=True,
+        needs=(known_tokens, no_products, fresh),
     ),
 )
 def looks_linear(network: Network, activation: Any = None) -> LooksLinear:

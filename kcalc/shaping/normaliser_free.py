@@ -14,26 +14,27 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from ..activations import Activation
 from ..calculi.global_maps import q_and_variances, q_map, q_values
 from ..fields.arguments import number_within
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, Remedy
 from ..foundation.plain_arguments import truth
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network import layers as L
 from ..network.combinators import unused_name
 from ..network.network import Network, Step, channel_widths
-from .advice import Record, advised, either, independent, shaping_method
 from .base import Shaping, farthest, prepared, replace_activations
 from .choose_branch import check_shapeable
 from .constants import Constants, constants_of
 from .hypotheses import check_fresh, check_sums
+from .methods import shaping_method
 from .moments import converged_moments
+from .needs import fresh, known_tokens, no_meeting_means, no_products, plain_network
 from .norms import removals
+from .records import Call, Record, independent
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import apart, grown_weights, stream_variances
 from .thirty_digits import local_values
@@ -86,6 +87,21 @@ class NormaliserFree(Shaping):
         return super().to_dict() | {"blocks": blocks}
 
 
+def bare_network(call: Call) -> None:
+    """No Product, fresh Gaussians and tokens that are known, once norms are off.
+
+    Weights that can be standardised, or else no means that meet. Raises: KcalcError.
+    """
+    network = call.network
+    bare = network.without_normalization() if network.nodes_of(L.Normalisation) else network
+    bared = replace(call, network=bare.normalised())
+    standardise = call.targets.get("standardise", True)
+    for holds in (known_tokens, no_products, fresh, *(() if standardise else (no_meeting_means,))):
+        holds(bared)
+    if standardise:
+        _standardised(plain_network(bared))
+
+
 @shaping_method(
     "nf",
     Record(
@@ -96,6 +112,7 @@ class NormaliserFree(Shaping):
             "standardise": "whether weights have mean 0 over their inputs; default yes",
         },
         compared=True,
+        needs=(bare_network,),
     ),
 )
 def normaliser_free(
@@ -140,7 +157,7 @@ def normaliser_free(
     if not standardise:
         keep = "keep standardise=True, which takes means out of the inputs of weights"
         check_sums(
-            shaped, "q = 1 before every activation", partial(advised, keep, "nf", standardise=True)
+            shaped, "q = 1 before every activation", Remedy("nf", {"standardise": True}, keep)
         )
     published = unnormalised(shaped, residual_blocks(shaped), strength)
     node, q = worst_q(published)
@@ -222,10 +239,10 @@ def _standardised(network: Network) -> Network:
         if isinstance(layer, L.Affine) and layer.groups > 1 and width in (None, layer.groups):
             raise KcalcError(
                 f"node {node!r} reads one channel in each of its {layer.groups} groups, and "
-                f"standardised weights over one channel are 0; "
-                + either(
-                    "use fewer groups", advised("give standardise=False", "nf", standardise=False)
-                )
+                f"standardised weights over one channel are 0"
+            ).advising(
+                "use fewer groups",
+                Remedy("nf", {"standardise": False}, "give standardise=False"),
             )
     return network.map_layers(lambda node, layer: replace(layer, standardised=True), L.Affine)
 

@@ -9,14 +9,14 @@ targets are turned into local conditions with leave out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 from ..calculi.global_maps import q_and_variances
-from ..foundation.errors import KcalcError
+from ..foundation.errors import Advice, KcalcError
 from ..network import layers as L
 from ..network.network import Network
-from .advice import either, independent
-from .tokens import unmixed
+from .mixing import unmixed
+from .records import independent
 
 Node = Hashable
 CENTRED = 1e-12  # how far the slope of a norm may be above 1
@@ -62,22 +62,24 @@ def true_q(network: Network) -> float | None:
     return 1.0 if any(network.nodes_of(kind) for kind in CHANNEL_NORMS) else None
 
 
-def refuse_means(network: Network, promise: str, instead: Callable[[], str]) -> None:
+def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:
     """Refuse a shaped network in which a norm reads feature maps of nonzero channel mean.
 
     The norm is a LayerNorm or a GroupNorm.
 
-    ``promise``: the claim that fails; ``instead``: advice besides edits of the network (see
-    :func:`advised`).
+    ``promise``: the claim that fails; ``instead``: advice besides edits of the network.
     Raises: KcalcError naming the node and the remedies.
     """
     slopes = norm_slopes(network)
     if slopes:
         node = next(node for node in network if node in slopes)
-        drop = "drop it with net.without_normalization()"
-        remedy = either("put an RMSNorm in its place or an Affine in front of it", drop, instead())
-        raise KcalcError(
+        refusal = KcalcError(
             f"the {type(network.layer(node)).__name__} at node {node!r} reads activations whose "
             "mean is not 0 after shaping: subtracting it multiplies the slope by "
-            f"{slopes[node]:.6g} and lowers c values, so that {promise} would not hold; {remedy}"
+            f"{slopes[node]:.6g} and lowers c values, so that {promise} would not hold"
+        )
+        raise refusal.advising(
+            "put an RMSNorm in its place or an Affine in front of it",
+            "drop it with net.without_normalization()",
+            instead,
         ).at(node)

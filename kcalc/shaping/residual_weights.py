@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,18 @@ import numpy as np
 from ..calculi.global_maps import c_map, q_and_variances, q_map
 from ..calculi.subnetworks import maximal_slope
 from ..fields.arguments import as_number
-from ..foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
+from ..foundation.errors import KcalcError, Remedy, UnreachableTarget, glimpse, unknown
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
 from ..network.network import Network, sum_weights
-from .advice import Record, advised, independent, shaping_method
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
+from .methods import shaping_method
 from .moments import converged_moments
+from .needs import fresh, known_tokens, no_meeting_means
 from .norms import norm_slopes, refuse_means, removals, true_q
+from .records import Call, Record, independent
 from .residual_blocks import (
     ResidualBlock,
     needed,
@@ -39,7 +40,7 @@ from .residual_blocks import (
     residual_blocks,
     with_residual_weights,
 )
-from .scales import normalisation
+from .scales import normalised
 from .thirty_digits import local_values
 
 Node = Hashable
@@ -135,6 +136,17 @@ class ResidualShaping(Shaping):
         }
 
 
+def blocks_normalise(call: Call) -> None:
+    """Residual blocks, and what normalisation needs, whatever the weights of the sums.
+
+    Raises: KcalcError.
+    """
+    require_blocks(call.network)
+    summed = replace(call, network=call.network.normalised())
+    for holds in (known_tokens, fresh, no_meeting_means):
+        holds(summed)
+
+
 @shaping_method(
     "residual_weights",
     Record(
@@ -148,6 +160,7 @@ class ResidualShaping(Shaping):
             "slope": "scheme slope: the greatest slope of a subnetwork's C map at 1 that is wanted",
             "local_slope": "scheme slope: C'(1) of the activations; default their own",
         },
+        needs=(blocks_normalise,),
     ),
 )
 def residual_weights(
@@ -205,10 +218,10 @@ def residual_weights(
                 network,
                 dict.fromkeys((block.node for block in blocks), (math.sqrt(0.5), math.sqrt(0.5))),
             )
-            _about_means(normalisation(equal, activation).network, options)
+            _about_means(normalised(equal, activation).network, options)
             raise
         weighted, edits = _set(network, weights), []
-    plain = normalisation(weighted, activation)
+    plain = normalised(weighted, activation)
     notes = [Assumption("network", SCHEMES[scheme]), *_about_means(plain.network, options)]
     found = {
         block.node: (float(block.weights[0]), float(block.weights[1]))
@@ -253,7 +266,7 @@ def _about_means(shaped: Network, options: Mapping[str, float]) -> list[Assumpti
     if "slope" not in options:
         return []
     if "local_slope" not in options:
-        first = partial(advised, "shape the activations with method='dks' first (mean 0)", "dks")
+        first = Remedy("dks", words="shape the activations with method='dks' first (mean 0)")
         refuse_means(shaped, f"the greatest slope {options['slope']:g}", first)
         return []
     text = (

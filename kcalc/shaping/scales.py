@@ -12,20 +12,28 @@ from functools import partial
 from typing import Any
 
 from ..calculi.global_maps import c_map, q_map
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, Remedy
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine
 from ..network.network import Network
-from .advice import Record, advised, either, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, constants_of
-from .hypotheses import centred, check_fresh, check_sums
+from .hypotheses import CENTRED, check_fresh, check_sums
+from .methods import shaping_method
+from .needs import fresh, known_tokens, no_meeting_means, no_products, one_group
+from .records import Record
 
 Node = Any
 
 
-@shaping_method("normalisation", Record("Output scales alone, so that mean squares stay 1."))
+@shaping_method(
+    "normalisation",
+    Record(
+        "Output scales alone, so that mean squares stay 1.",
+        needs=(known_tokens, fresh, no_meeting_means),
+    ),
+)
 def normalisation(network: Network, activation: Any = None) -> Shaping:
     """Scale every activation so that Q(1) = 1, and no more.
 
@@ -36,13 +44,18 @@ def normalisation(network: Network, activation: Any = None) -> Shaping:
     Raises: KcalcError for activations that vanish, sums of addends whose channel means are not 0,
     and networks that cannot be shaped.
     """
+    return normalised(network, activation)
+
+
+def normalised(network: Network, activation: Any = None) -> Shaping:
+    """:func:`normalisation` as a part of another method."""
     plain, changes = prepared(network, activation, products=True)
     table = constants_of(
         plain, lambda phi: Constants(phi, output_scale=float(phi.second_moment(1.0)) ** -0.5)
     )
     shaped = replace_activations(plain, table.activations)
     check_fresh(shaped)
-    check_sums(shaped, "Q_f(1) = 1", centred)
+    check_sums(shaped, "Q_f(1) = 1", CENTRED)
     return Shaping(
         "normalisation",
         {},
@@ -127,11 +140,9 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
 
     def scaled(node: Node, layer: Affine) -> Affine:
         if layer.groups != 1 and rule in ("glorot", "fan_out"):
-            other = advised("use method='he'", "he") or advised("use method='lecun'", "lecun")
-            remedy = either("put a layer with groups=1 there", other)
             raise KcalcError(
-                f"node {node!r} has groups, for which the fan-out is another; {remedy}"
-            )
+                f"node {node!r} has groups, for which the fan-out is another"
+            ).advising("put a layer with groups=1 there", (Remedy("he"), Remedy("lecun")))
         sigma = variance(layer, plain.features[plain.parents(node)[0]])
         if sigma != 1:
             edits.append(f"{node}: sigma_w 1 -> {sigma:.10g}")
@@ -153,7 +164,12 @@ def weights(rule: str, network: Network, activation: Any = None) -> Consequences
     )
 
 
-WEIGHTS: dict[str, Callable[..., Shaping]] = {
-    rule: shaping_method(rule, Record(f"{about}. {CONSEQUENCES}"))(partial(weights, rule))
-    for rule, (_, about) in RULES.items()
-}
+def _method(rule: str) -> Callable[..., Consequences]:
+    """A rule of weights as a shaping method."""
+    ungrouped = (one_group,) if rule in ("glorot", "fan_out") else ()
+    needs = (known_tokens, no_products, fresh, *ungrouped)
+    own = Record(f"{RULES[rule][1]}. {CONSEQUENCES}", needs=needs)
+    return shaping_method(rule, own)(partial(weights, rule))
+
+
+he, lecun, glorot, fan_out = map(_method, RULES)

@@ -25,12 +25,14 @@ from ..foundation.process_state import cached_property
 from ..gaussian.expectations.quadrature import Array
 from ..maps.maps import Assumption
 from ..network.network import Network
-from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .choose_branch import check_nonlinear
 from .constants import Constants, constants_of
 from .hypotheses import check_fresh
+from .methods import shaping_method
 from .moments import FINEST, converged_moments, panels
+from .needs import fresh, known_tokens, no_products
+from .records import Record
 from .thirty_digits import local_values
 
 PARAMETERS = {
@@ -202,6 +204,7 @@ class SelfNormalising(Shaping):
             "that of the negative half; elu gives SELU)",
             "input_scale": "factor of the activation's inputs, > 0; default 1",
         },
+        needs=(known_tokens, no_products, fresh),
     ),
 )
 def self_normalising(

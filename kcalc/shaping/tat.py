@@ -12,22 +12,38 @@ from ..activations import Activation
 from ..activations.rectifiers import Leaky
 from ..calculi.subnetworks import maximal_c_value, maximal_curvature
 from ..fields.arguments import as_number
-from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.errors import KcalcError, Remedy, UnreachableTarget
 from ..maps.maps import Assumption
 from ..network.combinators import DEEPEST
 from ..network.network import Network
-from .advice import Record, advised, either, shaping_method
-from .base import AT_TOKENS, Shaping, prepared, replace_activations
+from .base import Shaping, prepared, replace_activations
 from .choose_branch import check_shapeable, default_end, solve
 from .conditions import CurvatureSystem, OutOfReach, inwards
 from .constants import Constants, ConstantsTable, constants_of
-from .hypotheses import centred, check_fresh, check_sums
+from .hypotheses import CENTRED, check_fresh, check_sums
 from .limits import flow_speed
+from .methods import shaping_method
+from .mixing import (
+    AT_TOKENS,
+    TOKEN_TARGETS,
+    read_tokens,
+    token_options,
+    unmixed,
+    with_tokens,
+)
+from .needs import fresh, known_tokens, means_unread, no_products, plain_network
 from .norms import refuse_means
-from .tokens import TOKEN_TARGETS, Tokens, read_tokens, token_options, unmixed, with_tokens
+from .records import Call, Record
 
 ETA, TAU = 0.9, 0.3
-DKS = "use method='dks'"
+DKS = Remedy("dks")
+
+
+def tailored(call: Call) -> None:
+    """Activations that eta tailors, or that have a curvature. Raises: KcalcError."""
+    for phi in plain_network(call).activations:
+        if call.targets.get("eta") is None and not _is_leaky(phi):
+            check_curvature(phi)
 
 
 @shaping_method(
@@ -43,6 +59,7 @@ DKS = "use method='dks'"
             **TOKEN_TARGETS,
         },
         compared=True,
+        needs=(known_tokens, no_products, fresh, means_unread, tailored),
     ),
 )
 def tat(
@@ -83,10 +100,8 @@ def tat(
     plain, changes = prepared(network, activation, tokens=known)
     kinds = plain.activations
     if tau is None and (eta is not None or all(_is_leaky(phi) for phi in kinds)):
-        return _tailored(
-            network, plain, changes, kinds, ETA if eta is None else eta, known, token_rows
-        )
-    return _smooth(network, plain, changes, kinds, TAU if tau is None else tau, known, token_rows)
+        return _tailored(network, plain, changes, kinds, ETA if eta is None else eta, known)
+    return _smooth(network, plain, changes, kinds, TAU if tau is None else tau, known)
 
 
 def _target(value: Any, name: str) -> float | None:
@@ -119,8 +134,7 @@ def _tailored(
     changes: tuple[str, ...],
     kinds: tuple[Activation, ...],
     eta: float,
-    tokens: Tokens | None,
-    rows: str,
+    tokens: Any,
 ) -> Shaping:
     for phi in kinds:
         if not _is_leaky(phi):
@@ -133,7 +147,7 @@ def _tailored(
     table = constants_of(
         plain, lambda phi: Constants(phi, output_scale=scale, negative_slope=slope)
     )
-    shaped, edited = _applied(plain, table, f"eta = {eta:g}", tokens, rows)
+    shaped, edited = _applied(plain, table, f"eta = {eta:g}", tokens)
     edits = [
         f"{node}: {k.activation.name} -> {scale:.6g}*leaky_relu(x, negative slope {slope:.6g})"
         for node, k in table.by_node.items()
@@ -145,7 +159,7 @@ def _tailored(
     )
     return Shaping(
         "tat",
-        {"eta": eta} | token_options(tokens, rows),
+        {"eta": eta} | token_options(tokens),
         network,
         shaped,
         table,
@@ -168,14 +182,12 @@ def negative_slope(network: Network, eta: float) -> float:
     reached = float(most(0.0))
     if eta > reached:
         nearest = math.floor(reached * 1e6) / 1e6
-        words = advised(
-            f"; the nearest that can be reached is eta = {nearest:.6g}", "tat", eta=nearest
-        )
+        words = f"the nearest that can be reached is eta = {nearest:.6g}"
         raise UnreachableTarget(
             f"eta = {eta!r} is not reachable: the network is too shallow (a plain one needs "
             f"{plain_depth(eta)} layers); even with ReLUs "
-            f"its largest c value is {reached:.6g}{words}"
-        )
+            f"its largest c value is {reached:.6g}"
+        ).advising(Remedy("tat", {"eta": nearest}, words))
     return max(float(most.inverse(eta)), 0.0)
 
 
@@ -203,8 +215,7 @@ def _smooth(
     changes: tuple[str, ...],
     kinds: tuple[Activation, ...],
     tau: float,
-    tokens: Tokens | None,
-    rows: str,
+    tokens: Any,
 ) -> Shaping:
     for phi in kinds:
         check_curvature(phi)
@@ -213,17 +224,19 @@ def _smooth(
         table = constants_of(plain, lambda phi: solve(curvature_systems(phi, curvature)))
     except OutOfReach as error:
         near = inwards(float(maximal_curvature(unmixed(plain))(error.nearest)), error.above)
-        exactly = advised(f"tau = {near}", "tat", tau=float(near)) or f"about tau = {near}"
-        raise UnreachableTarget(
-            f"{error}, which is {exactly} in this network (asked for: {tau:.9g})"
+        words = f"{'' if error.exact else 'about '}tau = {near}"
+        raise UnreachableTarget(f"{error}, which is ").advising(
+            Remedy("tat", {"tau": float(near)}, words),
+            joint="",
+            then=f" in this network (asked for: {tau:.9g})",
         ) from None
-    shaped, edited = _applied(plain, table, f"tau = {tau:g}", tokens, rows)
+    shaped, edited = _applied(plain, table, f"tau = {tau:g}", tokens)
     targets = {"Q(1)": 1.0, "Q'(1)": 1.0, "C'(1)": 1.0, "C''(1)": curvature}
     systems = {phi.name: curvature_systems(phi, curvature) for phi in kinds}
     jumps = (text for each in systems.values() if (text := default_end(each)) is not None)
     return Shaping(
         "tat",
-        {"tau": tau} | token_options(tokens, rows),
+        {"tau": tau} | token_options(tokens),
         network,
         shaped,
         table,
@@ -246,21 +259,18 @@ def check_curvature(phi: Activation) -> None:
         kinks = ", ".join(
             f"{k:g}" for k, jump in zip(phi.kink_points, phi.jump_sizes(1), strict=True) if jump
         )
-        hint = (
-            "give eta (tailored ReLU)"
-            if _is_leaky(phi)
-            else either("use a smooth activation", advised(DKS, "dks"))
+        hints = (
+            ("give eta (tailored ReLU)",) if _is_leaky(phi) else ("use a smooth activation", DKS)
         )
         raise KcalcError(
             f"{phi.name} has a kink at {kinks}, so that C''(1) is infinite and cannot be tau / "
-            f"multiplier: {hint}"
-        )
+            f"multiplier"
+        ).advising(*hints, joint=": ")
     if phi.degree is not None:
         raise KcalcError(
             f"{phi.name} is positively homogeneous: input scale and shift are one constant, and "
-            f"Q'(1), C'(1) and C''(1) need two; "
-            + either("use another activation", advised(DKS, "dks"))
-        )
+            f"Q'(1), C'(1) and C''(1) need two"
+        ).advising("use another activation", DKS)
 
 
 def curvature_systems(phi: Activation, curvature: float) -> tuple[CurvatureSystem, CurvatureSystem]:
@@ -269,18 +279,18 @@ def curvature_systems(phi: Activation, curvature: float) -> tuple[CurvatureSyste
 
 
 def _applied(
-    plain: Network, table: ConstantsTable, target: str, tokens: Tokens | None, rows: str
+    plain: Network, table: ConstantsTable, target: str, tokens: Any
 ) -> tuple[Network, tuple[str, ...]]:
     """The network with these constants, checked, and the edits of its token mixing."""
-    shaped, edited = with_tokens(replace_activations(plain, table.activations), tokens, rows)
+    shaped, edited = with_tokens(replace_activations(plain, table.activations), tokens)
     promise = f"C'(1) = 1 and {target}"
     check_fresh(shaped)
-    check_sums(shaped, promise, centred)
-    refuse_means(shaped, promise, centred)
+    check_sums(shaped, promise, CENTRED)
+    refuse_means(shaped, promise, CENTRED)
     return shaped, edited
 
 
-def _whole(network: Network, tokens: Tokens | None) -> dict[str, float]:
+def _whole(network: Network, tokens: Any) -> dict[str, float]:
     if tokens is not None:
         return {AT_TOKENS: 1.0}
     return {"Q_f(1)": 1.0} | ({"C_f'(1)": 1.0} if len(network.outputs) == 1 else {})

@@ -18,23 +18,17 @@ from typing import Any
 import numpy as np
 
 from ..calculi.global_maps import c_map
-from ..foundation.errors import KcalcError, unknown
+from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
-from ..network.layers import Identity, Input, Nonlinear, RMSNorm, TokenMix
+from ..network.layers import Input, Nonlinear, RMSNorm, TokenMix
 from ..network.network import Network
 from ..network.token_mixing import covariance
-from .advice import advised, either
+from .mixing import ALIKE
 
 Node = Hashable
 Array = np.ndarray
-ROWS = ("keep", "rescale")
-TOKEN_TARGETS = {
-    "tokens": "networks with TokenMix: the T x T cosines between the tokens of an input",
-    "token_rows": "treatment of the rows of TokenMix: keep (default; they must keep q), or rescale",
-}
 KEPT = 1e-8  # how far q may be from 1
-ALIKE = 1e-12
 AT_START = (
     "q = 1 at every token holds at initialisation, and for inputs whose tokens have the cosines "
     "given"
@@ -47,9 +41,19 @@ APART = (
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The cosines between the tokens of an input, (T, T), and their images under a network."""
+    """The cosines between the tokens of an input, (T, T), and their images under a network.
+
+    ``rows``: what becomes of the rows of mixings, "keep" or "rescale".
+    """
 
     cosines: Array
+    rows: str = "keep"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The tokens in the options of a shaping: their number, and the treatment of the rows."""
+        rescaled = {} if self.rows == "keep" else {"token_rows": self.rows}
+        return {"tokens": len(self.cosines)} | rescaled
 
     @property
     def notes(self) -> tuple[Assumption, ...]:
@@ -141,6 +145,15 @@ class Tokens:
             f"these tokens; put an RMSNorm before it"
         )
 
+    def applied(self, shaped: Network) -> tuple[Network, tuple[str, ...]]:
+        """The shaped network, its rows rescaled where that is asked for, checked token by token.
+
+        The edits are returned too. Raises: KcalcError.
+        """
+        made, edits = self.rescaled(shaped) if self.rows == "rescale" else (shaped, ())
+        self.check(made)
+        return made, edits
+
     def rescaled(self, network: Network) -> tuple[Network, tuple[str, ...]]:
         """The network with rescaled token mixings, and the edits.
 
@@ -176,72 +189,6 @@ def with_norms(network: Network, behind: Container[Node]) -> Network:
     return Network.from_steps(steps, [names[node] for node in network.outputs])
 
 
-def read_tokens(network: Network, tokens: Any, rows: str) -> Tokens | None:
-    """The option ``tokens`` of a shaping method.
-
-    Raises: KcalcError for anything but cosines, or without a TokenMix.
-    """
-    if not isinstance(rows, str) or rows not in ROWS:
-        raise unknown("value of token_rows", rows, ROWS)
-    if tokens is None:
-        if rows != "keep":
-            raise KcalcError(
-                "token_rows='rescale' needs the cosines between tokens: pass tokens=, a T x T array"
-            )
-        return None
-    if not network.nodes_of(TokenMix):
-        raise KcalcError(
-            "tokens= gives cosines between tokens, but the network has no TokenMix; leave it out"
-        )
-    return Tokens(covariance(tokens, "tokens", 0.0))
-
-
-def refuse_mixing(network: Network) -> None:
-    """Refuse mixings other than permutations where the tokens are not known.
-
-    Raises: KcalcError naming node and remedy.
-    """
-    for node in network.nodes_of(TokenMix):
-        if not moves(network.layer(node)):
-            able = [repr(name) for name in ("dks", "tat") if advised(name, name, unmixed(network))]
-            given = (
-                f"give them to method={' or '.join(able)} as tokens= (a T x T array)"
-                if able
-                else ""
-            )
-            raise KcalcError(
-                f"the TokenMix at node {node!r} is no permutation, so that q depends on the "
-                f"cosines between tokens; "
-                + either(given, "mix by kc.token_mixing.value_skip(T), which leaves tokens alone")
-            ).at(node)
-
-
-def moves(layer: Any) -> bool:
-    """Whether a TokenMix only lets tokens change places (and signs)."""
-    return layer.permutes is not None and abs(layer.permutes - 1) <= ALIKE
-
-
-def unmixed(network: Network) -> Network:
-    """The network whose tokens are left alone."""
-    return network.map_layers(lambda node, layer: Identity(), TokenMix)
-
-
-def with_tokens(
-    shaped: Network, tokens: Tokens | None, rows: str
-) -> tuple[Network, tuple[str, ...]]:
-    """The shaped network, its rows rescaled where that is asked for, checked token by token.
-
-    The edits are returned too. Raises: KcalcError.
-    """
-    if tokens is None:
-        return shaped, ()
-    made, edits = tokens.rescaled(shaped) if rows == "rescale" else (shaped, ())
-    tokens.check(made)
-    return made, edits
-
-
-def token_options(tokens: Tokens | None, rows: str) -> dict[str, Any]:
-    """The tokens in the options of a shaping: their number, and the treatment of the rows."""
-    if tokens is None:
-        return {}
-    return {"tokens": len(tokens.cosines)} | ({} if rows == "keep" else {"token_rows": rows})
+def given_tokens(tokens: Any, rows: str) -> Tokens:
+    """The option ``tokens`` of a shaping method. Raises: KcalcError for anything but cosines."""
+    return Tokens(covariance(tokens, "tokens", 0.0), rows)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from inspect import unwrap
 from typing import Any
 
 from ..activations import activation as resolve
@@ -25,10 +26,11 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Attend, Nonlinear
 from ..network.network import Network
-from .advice import Record, shaping_method
 from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable, constants_of
 from .dks import constants_for, dks
+from .methods import shaping_method
+from .records import Call, Record
 from .tat import tat
 from .transformer_parts import (
     Parts,
@@ -189,6 +191,17 @@ class TransformerShaping(Shaping):
 # -- the method ------------------------------------------------------------------------------------
 
 
+def activations_at_one(call: Call) -> None:
+    """Attention, and q = 1 before every activation that is to be shaped. Raises: KcalcError."""
+    network, mlp = two_by_two(call.network), call.targets.get("mlp")
+    parts = parts_of(network)
+    if parts.blocks and mlp is not None:
+        count, cosine = (call.targets.get(name) for name in ("tokens", "token_cosine"))
+        start = start_of(network, parts, count or TOKENS, cosine or 0.0)
+        request = Request(network, parts, start, {})
+        _activated(request, call.activation, mlp, call.targets.get("zeta", 1.5))
+
+
 @shaping_method(
     "edge",
     Record(
@@ -211,6 +224,7 @@ class TransformerShaping(Shaping):
             "tokens": "number of tokens of an input; default 128",
             "token_cosine": "cosine of two tokens of an input; default 0",
         },
+        needs=(activations_at_one,),
     ),
     takes_option=False,
     attention=True,
@@ -410,7 +424,7 @@ def _without_shortcuts(
         )
     plain, changes = prepared(request.network, activation)
     alone = tokens_alone(stream(plain, request.parts))
-    local = dks(alone, zeta=zeta) if mlp == "dks" else tat(alone)
+    local = unwrap(dks)(alone, zeta=zeta) if mlp == "dks" else unwrap(tat)(alone)
     table = local.constants
     shaped = replace_activations(plain, table.activations)
     start = start_of(shaped, request.parts, request.start.tokens, request.start.cosine)

@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 
 from ..calculi.attention.exchangeable import unlike
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, Remedy
 from ..network.layers import (
     Affine,
     Attend,
@@ -21,7 +21,6 @@ from ..network.layers import (
     Sum,
 )
 from ..network.network import Network, sum_weights
-from .advice import advised
 from .residual_blocks import ResidualBlock, needed, residual_blocks
 
 Node = Hashable
@@ -72,11 +71,9 @@ def parts_of(network: Network) -> Parts:
     with shortcuts and some without, and sums of three or more addends around attention.
     """
     if not network.nodes_of(Attend):
-        others = [advised(f"; use method={name!r}", name) for name in ("dks", "residual_weights")]
         raise KcalcError(
-            f"shaping to the edge is for networks with attention, and this one has none"
-            f"{next((words for words in others if words), '')}"
-        )
+            "shaping to the edge is for networks with attention, and this one has none"
+        ).advising((Remedy("dks"), Remedy("residual_weights")))
     if found := network.nodes_of(BatchNorm):
         raise KcalcError(
             f"node {found[0]!r} is a BatchNorm, which has no rule over tokens; drop it with "

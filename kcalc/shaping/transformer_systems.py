@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..foundation.errors import KcalcError, UnreachableTarget
+from ..foundation.errors import KcalcError, Remedy, UnreachableTarget
 from ..foundation.rootfinding import zero_between
 from ..network.layers import Attend, Normalisation
 from ..network.network import Network, is_normalised
-from .advice import advised
 from .residual_blocks import with_residual_weights
 from .tokens import with_norms
 from .transformer_parts import Parts, stream, with_sigmas
@@ -35,7 +34,9 @@ SOLVED = 1e-9
 FARTHEST, FAR, NEAR = 30.0, 1e3, 10.0
 EVALUATIONS = 60
 TIGHT = 1e-6
-ZETAS = (1.2, 1.5, 2.0)
+STEEPER = Remedy(
+    "edge", {"mlp": "dks", "zeta": 2.0}, "steeper MLPs may reach it: mlp='dks' with zeta=2"
+)
 
 
 @dataclass(frozen=True)
@@ -197,16 +198,11 @@ class Ratios(System):
             reach = [value for value in found if value is not None]
             wanted = self.targets[names[1]]
             if len(reach) == 2 and not min(reach) < wanted * (1 - TIGHT) < max(reach) - 2 * TIGHT:
-                steeper = (
-                    advised(f"; mlp='dks' with zeta={z:g} reaches it", "edge", mlp="dks", zeta=z)
-                    for z in ZETAS
-                )
                 raise UnreachableTarget(
                     f"{names[1]} = {wanted:g} is out of reach where {first} = "
                     f"{self.targets[first]:g}: it is {found[0]:.6g} with branches of attention "
                     f"alone and {found[1]:.6g} with those of MLPs alone"
-                    f"{next((words for words in steeper if words), '')}"
-                )
+                ).advising(STEEPER if wanted > max(reach) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
         """The second target where the first is met by one kind of branches alone."""

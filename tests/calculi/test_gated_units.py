@@ -14,7 +14,6 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.interchange import network_from_dict, network_to_dict
-from kcalc.plotting.layer_texts import layer_text
 
 L = kc.layers
 
@@ -72,7 +71,6 @@ def test_it_is_written_shown_and_given_numbers(tmp_path: Path) -> None:
     kc.save_json(numbers, tmp_path / "net.json")
     assert kc.load_json(tmp_path / "net.json") == numbers
     assert repr(L.GatedUnit("tanh")) == "GatedUnit(activation=<activation tanh: tanh(x)>)"
-    assert layer_text(L.GatedUnit("tanh")) == "× tanh"
     assert numbers.activations == (numbers.layer("g").activation,)
 
 

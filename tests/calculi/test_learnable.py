@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sympy as sp
 from refusals import refused
 from scipy.stats import multivariate_normal
 from thinning import mostly_slow
 
 import kcalc as kc
+from kcalc.activations.traced import NAMES, split
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -163,3 +165,11 @@ def test_bad_input_is_named() -> None:
         kernel({}, rows, kind="tangent")
     with refused("jumps"):
         kc.learnable_kernel(A.vanilla(2, activation="sign"))
+
+
+def test_constants_are_relative_to_the_function_itself() -> None:
+    """Those of sin(3 x), not of sin x."""
+    phi = kc.activation(sp.sin(3 * sp.Symbol("x")))
+    moved = phi.transformed(input_scale=0.5, output_scale=2)
+    assert split(phi) == (phi, dict(zip(NAMES, (1.0, 0.0, 1.0, 0.0), strict=True)))
+    assert split(moved) == (phi, dict(zip(NAMES, (0.5, 0.0, 2.0, 0.0), strict=True)))

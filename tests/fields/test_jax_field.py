@@ -17,7 +17,6 @@ from thinning import mostly_slow
 import kcalc as kc
 from kcalc.activations import Activation, X, combine, names
 from kcalc.activations.jax_function import jax_function
-from kcalc.activations.jax_maps import cosine
 from kcalc.fields.jax_field import is_jax, jax_field
 from kcalc.fields.jets import Jet, JetField
 from kcalc.foundation.errors import KcalcError
@@ -282,14 +281,14 @@ def test_cosines_keep_the_precision_of_their_arguments():
         (kc.activation("sign"), 2 / np.pi * np.arcsin(np.clip(c, -1, 1))),
         (kc.activation("tanh"), None),
     ):
-        found = cosine(phi, array(c), 1.3)
+        found = phi.c_map(array(c), 1.3)
         exact = 1 - phi.taylor(1 - c[:4], 1.3)[0] if truth is None else truth[:4]
         assert (
             found.dtype == np.float64
             and np.asarray(found)[:4] == pytest.approx(exact, abs=1e-14)
             and np.isnan(found[4])
         )
-        assert cosine(phi, jnp.float32(0.3), 1.3) == pytest.approx(exact[2], abs=3e-7)
+        assert phi.c_map(jnp.float32(0.3), 1.3) == pytest.approx(exact[2], abs=3e-7)
 
 
 def test_under_jit():

@@ -423,6 +423,7 @@ def test_layer_texts_are_short():
         L.Opaque("Custom", "unknown"): "? Custom",
         L.TokenMix(((1.0,),)): "TokenMix",
         L.GatedUnit("swish"): "× swish",
+        L.GatedUnit("tanh"): "× tanh",
         L.Attend(): "attention",
         L.Attend(8, causal=True): "attention, 8 heads",
         L.Embedding(64, 1000): "embedding 64",

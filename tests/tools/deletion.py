@@ -129,12 +129,13 @@ def check_core(guest: str, copy: Path) -> str:
     return said
 
 
+CONTINUE = "--continue-on-collection-errors"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py)(?:::(\w+(?:::\w+)*))?.*?(?: - (.*))?$", re.M)
 
 
 def check_spine(guest: str, copy: Path, chosen: list[str]) -> tuple[str, dict[str, str]]:
     """(last line of pytest, {test of the spine that fails: why})."""
-    options = ("-q", "-rfE", "--no-header", "-p", "no:cacheprovider", "--tb=no")
+    options = ("-q", "-rfE", "--no-header", "-p", "no:cacheprovider", "--tb=no", CONTINUE)
     found = run(copy, "-m", "pytest", *options, *(chosen or spine_tests(copy)))
     failed = {
         f"{file}::{test}" if test else file: why for file, test, why in FAILED.findall(found.stdout)

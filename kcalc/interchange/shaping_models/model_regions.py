@@ -12,10 +12,10 @@ from ...maps.maps import Assumption
 from ...network import layers as L
 from ...network.combinators import chain
 from ...network.network import Network, is_normalised, sum_weights
-from ...shaping.advice import DEPENDENT, OPTION
 from ...shaping.base import Shaping
 from ...shaping.hypotheses import check_fresh
 from ...shaping.norms import removals
+from ...shaping.records import DEPENDENT, OPTION
 from ...shaping.regional import RegionalShaping
 from ..apply import unplaced
 from ..boundaries import measured_q

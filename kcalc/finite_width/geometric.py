@@ -25,9 +25,10 @@ from ..maps.maps import Assumption
 from ..network.combinators import output_scaled, unused_name
 from ..network.layers import Affine, Input, Nonlinear, Scale
 from ..network.network import Network, Step, require_numbers
-from .advice import Record, shaping_method
-from .base import Shaping, prepared
-from .constants import Constants, constants_of
+from ..shaping.base import Shaping, prepared
+from ..shaping.constants import Constants, constants_of
+from ..shaping.methods import shaping_method
+from ..shaping.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

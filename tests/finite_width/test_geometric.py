@@ -15,7 +15,7 @@ from scaling_oracle import measure
 import kcalc as kc
 from kcalc.backend.output_scale import scale_output
 from kcalc.calculi.scaling import scaling
-from kcalc.shaping import GeometricShaping
+from kcalc.finite_width import GeometricShaping
 from kcalc.verification.scaling import hessian_blocks
 
 A, L = kc.architectures, kc.layers

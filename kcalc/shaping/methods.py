@@ -1,0 +1,133 @@
+"""What every shaping method does before and after its own part, and what its refusals suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from inspect import signature
+from typing import Any, TypeVar
+
+from ..foundation.errors import FreshnessError, KcalcError, NoRule, Remedy, UnreachableTarget
+from ..foundation.plain_arguments import truth
+from ..network.layers import Attend
+from ..network.network import Network, require_network
+from .base import LARGEST_ZETA, least_zeta
+from .hypotheses import check_fresh
+from .needs import plain_network, suggestion
+from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, Call, Record, assuming
+from .unseen_kinks import unseen_kinks
+
+Result = TypeVar("Result")
+
+
+def shaping_method(
+    name: str,
+    about: Record | None = None,
+    takes_option: bool = True,
+    attention: bool = False,
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Make a function (network, activation, targets) a shaping method.
+
+    ``about``: its :func:`record`. Refusals suggest other methods where these need no more than
+    holds.
+
+    ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
+    then records; refusals advise it where it helps. A network that no target suits is refused for
+    its structure, and not for the target given. Layers of several primitives are written out first.
+    ``attention``: whether the method is for networks with attention, which others refuse.
+    """
+
+    def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
+        @wraps(function)
+        def shaped(*args: Any, **kwargs: Any) -> Result:
+            assume = truth(kwargs.pop(OPTION, False), OPTION) if takes_option else False
+            bound = signature(function).bind(*args, **kwargs)
+            given = bound.arguments
+            require_network(given["network"])
+            given["network"] = network = given["network"].written_out()
+            if not attention:
+                _refuse_attention(network)
+            targets = {k: v for k, v in given.items() if k not in ("network", "activation")}
+            call = Call(network, given.get("activation"), targets)
+            with assuming(assume):
+                result: Any = _refusing(
+                    call, name, shaped, lambda: function(*bound.args, **bound.kwargs)
+                )
+                notes = tuple(unseen_kinks(result.network, result.constants))
+            result = replace(result, warnings=(*result.warnings, *notes)) if notes else result
+            return replace(result, independent=True) if assume else result
+
+        if takes_option:
+            own = signature(function)
+            parameters = [*own.parameters.values(), ALONE]
+            setattr(shaped, "__signature__", own.replace(parameters=parameters))  # noqa: B010
+        setattr(shaped, "attention", attention)  # noqa: B010
+        if about is not None:
+            option = {OPTION: OPTION_ABOUT} if takes_option else {}
+            own_record = replace(about, targets={**about.targets, **option})
+            setattr(shaped, "record", own_record)  # noqa: B010
+        return shaped
+
+    return decorated
+
+
+def _refuse_attention(network: Network) -> None:
+    """Refuse a network with attention, whose maps are those of all tokens together."""
+    attending = network.nodes_of(Attend)
+    if attending:
+        refusal = NoRule(
+            f"node {attending[0]!r} attends over tokens: method='edge' shapes networks with "
+            "attention, other shaping methods those without; "
+            "kc.node_values(net, tokens=...) and kc.gradients(net, tokens=...) tell what its "
+            "initialisation does"
+        )
+        refusal.remedies = (Remedy("edge"),)
+        raise refusal
+
+
+def _refusing(
+    call: Call, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
+) -> Result:
+    """The result of a call, whose refusals keep the remedies that may serve."""
+    serves = partial(suggestion, call=call, name=name, method=method)
+    try:
+        return _structure_first(call, shaped)
+    except FreshnessError as error:
+        found = _of_option(call, name, serves) if OPTION in signature(method).parameters else None
+        option = "" if found is None else found.words
+        refusal = FreshnessError(error.message, option).at(error.node)
+        refusal.remedies = () if found is None else (found,)
+        raise refusal from None
+    except KcalcError as error:
+        raise error.keeping(serves) from None
+
+
+def _of_option(call: Call, name: str, serves: Callable[[Remedy], Remedy | None]) -> Remedy | None:
+    """``assume_independent=True`` where it may serve, with the target that it then needs."""
+    found = serves(Remedy(name, {OPTION: True}, DEPENDENT))
+    if found or name != "dks":
+        return found
+    least = least_zeta(call.network, call.activation)
+    if least >= LARGEST_ZETA:
+        return None
+    zeta = float(f"{1.5 * least:.4g}")
+    words = DEPENDENT.replace(" to go", f" and zeta={zeta:g} to go")
+    return serves(Remedy("dks", {OPTION: True, "zeta": zeta}, words))
+
+
+def _structure_first(call: Call, shaped: Callable[[], Result]) -> Result:
+    """The result of ``shaped``, with refusals for structure before refusals of targets.
+
+    FreshnessError is raised before UnreachableTarget where no target suits the network.
+    """
+    try:
+        return shaped()
+    except UnreachableTarget as unreachable:
+        try:
+            check_fresh(plain_network(call))
+        except FreshnessError:
+            raise
+        except KcalcError:
+            pass
+        raise unreachable from None

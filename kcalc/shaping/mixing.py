@@ -1,0 +1,86 @@
+"""Networks that mix tokens, as shaping methods see them.
+
+q = 1 holds behind a mixing of tokens only for some cosines between them. What follows from such
+cosines is known where tokens are read (``SHAPING["tokens"]``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..foundation.errors import KcalcError, Remedy, unknown
+from ..foundation.guests import SHAPING
+from ..network.layers import Identity, TokenMix
+from ..network.network import Network
+
+ROWS = ("keep", "rescale")
+TOKEN_TARGETS = {
+    "tokens": "networks with TokenMix: the T x T cosines between the tokens of an input",
+    "token_rows": "treatment of the rows of TokenMix: keep (default; they must keep q), or rescale",
+}
+AT_TOKENS = "Q(1) at tokens"
+ALIKE = 1e-12
+TAKING = ("dks", "tat")  # methods that take tokens
+
+
+def read_tokens(network: Network, tokens: Any, rows: str) -> Any:
+    """The option ``tokens`` of a shaping method; None where it is not given.
+
+    Raises: KcalcError for anything but cosines, or without a TokenMix.
+    """
+    if not isinstance(rows, str) or rows not in ROWS:
+        raise unknown("value of token_rows", rows, ROWS)
+    if tokens is None:
+        if rows != "keep":
+            raise KcalcError(
+                "token_rows='rescale' needs the cosines between tokens: pass tokens=, a T x T array"
+            )
+        return None
+    if not network.nodes_of(TokenMix):
+        raise KcalcError(
+            "tokens= gives cosines between tokens, but the network has no TokenMix; leave it out"
+        )
+    return SHAPING["tokens"](tokens, rows)
+
+
+def refuse_mixing(network: Network) -> None:
+    """Refuse mixings other than permutations where the tokens are not known.
+
+    Raises: KcalcError naming node and remedy.
+    """
+    for node in network.nodes_of(TokenMix):
+        if not moves(network.layer(node)):
+            refusal = KcalcError(
+                f"the TokenMix at node {node!r} is no permutation, so that q depends on the "
+                f"cosines between tokens"
+            )
+            raise refusal.advising(
+                *(Remedy(method, {"tokens": ...}, GIVEN.format(method)) for method in TAKING),
+                "mix by kc.token_mixing.value_skip(T), which leaves tokens alone",
+            ).at(node)
+
+
+GIVEN = "give them to method={!r} as tokens= (a T x T array)"
+
+
+def moves(layer: Any) -> bool:
+    """Whether a TokenMix only lets tokens change places (and signs)."""
+    return layer.permutes is not None and abs(layer.permutes - 1) <= ALIKE
+
+
+def unmixed(network: Network) -> Network:
+    """The network whose tokens are left alone."""
+    return network.map_layers(lambda node, layer: Identity(), TokenMix)
+
+
+def with_tokens(shaped: Network, tokens: Any) -> tuple[Network, tuple[str, ...]]:
+    """The shaped network, its rows rescaled where that is asked for, checked token by token.
+
+    The edits are returned too. Raises: KcalcError.
+    """
+    return (shaped, ()) if tokens is None else tokens.applied(shaped)
+
+
+def token_options(tokens: Any) -> dict[str, Any]:
+    """The tokens in the options of a shaping: their number, and the treatment of the rows."""
+    return {} if tokens is None else tokens.options

@@ -1,0 +1,107 @@
+"""Hypotheses of shaping methods, told from a call without running the method.
+
+Each raises KcalcError where it does not hold. A method's :class:`Record` lists its own, so that
+the refusals of other methods suggest it only where it may serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+from ..activations import Activation
+from ..foundation.errors import KcalcError, Remedy
+from ..foundation.guests import METHODS
+from ..network.layers import Affine, Attend
+from ..network.network import Network
+from .base import prepared
+from .choose_branch import check_shapeable
+from .hypotheses import check_fresh, check_sums
+from .mixing import refuse_mixing, unmixed
+from .norms import refuse_means
+from .records import OPTION, Call, assuming, independent, record
+
+OF_TOKENS = "token"  # how the names of targets begin that all methods understand alike
+
+
+def plain_network(call: Call) -> Network:
+    """The network in the form that shaping needs, tokens left alone. Raises: KcalcError."""
+    return prepared(unmixed(call.network), call.activation, products=True)[0]
+
+
+def fresh(call: Call) -> None:
+    """Activations read fresh Gaussians, addends and factors are independent."""
+    check_fresh(plain_network(call))
+
+
+def no_products(call: Call) -> None:
+    """No Product, for which most methods have no rule."""
+    prepared(unmixed(call.network), call.activation)
+
+
+def known_tokens(call: Call) -> None:
+    """No mixing of tokens whose cosines are not known."""
+    if call.targets.get("tokens") is None:
+        refuse_mixing(call.network)
+
+
+def shapeable(call: Call) -> None:
+    """Activations that are continuous and not linear."""
+    for phi in plain_network(call).activations:
+        check_shapeable(phi)
+
+
+def no_meeting_means(call: Call) -> None:
+    """No Sum in which the means of the activations meet."""
+    check_sums(plain_network(call), "")
+
+
+def means_unread(call: Call) -> None:
+    """No LayerNorm or GroupNorm that subtracts means, and no Sum in which they meet."""
+    plain = plain_network(call)
+    check_sums(plain, "")
+    refuse_means(plain, "")
+
+
+def one_group(call: Call) -> None:
+    """No Affine in groups."""
+    if any(call.network.layer(node).groups != 1 for node in call.network.nodes_of(Affine)):
+        raise KcalcError("an Affine has groups")
+
+
+def of_each_activation(check: Callable[[Call, Activation], Any]) -> Callable[[Call], None]:
+    """The hypothesis that ``check`` passes every activation."""
+
+    def checked(call: Call) -> None:
+        for phi in plain_network(call).activations:
+            check(call, phi)
+
+    return checked
+
+
+def suggestion(remedy: Remedy, call: Call, name: str, method: Callable[..., Any]) -> Remedy | None:
+    """A remedy of a refused call with all of its targets; None where a hypothesis fails.
+
+    ``name``, ``method``: those of the call, whose targets the same method keeps. Another one takes
+    over what is known of tokens.
+    """
+    try:
+        tried = method if remedy.method == name else METHODS[remedy.method]
+        known = signature(tried).parameters
+        kept = {
+            target: value
+            for target, value in call.targets.items()
+            if remedy.method == name or target.startswith(OF_TOKENS)
+        }
+        kept |= {OPTION: True} if independent() else {}
+        given = {k: v for k, v in (kept | remedy.options).items() if k in known}
+        if not getattr(tried, "attention", False) and call.network.nodes_of(Attend):
+            return None
+        with assuming(bool(given.get(OPTION))):
+            for holds in record(tried).needs:
+                holds(Call(call.network, call.activation, given))
+    except KcalcError:
+        return None
+    return replace(remedy, options=given, words=str(remedy))

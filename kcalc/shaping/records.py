@@ -1,0 +1,70 @@
+"""What a shaping method says of itself, and the option that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from inspect import Parameter
+from typing import Any
+
+from ..network.network import Network
+
+OPTION = "assume_independent"
+DEPENDENT = ", or pass assume_independent=True to go on as if it were, a heuristic"
+OPTION_ABOUT = (
+    "go on where activations, products or sums read correlated feature maps (depthwise "
+    "convolutions, squeeze and excitation), as if they were independent; the result says so"
+)
+ALONE: Any = Parameter(OPTION, Parameter.KEYWORD_ONLY, default=False, annotation="bool")
+_INDEPENDENT: ContextVar[bool] = ContextVar("assume_independent", default=False)
+
+
+def independent() -> bool:
+    """Whether the running method was given ``assume_independent=True``."""
+    return _INDEPENDENT.get()
+
+
+@contextmanager
+def assuming(independent: bool) -> Iterator[None]:
+    """Run with or without ``assume_independent``, as :func:`independent` tells."""
+    token = _INDEPENDENT.set(independent)
+    try:
+        yield
+    finally:
+        _INDEPENDENT.reset(token)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a shaping method: its network, activation and targets."""
+
+    network: Network
+    activation: Any
+    targets: Mapping[str, Any]
+
+
+Hypothesis = Callable[[Call], None]
+"""What a method needs of a call. Raises: KcalcError where it does not hold."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A shaping method in words, for the command line, reports and the documentation.
+
+    ``about``: what the method does, for which networks; ``targets``: {parameter: its meaning,
+    domain and default}; ``compared``: whether reports show its result beside other methods'.
+    ``needs``: its hypotheses, by which refusals of other methods tell whether to suggest it.
+    """
+
+    about: str
+    targets: Mapping[str, str] = field(default_factory=dict)
+    compared: bool = False
+    needs: tuple[Hypothesis, ...] = field(default=(), repr=False)
+
+
+def record(method: Callable[..., Any]) -> Record:
+    """The record of a method; of a function without one, the first line of its docstring."""
+    first = (method.__doc__ or "").strip().partition("\n")[0]
+    return getattr(method, "record", Record(first))

@@ -1,0 +1,53 @@
+"""The shaping methods by name: those of kcalc, imported when asked for, and a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+from ..foundation.guests import METHODS as PLACES
+from ..foundation.guests import MissingGuest
+
+
+class Methods(MutableMapping[str, Callable[..., Any]]):
+    """{name: method}. A name of kcalc whose folder is missing is not listed."""
+
+    def __init__(self) -> None:
+        self.own: dict[str, Callable[..., Any]] = {}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name in self.own:
+            return self.own[name]
+        if name not in PLACES:
+            raise KeyError(name)
+        return PLACES[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or name in PLACES
+
+    def __setitem__(self, name: str, method: Callable[..., Any]) -> None:
+        self.own[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self.own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        names = (str(name) for name in PLACES.places if name not in self.own)
+        yield from (name for name in names if _brought(name))
+        yield from self.own
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"Methods({', '.join(self)})"
+
+
+def _brought(name: str) -> bool:
+    try:
+        return PLACES[name] is not None
+    except MissingGuest:
+        return False
+
+
+METHODS = Methods()
