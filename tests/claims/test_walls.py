@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -87,9 +85,7 @@ def test_claims_have_no_circles() -> None:
         for name, path in modules().items()
         if name.startswith("kcalc.claims")
     }
-    order = list(TopologicalSorter(graph).static_order())
-    assert order.index("kcalc.claims.claim") < order.index("kcalc.claims.registry")
-    assert order.index("kcalc.claims.page") < order.index("kcalc.claims.report")
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph) > 50
 
 
 def test_registered_claims_are_pickled_by_their_ids() -> None:
@@ -100,13 +96,3 @@ def test_registered_claims_are_pickled_by_their_ids() -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         copied = pickle.loads(pickle.dumps(own, protocol))
         assert copied == own and copied is not own
-
-
-def test_claims_are_read_when_they_are_asked_for() -> None:
-    program = (
-        "import sys, kcalc; print(sum(name.startswith('kcalc.claims') for name in sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "0"
