@@ -3,6 +3,7 @@
 from .bench import BUDGETS, Bench
 from .claim import COPIES, Claim, Evidence, Method, Paper, Verdict
 from .errata import Erratum, errata
+from .journal import check_file
 from .registry import PAPERS, all, get, papers
 from .report import Report, errata_text
 from .verify import check, verify
@@ -21,6 +22,7 @@ __all__ = [
     "Verdict",
     "all",
     "check",
+    "check_file",
     "errata",
     "errata_text",
     "get",
