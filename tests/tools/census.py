@@ -26,8 +26,13 @@ KINDS = LAYERS | {
     if isinstance(value, type) and issubclass(value, primitives.Primitive)
 }
 DRAWS = ("claims/per_layer_gradient/draws.py", "claims/scaling_calculus/draws.py")
-KNOW_LAYERS = ("network/", "interchange/", "backend/", "calculi/arrays.py", "shaping/", *DRAWS)
-"""Builders and the graph, readers and writers, arrays (those that claims draw, too), shaping."""
+FOLDS = ("claims/dks/random_networks.py", "claims/tat/independent.py")
+APART = (*DRAWS, *FOLDS)
+KNOW_LAYERS = ("network/", "interchange/", "backend/", "calculi/arrays.py", "shaping/", *APART)
+"""Builders and the graph, readers and writers, arrays, shaping.
+
+Claims draw networks, and read those that they build, without the primitives of the library.
+"""
 COMMON = ("foundation/", "activations/")
 """Checks of arguments, and the definitions of activations."""
 

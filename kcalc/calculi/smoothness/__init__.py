@@ -5,7 +5,7 @@ Normalised layers, Lipschitz bounds, smallest eigenvalues, singular values of re
 
 from .activation_bounds import ActivationBounds, activation_bounds
 from .analysis import smoothness
-from .losses import LOSSES, Loss
+from .losses import LOSSES
 from .normalisers import BatchNormalisation, EntryNormalisation, WeightNormalisation, normaliser
 from .result import LayerBound, Smoothness
 from .singular_values import ResidualSpectrum, residual_spectrum
@@ -16,7 +16,6 @@ __all__ = [
     "BatchNormalisation",
     "EntryNormalisation",
     "LayerBound",
-    "Loss",
     "ResidualSpectrum",
     "Smoothness",
     "WeightNormalisation",

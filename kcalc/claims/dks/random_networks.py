@@ -197,3 +197,26 @@ def values(
         else:
             found[node] = below[0]
     return found
+
+
+def weighed_slope(network: Network, q: float, own: Phi, phi: object) -> float:
+    """C'(1) at the output by the chain rule, where inputs have the q value ``q``.
+
+    Sums weigh slopes by the q values of what they add; ``own``: the NumPy form of ``phi``.
+    """
+    states, found = values(network, 1.0, q, q, {phi: own}), dict[Node, Any]()
+    for node, layer, parents in network.steps():
+        below = [found[p] for p in parents]
+        if isinstance(layer, L.Nonlinear):
+            found[node] = own.slope(states[parents[0]].q1) * below[0]
+        elif len(below) > 1:
+            given = (
+                [float(w) ** 2 for w in weights_of(layer, len(below))]
+                if isinstance(layer, L.Sum)
+                else channels_of(layer, len(below))
+            )
+            parts = [s * states[p].q1 for s, p in zip(given, parents, strict=True)]
+            found[node] = sum(s * b for s, b in zip(parts, below, strict=True)) / sum(parts)
+        else:
+            found[node] = below[0] if below else 1.0
+    return found[network.outputs[0]]

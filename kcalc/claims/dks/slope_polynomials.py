@@ -18,14 +18,7 @@ from ..claim import Evidence
 from ..families import graph
 from .normal_means import Phi
 from .paper import claim
-from .random_networks import (
-    channels_of,
-    largest_slope,
-    random_network,
-    slopes,
-    values,
-    weights_of,
-)
+from .random_networks import largest_slope, random_network, slopes, values, weighed_slope
 
 PSI = Symbol("psi", positive=True)
 X = Symbol("x", real=True)
@@ -351,7 +344,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             1e-10,
         )
         yield equal(
-            _weighed(net, q, own, half) / weighed - 1,
+            weighed_slope(net, q, own, half) / weighed - 1,
             0,
             "the same by the chain rule on the graph with q values by quadrature",
             1e-10,
@@ -363,23 +356,3 @@ def _(bench: Bench) -> Iterator[Evidence]:
             )
         )
     yield at_most(1e-3, max(differ), "shares from squared weights alone give another slope", 0.0)
-
-
-def _weighed(net: Network, q: float, own: Phi, phi: object) -> float:
-    states = values(net, 1.0, q, q, {phi: own})
-    found: dict = {}
-    for node, layer, parents in net.steps():
-        below = [found[p] for p in parents]
-        if isinstance(layer, L.Nonlinear):
-            found[node] = own.slope(states[parents[0]].q1) * below[0]
-        elif len(below) > 1:
-            given = (
-                [float(w) ** 2 for w in weights_of(layer, len(below))]
-                if isinstance(layer, L.Sum)
-                else channels_of(layer, len(below))
-            )
-            shares = [s * states[p].q1 for s, p in zip(given, parents, strict=True)]
-            found[node] = sum(s * b for s, b in zip(shares, below, strict=True)) / sum(shares)
-        else:
-            found[node] = below[0] if below else 1.0
-    return found[net.outputs[0]]
