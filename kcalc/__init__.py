@@ -7,7 +7,6 @@ are imported only when they are used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import activations
@@ -20,6 +19,7 @@ from .audit import Audit, audit
 from .foundation import symbols
 from .foundation.after_import import after_import
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
+from .foundation.guests import brought
 from .matrices import spectrum as spectrum
 from .network import architectures, layers, token_mixing
 from .network.combinators import chain, repeat, residual
@@ -248,16 +248,16 @@ __all__ = [
 ]
 
 
-after_import("keras", f"{__name__}.interchange.jax_model.keras_models", "register")
+after_import("keras", "interchange.jax_model.keras_models:register")
 del after_import  # so that keras.models.load_model finds edited models in a new process
 
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
+        return brought(name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found = brought(f"{_HOMES[name]}:{name}")
     globals()[name] = found
     return found
 

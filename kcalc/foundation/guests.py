@@ -73,14 +73,14 @@ class Registry:
 
 @cache
 def brought(place: str) -> Any:
-    """The object at ``"room.module:name"``, a place below ``kcalc``.
+    """The object at ``"room.module:name"`` below ``kcalc``; the module at ``"room.module"``.
 
     Raises: MissingGuest if the room's folder is missing.
     """
     module, _, name = place.partition(":")
     full = f"{ROOT}.{module}"
     try:
-        return getattr(import_module(full), name)
+        found = import_module(full)
     except ModuleNotFoundError as error:
         if error.name is None or not (full == error.name or full.startswith(f"{error.name}.")):
             raise
@@ -88,6 +88,7 @@ def brought(place: str) -> Any:
         raise MissingGuest(
             f"this needs {folder}, a part of kcalc that is not installed; reinstall kcalc"
         ) from None
+    return getattr(found, name) if name else found
 
 
 DRAWINGS = Registry("drawings")
