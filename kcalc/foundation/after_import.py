@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
+
+from .guests import MissingGuest, brought
 
 
 class _Waiting(MetaPathFinder):
     """Finds one library as Python does, and calls a function after its import."""
 
-    def __init__(self, library: str, module: str, function: str) -> None:
-        self.library, self.target = library, (module, function)
+    def __init__(self, library: str, place: str) -> None:
+        self.library, self.place = library, place
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """The library's own specification, whose loader also calls the function."""
@@ -24,19 +26,23 @@ class _Waiting(MetaPathFinder):
 
         def run(module: Any) -> None:
             own(module)
-            _call(*self.target)
+            _call(self.place)
 
         spec.loader.exec_module = run  # pyright: ignore[reportAttributeAccessIssue]
         return spec
 
 
-def _call(module: str, function: str) -> None:
-    getattr(import_module(module), function)()
+def _call(place: str) -> None:
+    with suppress(MissingGuest):
+        brought(place)()
 
 
-def after_import(library: str, module: str, function: str) -> None:
-    """Call a function of a module of kcalc once a library is imported, or now if it is."""
+def after_import(library: str, place: str) -> None:
+    """Call the function at ``"room.module:name"`` once a library is imported, or now if it is.
+
+    Where the room is missing there is nothing to call.
+    """
     if library in sys.modules:
-        _call(module, function)
+        _call(place)
     else:
-        sys.meta_path.insert(0, _Waiting(library, module, function))
+        sys.meta_path.insert(0, _Waiting(library, place))

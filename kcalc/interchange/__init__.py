@@ -1,23 +1,67 @@
-"""Readers and writers of networks."""
+"""Readers and writers of networks, and edits of the models that were read: the door of this room.
+
+Reading: ``read``, its ``FORMATS`` of files, and ``Reading`` with ``Fidelity`` and ``Note``.
+    Its trace lists operations: ``Op``; ``Linear`` (weights on one axis), ``Lookup`` (rows of a
+    table), ``Normalise``, ``Pointwise`` (a function of entries), ``Held`` (a constant array),
+    ``Prefixed`` (learned entries before others).
+Example inputs: ``listed`` makes a tuple of them, ``by_name`` and ``as_one`` sort them by argument
+    name; ``is_shape``, ``example_shape`` (a shape, checked), ``example_ids`` (token ids).
+    ``first_line`` and ``place`` tell what a model raised, and where.
+Editing: ``Edits`` of ``Edit``, ``load_edits``, ``apply_edits``, ``load_edited``.
+Files: ``save_json``, ``load_json``, ``network_to_dict``, ``network_from_dict``, ``json_text``.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from .apply import apply_edits, load_edited
 from .edits import Edit, Edits, load_edits
-from .json_format import load_json, network_from_dict, network_to_dict, save_json
+from .example_shapes import example_ids, example_shape, is_shape, listed
+from .json_format import json_text, load_json, network_from_dict, network_to_dict, save_json
 from .model_reading import Fidelity, Note, Reading
-from .read import read
+from .named_inputs import as_one, by_name
+from .read import FORMATS, read
+from .trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
+
+if TYPE_CHECKING:
+    from .torch_model.examples import first_line, place
 
 __all__ = [
+    "FORMATS",
     "Edit",
     "Edits",
     "Fidelity",
+    "Held",
+    "Linear",
+    "Lookup",
+    "Normalise",
     "Note",
+    "Op",
+    "Pointwise",
+    "Prefixed",
     "Reading",
     "apply_edits",
+    "as_one",
+    "by_name",
+    "example_ids",
+    "example_shape",
+    "first_line",
+    "is_shape",
+    "json_text",
+    "listed",
     "load_edited",
     "load_edits",
     "load_json",
     "network_from_dict",
     "network_to_dict",
+    "place",
     "read",
     "save_json",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("first_line", "place"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .torch_model import examples  # with PyTorch, which reading other models does not need
+
+    return getattr(examples, name)
