@@ -7,7 +7,6 @@ are imported only when they are used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import activations
@@ -138,7 +137,6 @@ _ROOMS = {
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
-_MODULES = {"token_mixing": "network.token_mixing"}
 _PACKAGES = {"claims", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
 
 __all__ = [
@@ -259,9 +257,9 @@ del after_import  # so that keras.models.load_model finds edited models in a new
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    if name in _MODULES:
-        return import_module(f"{__name__}.{_MODULES[name]}")
+        return brought(name)
+    if name == "token_mixing":
+        return brought("network.token_mixing")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = brought(f"{_HOMES[name]}:{name}")

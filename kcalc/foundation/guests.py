@@ -60,14 +60,14 @@ class Registry:
 
 @cache
 def brought(place: str) -> Any:
-    """The object at ``"room.module:name"``, a place below ``kcalc``.
+    """The object at ``"room.module:name"``, a place below ``kcalc``; the module without a name.
 
     Raises: MissingGuest if a part of kcalc that it needs is missing.
     """
     module, _, name = place.partition(":")
     full = f"kcalc.{module}"
     try:
-        return getattr(import_module(full), name)
+        found = import_module(full)
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("kcalc."):
             raise
@@ -75,6 +75,7 @@ def brought(place: str) -> Any:
         raise MissingGuest(
             f"this needs {folder}, a part of kcalc that is not installed; reinstall kcalc"
         ) from None
+    return getattr(found, name) if name else found
 
 
 @dataclass(frozen=True)
