@@ -5,8 +5,6 @@ Against backpropagation by hand through wide random networks, and against the ta
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from refusals import refused
@@ -130,8 +128,6 @@ def test_shared_branches_report_affine_layers_and_inputs_only() -> None:
     # d/dz (.6 z + .8 relu z) is .6 or 1.4: mean square (.36 + 1.96)/2
     assert found.nodes["a"] == pytest.approx((0.36 + 1.96) / 2, rel=1e-13)
     assert any("Affine layers" in a.text for a in found.assumptions)
-    with refused("share weights .* no gradients over tokens"):
-        kc.gradients(net, tokens=3)
 
 
 def test_factors_that_are_concatenations_of_unlike_parts() -> None:
@@ -197,34 +193,3 @@ def test_shared_weights_are_refused_by_default() -> None:
     assert any(
         a.kind == "heuristic" for a in kc.gradients(net, assume_independent=True).assumptions
     )
-
-
-def test_modes_of_tokens_are_in_tables_and_data() -> None:
-    """Behind a mean over tokens there is one vector, which has no difference of tokens."""
-    net = kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("tanh"), L.Pool("mean"), L.Affine(2))
-    found = kc.gradients(net, tokens=5)
-    data = found.to_dict()
-    assert data["mean"].keys() == data["nodes"].keys()
-    assert data["difference"].keys() == {"input", "affine_1", "nonlinear_1"}
-    assert "difference" in str(found)
-    assert found.plot().get_yscale() == "log"
-
-
-@pytest.mark.parametrize("tokens", [2, 5])
-def test_modes_behind_a_mean_over_tokens(tokens: int) -> None:
-    """The output is w . (mean of relu(z_t)), so that d out / d z_t = w relu'(z_t) / T.
-
-    E relu'(z_s) relu'(z_t) is 1/2 for s = t, else (pi - arccos rho) / (2 pi).
-    """
-    rho, one = 0.35, 0.5
-    two = (math.pi - math.acos(rho)) / (2 * math.pi)
-    net = kc.chain(L.Input(8), L.Affine(8), L.Nonlinear("relu"), L.Pool("mean"), L.Affine(2))
-    found = kc.gradients(net, tokens=tokens, token_cosine=rho)
-    assert found.nodes["affine_1"] == pytest.approx(one / tokens, rel=1e-12)
-    assert found.mean["affine_1"] == pytest.approx((one + (tokens - 1) * two) / tokens, rel=1e-12)
-    assert found.difference["affine_1"] == pytest.approx((one - two) / tokens, rel=1e-12)
-    assert found.weights["affine_1"] == pytest.approx(
-        (one + (tokens - 1) * two * rho) / tokens, rel=1e-12
-    )
-    assert found.mean["nonlinear_1"] == pytest.approx(1, rel=1e-12)
-    assert "affine_2" not in found.difference
