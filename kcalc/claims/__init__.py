@@ -1,13 +1,17 @@
 """Statements of the source papers as claims with checks, which :func:`verify` runs and reports."""
 
-from .bench import Bench
-from .claim import Claim, Evidence, Method, Paper, Verdict
+from .bench import BUDGETS, Bench
+from .claim import COPIES, Claim, Evidence, Method, Paper, Verdict
 from .errata import Erratum, errata
-from .registry import all, get, papers
-from .report import Report
+from .journal import check_file
+from .registry import PAPERS, all, get, papers
+from .report import Report, errata_text
 from .verify import check, verify
 
 __all__ = [
+    "BUDGETS",
+    "COPIES",
+    "PAPERS",
     "Bench",
     "Claim",
     "Erratum",
@@ -18,7 +22,9 @@ __all__ = [
     "Verdict",
     "all",
     "check",
+    "check_file",
     "errata",
+    "errata_text",
     "get",
     "papers",
     "verify",

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..calculi.scaling import LAWS, Scaling, scaling
-from ..calculi.scaling.tables import MOST, rows, violation_lines
+from ..calculi.scaling import LAWS, MOST, Scaling, rows, scaling, violation_lines
 from ..foundation.errors import KcalcError
 from ..foundation.printing import cut
-from ..shaping.geometric import geometric
+from ..shaping import geometric
 from .command import Option, Plot, save_figure
 from .networks import Named, Net, SigmaW, check_widths, weighted
 from .targets import image_shape as shape_of_image

@@ -8,13 +8,7 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated
 
-from ..claims.bench import BUDGETS
-from ..claims.claim import COPIES
-from ..claims.errata import errata
-from ..claims.journal import check_file
-from ..claims.registry import PAPERS
-from ..claims.report import errata_text
-from ..claims.verify import verify
+from ..claims import BUDGETS, COPIES, PAPERS, check_file, errata, errata_text, verify
 from ..foundation.errors import KcalcError
 from .command import Option, write
 from .text import check_files

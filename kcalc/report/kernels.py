@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.attention.structure import read_tokens
-from ..calculi.ntk import KernelFunction, TangentReading
-from ..calculi.regime import predicted_limit
+from .. import Network
+from .. import layers as L
+from ..calculi import KernelFunction, TangentReading, predicted_limit
+from ..calculi.attention import read_tokens
 from ..foundation.errors import KcalcError
-from ..network.layers import Affine
-from ..network.network import Network
 
 SPHERE = 10  # dimensions of the inputs' space
 DEGREES = 9
@@ -50,7 +49,7 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
         raise KcalcError(
             f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each"
         )
-    if not network.nodes_of(Affine):
+    if not network.nodes_of(L.Affine):
         raise KcalcError(
             "the network has no Affine layer, so it has no weights and no tangent kernel"
         )

@@ -12,11 +12,11 @@ from ..foundation.errors import KcalcError, glimpse, unknown
 from ..interchange.model_reading import Reading
 from ..network.network import Network, require_network
 from .advice import OPTION, Record, record
-from .base import Shaping
+from .base import Shaping, replace_activations
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
 from .depth_laws import DepthLaws, depth_laws, repeated_block
-from .dks import dks
+from .dks import constants_for, dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
 from .geometric import GeometricShaping, geometric
@@ -54,6 +54,7 @@ METHODS: dict[str, Callable[..., Shaping]] = {
 
 __all__ = [
     "METHODS",
+    "OPTION",
     "RULES",
     "SCHEMES",
     "Comparison",
@@ -80,6 +81,7 @@ __all__ = [
     "TokenPhases",
     "TransformerShaping",
     "VanillaMaps",
+    "constants_for",
     "depth_laws",
     "depth_limit",
     "depth_profile",
@@ -100,6 +102,7 @@ __all__ = [
     "phase_diagram",
     "record",
     "repeated_block",
+    "replace_activations",
     "residual_blocks",
     "residual_weights",
     "self_normalising",

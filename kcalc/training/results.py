@@ -166,9 +166,9 @@ class Comparison(Shown):
 
         Returns the Axes.
         """
-        from .plots import curves
+        from ..plotting import accuracies
 
-        return curves(
+        return accuracies(
             {f"{label} ({self.best_rate(label):g})": self.curve(label) for label in self.labels},
             ax,
             self.title,

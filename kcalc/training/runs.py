@@ -61,13 +61,13 @@ class Run(Shown):
 
     def plot(self, ax: Any = None) -> Any:
         """Shares of correct answers against steps; returns the Axes."""
-        from .plots import curves
+        from ..plotting import accuracies
 
         lines = {
             "training batches": [(r.step, r.train_accuracy) for r in self.history],
             "test examples": [(r.step, r.test_accuracy) for r in self.history],
         }
-        return curves(lines, ax)
+        return accuracies(lines, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The run as plain data, without the parameters.
