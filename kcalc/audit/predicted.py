@@ -49,12 +49,12 @@ def predict(subject: Subject) -> Prediction:
 def _predicted(subject: Subject, example: Any) -> Prediction:
     """The prediction for one example input. Raises: what a reader or the calculus raises."""
     from .. import layers as L
-    from .. import read
+    from .. import interchange
 
     obstacle = _obstacle(subject, example)
     if obstacle:
         return Prediction(remark=f"nothing is predicted: {obstacle}")
-    network = read(subject.model, example).network
+    network = interchange.read(subject.model, example).network
     opaque = network.nodes_of(L.Opaque)
     if opaque:
         reason = network.layer(opaque[0]).reason

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from .. import shaping
 from ..calculi.scaling import LAWS, MOST, Scaling, rows, scaling, violation_lines
 from ..foundation.errors import KcalcError
 from ..foundation.printing import cut
-from ..shaping import geometric
 from .command import Option, Plot, save_figure
 from .networks import Named, Net, SigmaW, check_widths, weighted
 from .targets import image_shape as shape_of_image
@@ -67,7 +67,7 @@ def run(
     found = (
         scaling(weighted(named, sigma_w).network, weights=weights, **given)
         if method is None
-        else geometric(named.network, **given).scaling
+        else shaping.geometric(named.network, **given).scaling
     )
     check_files({"--json": json})
     if plot:
