@@ -48,8 +48,8 @@ def predict(subject: Subject) -> Prediction:
 
 def _predicted(subject: Subject, example: Any) -> Prediction:
     """The prediction for one example input. Raises: what a reader or the calculus raises."""
-    from .. import layers as L
     from .. import interchange
+    from .. import layers as L
 
     obstacle = _obstacle(subject, example)
     if obstacle:
