@@ -15,7 +15,6 @@ from .activations import Activation, activation
 from .activations import gains as gains
 from .activations.gains import gain
 from .activations.gaussian_expectations import expectation, pair_expectation
-from .audit import Audit, audit
 from .foundation import symbols
 from .foundation.after_import import after_import
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
@@ -24,8 +23,6 @@ from .network import architectures, layers
 from .network.combinators import chain, repeat, residual
 from .network.network import Network
 from .network.skips import averaging_shortcuts, skip_network
-from .report import report
-from .transfer import transfer
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -268,3 +265,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+# functions that have the names of their packages, which take the names above
+from .audit import Audit, audit  # noqa: E402
+from .report import report  # noqa: E402
+from .transfer import transfer  # noqa: E402

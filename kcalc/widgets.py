@@ -15,14 +15,10 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from .calculi.global_maps import c_map
+from . import Network, c_map, residual_blocks, shape, with_residual_weights
+from . import layers as L
 from .foundation.errors import KcalcError
-from .network.layers import Nonlinear
-from .network.network import Network
-from .plotting import c_maps
-from .plotting import titles as plot_claims
-from .plotting.frame import claim
-from .shaping import residual_blocks, shape, with_residual_weights
+from .plotting import c_maps, claim, three_digits
 
 __all__ = ["Explorer", "explore"]
 
@@ -153,7 +149,7 @@ def _of_network(network: Network, widgets: Any) -> tuple[dict[str, Any], Maker]:
     def make(values: dict[str, Any]) -> Network:
         made, phi, weight = network, values["activation"], values.get("shortcut_weight", GIVEN)
         if phi != GIVEN:
-            made = made.written_out().map_layers(lambda node, layer: Nonlinear(phi), Nonlinear)
+            made = made.written_out().map_layers(lambda node, layer: L.Nonlinear(phi), L.Nonlinear)
         return (
             made if weight == GIVEN else with_residual_weights(made, shortcut_weight=float(weight))
         )
@@ -215,7 +211,7 @@ def _png(maps: dict[str, Any]) -> bytes:
         claim(
             ax,
             "Orthogonal inputs come out with c = "
-            + ", ".join(f"{plot_claims.three_digits(v)} {label}" for label, v in levels.items()),
+            + ", ".join(f"{three_digits(v)} {label}" for label, v in levels.items()),
         )
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)

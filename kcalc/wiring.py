@@ -74,6 +74,7 @@ OF_TOKENS = {
 PLOTTING = {  # a class, or a class and another method than plot
     "Activation": "plotting.cards:card",
     "CMap": "plotting:c_maps",
+    "Comparison": "plotting:accuracies",
     "DepthProfile": "plotting.profiles:profile_figure",
     "Fluctuations": "plotting.moments:fluctuation_trace",
     "GeometricShaping": "plotting.scaling:weight_scalings",
@@ -91,6 +92,7 @@ PLOTTING = {  # a class, or a class and another method than plot
     "QMap": "plotting:q_maps",
     "Regime": "plotting.kernels:layer_profile",
     "ResidualSpectrum": "plotting.smoothness:residual_spectrum",
+    "Run": "plotting:accuracies",
     "Scaling": "plotting.scaling:weight_scalings",
     "Shaping": "plotting.shaping:shaping_figure",
     "Shaping.tokens": "plotting.tokens:token_figure",
@@ -104,7 +106,6 @@ PLOTTING = {  # a class, or a class and another method than plot
     "VarianceSpectra": "plotting.smoothness:singular_value_histograms",
 }
 VERIFICATION = {"KernelCheck": "verification.plots:check_figure"}
-TRAINING = {"Comparison": "training.plots:curves", "Run": "training.plots:curves"}
 
 JAX = {
     ("moment", "jax"): "activations.jax_maps:moment",
@@ -134,7 +135,7 @@ BRIDGES = {
 READ_MODELS = {"interchange.Reading": "interchange.shaping_models.model_regions:shape_reading"}
 
 for _registry, *_guests in (
-    (DRAWINGS, PLOTTING, VERIFICATION, TRAINING),
+    (DRAWINGS, PLOTTING, VERIFICATION),
     (KERNELS, JAX, BALLS, MATRICES),
     (SHAPED, READ_MODELS),
     (MODELS, BRIDGES),

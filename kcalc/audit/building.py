@@ -18,7 +18,7 @@ def built(builder: Callable[[], Any]) -> Any:
     except KcalcError:
         raise
     except (Exception, SystemExit) as error:
-        from ..interchange.torch_model.examples import place
+        from ..interchange.torch_model import place
 
         text = " ".join(str(error).split())[:200] or "without a message"
         advice = "" if place(error) else "; give a function that needs no arguments"

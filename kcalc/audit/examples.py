@@ -20,8 +20,7 @@ def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any
 
     Raises: KcalcError where there are no examples and the model has no configuration that says.
     """
-    from ..interchange.example_shapes import listed
-    from ..interchange.named_inputs import by_name
+    from ..interchange import by_name, listed
 
     device = next((p.device for p in model.parameters()), None)
     if examples is None:
@@ -36,9 +35,8 @@ def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any
 def _tensor(model: Any, value: Any, where: Any) -> Any:
     import torch
 
-    from ..interchange.example_shapes import example_shape, is_shape
-    from ..interchange.torch_model.examples import argument
-    from ..interchange.torch_model.padding import drawn_ids
+    from ..interchange import example_shape, is_shape
+    from ..interchange.torch_model import argument, drawn_ids
 
     if is_shape(value):
         shape = example_shape(value, str(where))
@@ -72,7 +70,7 @@ def _configured(model: Any) -> dict[str, Any]:
     """Inputs that the configuration of a model of transformers asks for."""
     import torch
 
-    from ..interchange.torch_model.padding import drawn_ids
+    from ..interchange.torch_model import drawn_ids
 
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)

@@ -48,20 +48,20 @@ def predict(subject: Subject) -> Prediction:
 
 def _predicted(subject: Subject, example: Any) -> Prediction:
     """The prediction for one example input. Raises: what a reader or the calculus raises."""
-    from ..interchange import read
-    from ..network.layers import Opaque, Sum
+    from .. import interchange
+    from .. import layers as L
 
     obstacle = _obstacle(subject, example)
     if obstacle:
         return Prediction(remark=f"nothing is predicted: {obstacle}")
-    network = read(subject.model, example).network
-    opaque = network.nodes_of(Opaque)
+    network = interchange.read(subject.model, example).network
+    opaque = network.nodes_of(L.Opaque)
     if opaque:
         reason = network.layer(opaque[0]).reason
         told = f"{opaque[0]} is not read" + (f" ({reason})" if reason else "")
         return Prediction(remark=f"nothing is predicted: {told}")
     merges = subject.measured.structure.merges
-    sums = network.nodes_of(Sum)
+    sums = network.nodes_of(L.Sum)
     if len(sums) != len(merges):
         return Prediction(remark="nothing is predicted: the network has sums that do not merge")
     values = _values(subject, network, example)
@@ -98,7 +98,7 @@ def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
     """Whether ids have rows of zeros, other than those for padding, which ``example`` lacks."""
     import torch
 
-    from ..interchange.torch_model.padding import padding_ids
+    from ..interchange.torch_model import padding_ids
 
     zero = ~value.tensor.any(-1)
     ids = value.inputs[1].tensor
@@ -114,7 +114,7 @@ def _single_input(subject: Subject) -> Any:
 
     Token ids for padding, whose rows may be zero, are exchanged for others of the input.
     """
-    from ..interchange.torch_model.padding import unpadded
+    from ..interchange.torch_model import unpadded
 
     args, kwargs = subject.measured.call
     if kwargs:
@@ -131,7 +131,7 @@ def _single_input(subject: Subject) -> Any:
 
 def _values(subject: Subject, network: Any, example: Any) -> Any:
     """The values at every node: for token ids sampled, else for inputs of one mean square."""
-    from ..calculi.global_maps import node_values
+    from .. import node_values
 
     if not example.is_floating_point():
         return node_values(network, tokens=example.cpu().numpy())

@@ -1,8 +1,58 @@
 """Calculi: a state per feature map and a rule per primitive, folded over a network's graph.
 
-The folds are in :mod:`kcalc.network.compose`.
+The folds are in :mod:`kcalc.network.compose`. The names here are what clients take besides the
+public names of kcalc; their modules are imported when one is first used.
 """
 
-from .slopes import Slopes, slope_polynomial
+from __future__ import annotations
 
-__all__ = ["Slopes", "slope_polynomial"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .gradients import table_texts
+    from .ntk import KernelFunction, TangentKernel, TangentReading
+    from .regime import kind, predicted_limit
+    from .slopes import Slopes, polynomial_texts, slope_polynomial, slope_texts
+    from .tangent import PARAMETERIZATIONS
+    from .widths import open_nodes
+
+_HOMES = {
+    "PARAMETERIZATIONS": "tangent",
+    "KernelFunction": "ntk",
+    "Slopes": "slopes",
+    "TangentKernel": "ntk",
+    "TangentReading": "ntk",
+    "kind": "regime",
+    "open_nodes": "widths",
+    "polynomial_texts": "slopes",
+    "predicted_limit": "regime",
+    "slope_polynomial": "slopes",
+    "slope_texts": "slopes",
+    "table_texts": "gradients",
+}
+
+__all__ = [
+    "PARAMETERIZATIONS",
+    "KernelFunction",
+    "Slopes",
+    "TangentKernel",
+    "TangentReading",
+    "kind",
+    "open_nodes",
+    "polynomial_texts",
+    "predicted_limit",
+    "slope_polynomial",
+    "slope_texts",
+    "table_texts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

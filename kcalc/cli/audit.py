@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from ..audit import audit
-from ..audit.findings import SEVERITIES, known_codes
-from ..audit.lock import lock_text
-from ..audit.recipes import RECIPES
-from ..audit.result import DOCUMENTS, Audit
+from ..audit import DOCUMENTS, RECIPES, SEVERITIES, Audit, audit, known_codes, lock_text
 from ..foundation.errors import KcalcError
 from .command import Option, write
 from .models import PYTHON, Inputs, assembled, python_attribute

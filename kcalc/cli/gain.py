@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from .. import gain
 from ..activations import activation
-from ..activations.gains import gain
 from .command import Option
 from .text import table
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ..calculi.attention.structure import tells_tokens_apart
-from ..calculi.global_maps import c_map, node_values, q_map
-from ..calculi.gradients import Gradients, gradients
-from ..calculi.slopes import slope_texts
+from .. import Gradients, c_map, gradients, node_values, q_map
+from ..calculi import slope_texts
+from ..calculi.attention import tells_tokens_apart
 from ..calculi.subnetworks import maximal_slope, subnetworks
 from ..foundation.errors import KcalcError
 from .command import Option, Plot, save_figure
@@ -17,7 +16,7 @@ from .networks import Named, Tokens, Weighted
 from .text import assumption_lines, heading, mode_lines, table
 
 if TYPE_CHECKING:
-    from ..maps.maps import CMap
+    from ..maps import CMap
 
 COSINES = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0]
 STABILITY = {True: "attracting", False: "repelling", None: "undecided by the slope"}

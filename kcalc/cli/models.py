@@ -17,10 +17,9 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
+from .. import Reading, read
 from ..foundation.errors import KcalcError, glimpse
-from ..interchange.example_shapes import example_ids, example_shape
-from ..interchange.model_reading import Reading
-from ..interchange.read import FORMATS, read
+from ..interchange import FORMATS, example_ids, example_shape
 from .command import Option
 
 PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

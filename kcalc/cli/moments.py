@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from .. import layers as L
 from ..calculi.fluctuations import Fluctuations, fluctuations
-from ..calculi.moments import Moments, moments
-from ..calculi.moments.laws import LAWS
+from ..calculi.moments import LAWS, Moments, moments
 from ..foundation.errors import KcalcError
-from ..network.layers import Affine
 from ..shaping import shape
 from .command import Option, Plot, save_figure
 from .networks import FirstMethod, WeightsAlone, check_widths
@@ -101,7 +100,7 @@ def _moment_lines(found: Moments) -> list[str]:
     ]
     moments = {"|y|^2 at the output": found.out}
     if found.jacobians:
-        nodes = found.network.nodes_of(Affine)
+        nodes = found.network.nodes_of(L.Affine)
         for title, node in (("first", nodes[0]), ("last", nodes[-1])):
             moments[f"|J|^2, {title} weights"] = found.jacobians[node]
     names = ("mean", "fourth", "variance", "relative")

@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Annotated, Any, TypeAlias
 
+from .. import Network, Reading
+from .. import layers as L
 from ..activations import activation as activation_named
 from ..activations import names
-from ..calculi.widths import open_nodes
+from ..calculi import open_nodes
 from ..foundation.errors import KcalcError, unknown
-from ..interchange.model_reading import Reading
 from ..network import architectures
-from ..network.layers import Affine, Nonlinear, Sum
-from ..network.network import Network
-from ..shaping import METHODS
-from ..shaping.base import replace_activations
+from ..shaping import METHODS, replace_activations
 from .command import Option
 from .models import LONGEST, Inputs, is_model, model_named
 
@@ -152,7 +150,9 @@ def bare(named: Named, without: bool = True) -> Named:
     """
     network = named.network.without_normalization() if without else named.network
     normalised = network.normalised()
-    sums = [node for node in network.nodes_of(Sum) if normalised.layer(node) != network.layer(node)]
+    sums = [
+        node for node in network.nodes_of(L.Sum) if normalised.layer(node) != network.layer(node)
+    ]
     gone = _listed("removed normalisation", network.removed) if without else []
     return Named(normalised, "\n".join([named.title, *gone, *_listed("normalised sums", sums)]))
 
@@ -179,7 +179,7 @@ def weighted(
     given = {k: v for k, v in (("sigma_w", sigma_w), ("sigma_b", sigma_b)) if v is not None}
     if not given:
         return named
-    network = named.network.map_layers(lambda node, layer: replace(layer, **given), Affine)
+    network = named.network.map_layers(lambda node, layer: replace(layer, **given), L.Affine)
     return Named(network, named.title)
 
 
@@ -281,7 +281,7 @@ def _from_model(name: str, activation_name: str | None, inputs: Sequence[Any]) -
     network = reading.network.written_out()
     if activation_name is not None:
         phi = activation_named(activation_name)
-        network = replace_activations(network, dict.fromkeys(network.nodes_of(Nonlinear), phi))
+        network = replace_activations(network, dict.fromkeys(network.nodes_of(L.Nonlinear), phi))
     lines = [f"{name}: {_counted(network)}"]
     if reading.fidelity.level != "exact":
         lines.append(f"read with {reading.fidelity} ('kcalc read {name}' prints the notes)")
@@ -310,5 +310,5 @@ def _built(name: str, depth: int, phi: str | None, weight: float | None) -> Name
 
 
 def _counted(network: Network) -> str:
-    count = len(network.nodes_of(Nonlinear))
+    count = len(network.nodes_of(L.Nonlinear))
     return f"{count} nonlinear layer{'' if count == 1 else 's'}"

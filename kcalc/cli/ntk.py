@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ..calculi.gradients import Gradients, gradients
-from ..calculi.ntk import TangentKernel, ntk
-from ..calculi.tangent import PARAMETERIZATIONS
+from .. import Gradients, gradients, ntk
+from .. import layers as L
+from ..calculi import PARAMETERIZATIONS, TangentKernel
 from ..foundation.errors import KcalcError
-from ..network.layers import Affine
 from ..shaping import shape
 from .command import Option, Plot, save_figure
 from .maps import COSINES
@@ -66,7 +65,7 @@ def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **t
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
         if len(kernel.network.outputs) > 1:
             lines.append(f"output {node}")
-        noise = ROUNDING * len(kernel.network.nodes_of(Affine)) * k[-1]
+        noise = ROUNDING * len(kernel.network.nodes_of(L.Affine)) * k[-1]
         k, theta = (np.where(np.abs(values) <= noise, 0.0, values) for values in (k, theta))
         rows = [
             (f"{c:g}", f"{a:.10g}", f"{b:.10g}", _fixed(b / theta[-1]))

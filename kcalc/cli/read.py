@@ -9,10 +9,10 @@ import argparse
 from dataclasses import fields
 from typing import Annotated, Any
 
+from .. import Reading
+from .. import layers as L
 from ..activations import Activation
-from ..interchange.json_format import network_to_dict
-from ..interchange.model_reading import Reading
-from ..network.layers import Layer
+from ..interchange import network_to_dict
 from .command import Option
 from .models import MODEL_HELP, Inputs, model_named
 from .text import check_files, show, table
@@ -85,7 +85,7 @@ def reading_text(title: str, reading: Reading, most: int | None = ROWS) -> str:
     )
 
 
-def described(layer: Layer) -> str:
+def described(layer: L.Layer) -> str:
     """A layer in short: its kind and the fields that are not as usual."""
     parts = []
     for item in fields(layer):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..calculi.scaling import LAWS, Scaling, scaling
-from ..calculi.scaling.tables import MOST, rows, violation_lines
+from ..calculi.scaling import LAWS, MOST, Scaling, rows, scaling, violation_lines
 from ..finite_width import geometric
 from ..foundation.errors import KcalcError
 from ..foundation.printing import cut

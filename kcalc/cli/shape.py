@@ -6,18 +6,16 @@ from collections.abc import Iterable
 from textwrap import wrap
 from typing import Annotated, Any
 
-from ..calculi.scaling.tables import MOST, rows
+from .. import Network, Reading, Shaping
+from .. import layers as L
+from ..calculi.scaling import MOST, rows
 from ..finite_width import GeometricShaping
 from ..foundation.errors import KcalcError
 from ..foundation.printing import cut
-from ..interchange.json_format import json_text
-from ..interchange.model_reading import Reading
+from ..interchange import json_text
 from ..interchange.writers import WRITERS, writer
-from ..network.layers import Affine, Attend, Nonlinear, Opaque, Sum
-from ..network.network import Network, sum_weights
-from ..shaping import METHODS, Constants, RegionalShaping, record, shape
-from ..shaping.base import Shaping
-from ..shaping.records import OPTION
+from ..network import sum_weights
+from ..shaping import METHODS, OPTION, Constants, RegionalShaping, record, shape
 from .command import Option, Plot, save_figure, write
 from .networks import Named, Net, check_widths
 from .targets import TARGETS, flag, owners
@@ -169,7 +167,7 @@ Examples:
 
 def _partly(reading: Reading) -> bool:
     """Whether a model has operations that shaping leaves alone."""
-    return bool(reading.network.nodes_of(Opaque, Attend))
+    return bool(reading.network.nodes_of(L.Opaque, L.Attend))
 
 
 def _title_lines(named: Named, result: Shaping | RegionalShaping) -> list[str]:
@@ -230,8 +228,8 @@ def _other_affine_lines(result: Shaping) -> list[str]:
 
     Layers with equal sigmas share a row.
     """
-    network, found, activated = result.network, {}, set(result.network.nodes_of(Nonlinear))
-    for node in network.nodes_of(Affine):
+    network, found, activated = result.network, {}, set(result.network.nodes_of(L.Nonlinear))
+    for node in network.nodes_of(L.Affine):
         if activated.isdisjoint(network.parents(node)):
             layer: Any = network.layer(node)
             found.setdefault((float(layer.sigma_w), float(layer.sigma_b)), []).append(str(node))
@@ -248,7 +246,7 @@ def _weight_lines(network: Network) -> list[str]:
     A row holds the weights of shortcut and branch; neighbours with equal weights share a row.
     """
     rows: list[list[str]] = []
-    for node in network.nodes_of(Sum):
+    for node in network.nodes_of(L.Sum):
         layer: Any = network.layer(node)
         weights = [f"{float(w):.10g}" for w in sum_weights(layer, len(network.parents(node)))]
         if rows and rows[-1][1:] == weights:

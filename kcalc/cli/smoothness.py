@@ -8,13 +8,10 @@ from __future__ import annotations
 import argparse
 from typing import Annotated, Any
 
-from ..calculi.smoothness import smoothness
-from ..calculi.smoothness.losses import LOSSES
-from ..calculi.smoothness.parameters import CONTRACTING
+from .. import Network, averaging_shortcuts
+from .. import layers as L
+from ..calculi.smoothness import CONTRACTING, LOSSES, smoothness
 from ..foundation.errors import KcalcError
-from ..network.layers import Affine
-from ..network.network import Network
-from ..network.skips import averaging_shortcuts
 from .command import Option, Plot, number, save_figure
 from .networks import Net, check_widths
 from .text import heading
@@ -106,7 +103,7 @@ def _first(network: Network, kind: str | None) -> dict[Any, Any]:
     """{the first Affine: its normalisation} where one is said."""
     if kind is None:
         return {}
-    nodes = network.nodes_of(Affine)
+    nodes = network.nodes_of(L.Affine)
     if not nodes:
         raise KcalcError("--first: the network has no Affine layer")
     return {nodes[0]: None if kind == "none" else kind}

@@ -11,8 +11,7 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..foundation.files import read_at_most
-from ..shaping import METHODS, record
-from ..shaping.records import OPTION
+from ..shaping import METHODS, OPTION, record
 from .command import Option, number
 
 

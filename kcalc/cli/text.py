@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from ..calculi.gradients import Gradients
+from .. import Gradients, Network
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import destination
-from ..interchange.json_format import json_text
-from ..maps.maps import Assumption
-from ..network.network import Network
+from ..interchange import json_text
+from ..maps import Assumption
 from .command import Option, write
 
 Json: TypeAlias = Annotated[

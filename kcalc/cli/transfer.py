@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from ..calculi.widths import open_nodes
+from ..calculi import open_nodes
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
-from ..transfer import Transfer, transfer
-from ..transfer.optimizers import GAUGES, OPTIMIZERS
+from ..transfer import GAUGES, OPTIMIZERS, Transfer, transfer
 from .command import Option
 from .models import PYTHON, Inputs, assembled, python_attribute
 from .networks import named_network

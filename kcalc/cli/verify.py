@@ -8,13 +8,8 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated
 
-from ..claims.bench import BUDGETS
-from ..claims.claim import COPIES
-from ..claims.errata import errata
-from ..claims.journal import check_file
-from ..claims.registry import PAPERS
-from ..claims.report import errata_text
-from ..claims.verify import verify
+from .. import claims
+from ..claims import BUDGETS, COPIES, PAPERS, check_file, errata_text
 from ..foundation.errors import KcalcError
 from .command import Option, write
 from .text import check_files
@@ -77,11 +72,11 @@ def run(
                 f"--errata checks no claims, so that {others[0]} has nothing to do; leave one of "
                 f"the two out"
             )
-        print(errata_text(errata(paper)))
+        print(errata_text(claims.errata(paper)))
         return 0
     _check_files(files)
     try:
-        report = verify(claim, paper, budget, seed, processes, journal, progress=True)
+        report = claims.verify(claim, paper, budget, seed, processes, journal, progress=True)
     except KeyboardInterrupt:
         kept = (
             f"finished claims are in {journal}: the same command goes on from there"

@@ -1,4 +1,69 @@
 """Networks: layers and their primitives, graphs, builders, architectures, and folds.
 
-Layers are made of primitives; folds read networks.
+Layers are made of primitives; folds read networks. The names here are for readers of networks:
+primitives (Attend and Positions too, whose layers are in :mod:`kcalc.layers`), the folds over
+them, and checks of networks.
 """
+
+from .blocks import Block
+from .compose import interpret, interpret_back, no_rule
+from .network import require_network, require_numbers, sum_weights
+from .primitives import (
+    Attend,
+    Blend,
+    Fresh,
+    Join,
+    Mask,
+    Max,
+    Mix,
+    Norm,
+    Operation,
+    Positions,
+    Post,
+    Prefix,
+    Primitive,
+    Prod,
+    Reshape,
+    Resize,
+    Shuffle,
+    Source,
+    Stop,
+    Surrogate,
+    Window,
+    owner,
+)
+from .tokens import Tokens, read_tokens
+
+__all__ = [
+    "Attend",
+    "Blend",
+    "Block",
+    "Fresh",
+    "Join",
+    "Mask",
+    "Max",
+    "Mix",
+    "Norm",
+    "Operation",
+    "Positions",
+    "Post",
+    "Prefix",
+    "Primitive",
+    "Prod",
+    "Reshape",
+    "Resize",
+    "Shuffle",
+    "Source",
+    "Stop",
+    "Surrogate",
+    "Tokens",
+    "Window",
+    "interpret",
+    "interpret_back",
+    "no_rule",
+    "owner",
+    "read_tokens",
+    "require_network",
+    "require_numbers",
+    "sum_weights",
+]

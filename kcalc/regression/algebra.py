@@ -15,8 +15,8 @@ import numpy as np
 from ..fields.arguments import raw_array
 from ..fields.jax_field import is_jax
 from ..foundation.errors import KcalcError, glimpse
-from ..maps.maps import KernelMap
-from ..matrices.spectrum import float_matrix, not_positive_definite, symmetric_matrix
+from ..maps import KernelMap
+from ..matrices import float_matrix, not_positive_definite, symmetric_matrix
 
 Array = Any  # a NumPy or a JAX array
 

@@ -21,7 +21,7 @@ from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import choice, text, whole
 from ..foundation.printing import Shown, plain, shown
 from ..foundation.process_state import cached_property
-from ..matrices.spectrum import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
+from ..matrices import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
 from .algebra import algebra_of, gram, inputs, targets
 
 if TYPE_CHECKING:

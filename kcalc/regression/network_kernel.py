@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from ..calculi.ntk import PARAMETERIZATIONS, ntk
+from .. import Network, ntk
+from .. import layers as L
+from ..calculi import PARAMETERIZATIONS
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, without_option
 from ..foundation.plain_arguments import choice, whole
-from ..network.compose import require_network
-from ..network.layers import Affine
-from ..network.network import Network
+from ..network import require_network
 from .algebra import diagonal, gram
 from .kept import KeptKernel, kept_kernel
 
@@ -119,7 +119,7 @@ class NetworkKernel(Kernel):
 
     def _slope(self, X: Any, name: str) -> Array:
         """dK / d log(name)."""
-        step = STEP / (2 * len(self.network.nodes_of(Affine)) + 2)
+        step = STEP / (2 * len(self.network.nodes_of(L.Affine)) + 2)
         total = np.zeros((len(X), len(X)))
         for count, weight in STENCIL:
             moved = self._with(**{name: getattr(self, name) * float(np.exp(count * step))})
@@ -172,11 +172,11 @@ def _kernel(
     """
     given = dict(values)
 
-    def changed(_: Any, layer: Affine) -> Affine:
+    def changed(_: Any, layer: L.Affine) -> L.Affine:
         own = {name: value for name, value in given.items() if name != "sigma_b" or layer.bias}
         return replace(layer, **own)
 
     kernel = ntk(
-        network.map_layers(changed, Affine) if given else network, parameterization, features
+        network.map_layers(changed, L.Affine) if given else network, parameterization, features
     )
     return kept_kernel(kernel, _KEPT, q=q)

@@ -8,12 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import spectrum as spectra
 from ..fields.jax_field import is_jax
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, plain, shown
 from ..foundation.process_state import cached_property
-from ..matrices.spectrum import Spectrum, ridge_value, spectrum
+from ..matrices import Spectrum, ridge_value
 from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
 
 __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]
@@ -103,7 +104,7 @@ class KernelRegression(Shown):
     @cached_property
     def spectrum(self) -> Spectrum:
         """The eigenvalues of K(X, X), without the ridge."""
-        return spectrum(np.asarray(self.matrix))
+        return spectra.spectrum(np.asarray(self.matrix))
 
     def predict(self, X: Any) -> Array:
         """f at the rows of X: (m,) or (m, outputs)."""

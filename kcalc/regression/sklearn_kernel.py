@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .. import Network
 from ..foundation.errors import KcalcError
-from ..network.network import Network
 
 if TYPE_CHECKING:
     from .network_kernel import NetworkKernel

@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from .. import layers as L
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.files import destination, write_whole
 from ..foundation.plain_arguments import file_path, text
-from ..network.layers import TokenMix
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,7 +95,7 @@ def report(
     Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model,
     unknown activations, methods and targets, and a file that cannot be written.
     """
-    from ..interchange.example_shapes import listed
+    from ..interchange import listed
     from ..shaping import Shaping
     from .network_facts import gathered
     from .page import rendered
@@ -112,7 +112,7 @@ def report(
     about = subject(net_or_model, listed(example_inputs), name, title, activation)
     again = activation is not None or method is not None or targets
     over = {"tokens": tokens, "token_cosine": token_cosine}
-    if about.network.nodes_of(TokenMix) and tokens is not None:
+    if about.network.nodes_of(L.TokenMix) and tokens is not None:
         targets["tokens"] = over.pop("tokens")
     facts = gathered(
         about,

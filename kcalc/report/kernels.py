@@ -11,13 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.attention.tangent import TokenTangentReading
-from ..calculi.ntk import KernelFunction, TangentReading
-from ..calculi.regime import predicted_limit
+from .. import Network, ntk
+from .. import layers as L
+from ..calculi import predicted_limit
 from ..foundation.errors import KcalcError
-from ..network.layers import Affine
-from ..network.network import Network
-from ..network.tokens import read_tokens
 
 SPHERE = 10  # dimensions of the inputs' space
 DEGREES = 9
@@ -51,17 +48,12 @@ def kernel(network: Network, **tokens: Any) -> Kernel:
         raise KcalcError(
             f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each"
         )
-    if not network.nodes_of(Affine):
+    if not network.nodes_of(L.Affine):
         raise KcalcError(
             "the network has no Affine layer, so it has no weights and no tangent kernel"
         )
-    over = read_tokens(tokens.get("tokens"), tokens.get("token_cosine"))
-    reading = (
-        TangentReading(network, None, False)
-        if over is None
-        else TokenTangentReading(network, None, False, over)
-    )
-    found = KernelFunction(reading, "NTK", 1)
+    found = ntk(network, **tokens)
+    over = tokens.get("tokens")
     grid = np.cos(np.linspace(math.pi, 0, POINTS))
     nodes, weights = roots_gegenbauer(NODES, (SPHERE - 2) / 2)
     values = np.asarray(found(np.concatenate([grid, nodes]) if over is None else grid))

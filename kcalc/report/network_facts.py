@@ -8,15 +8,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .. import Network, slope_polynomial
+from .. import layers as L
+from ..calculi import open_nodes
 from ..calculi.fluctuations import fluctuations
 from ..calculi.scaling import scaling
-from ..calculi.slopes import slope_polynomial
 from ..calculi.subnetworks import maximal_slope, subnetworks
-from ..calculi.widths import open_nodes
 from ..foundation.errors import KcalcError
-from ..maps.maps import Approximable
-from ..network.layers import Attend, Concat, Product
-from ..network.network import Network
+from ..maps import Approximable
 from ..shaping import METHODS, Shaping, record
 from .explorer import Explorer, explorer
 from .kernels import Kernel, kernel
@@ -161,7 +160,7 @@ def _over_tokens(
 
 def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of maps over tokens for a shaped network, none where it has no attention."""
-    return over if network.nodes_of(Attend) else {}
+    return over if network.nodes_of(L.Attend) else {}
 
 
 def _nearest(refused: Shaped, network: Network) -> Shaped:
@@ -170,7 +169,7 @@ def _nearest(refused: Shaped, network: Network) -> Shaped:
     It is sought where products add up slopes, so that the usual zeta is out of reach. Where this
     zeta fails too, the refused shaping is returned.
     """
-    if not network.nodes_of(Product):
+    if not network.nodes_of(L.Product):
         return refused
     for _, rewrite in REWRITES:
         try:
@@ -219,7 +218,7 @@ def _kernels(
 
 def _finite(facts: Facts, network: Network) -> None:
     open_ = bool(open_nodes(network))
-    joints = len(network.nodes_of(Concat))
+    joints = len(network.nodes_of(L.Concat))
     if len(network) > LONGEST or joints > MOST_JOINTS:
         size = f"{len(network)} nodes" if len(network) > LONGEST else f"{joints} concatenations"
         facts.refused["fluctuations"] = (
@@ -280,7 +279,7 @@ def _others(facts: Facts, network: Network) -> None:
 
 
 def _assumptions(network: Network) -> Sequence[Any]:
-    from ..calculi.global_maps import c_map
+    from .. import c_map
 
     if len(network) <= LONGEST:
         return c_map(network).assumptions

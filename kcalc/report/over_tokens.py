@@ -11,16 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..calculi.attention.gradients import SampledGradients
-from ..calculi.attention.maps import token_map
-from ..calculi.attention.values import SampledValues
-from ..calculi.global_maps import c_map, node_values
-from ..calculi.gradients import gradients
+from .. import Network, c_map, gradients, node_values, token_map
+from .. import layers as L
+from ..calculi.attention import SampledGradients, SampledValues
 from ..foundation.errors import KcalcError
-from ..maps.maps import Assumption
-from ..network.layers import Attend, Embedding, Positions
-from ..network.network import Network
-from ..network.tokens import read_tokens
+from ..maps import Assumption
+from ..network import read_tokens
 from .markup import number
 
 Node = Hashable
@@ -98,7 +94,7 @@ def usual_tokens(network: Network) -> int:
     """The number of tokens where none is given: ``USUAL``, or as many as there are positions."""
     lengths = [
         network.layer(node).length
-        for node in network.nodes_of(Positions)
+        for node in network.nodes_of(L.Positions)
         if network.layer(node).kind == "learned"
     ]
     return min([USUAL, *(int(length) for length in lengths if isinstance(length, int))])
@@ -109,7 +105,7 @@ def over_tokens(network: Network, tokens: Any, token_cosine: Any) -> OverTokens 
 
     Raises: KcalcError as kernel maps do, and for a cosine of tokens without their number.
     """
-    if tokens is None and not network.nodes_of(Attend):
+    if tokens is None and not network.nodes_of(L.Attend):
         read_tokens(tokens, token_cosine)
         return None
     given = usual_tokens(network) if tokens is None else tokens
@@ -185,7 +181,7 @@ def _maps(
         )
         found.maps = [(float(x), None if y is None else float(y), float(z)) for x, y, z in rows]
         # else copies of the network cannot be stacked
-        if inside and not several and not network.nodes_of(Embedding, Positions):
+        if inside and not several and not network.nodes_of(L.Embedding, L.Positions):
             found.fixed = [(point.value, point.slope) for point in own.fixed_points()]
     except KcalcError as error:
         found.refused["maps over tokens"] = str(error)

@@ -14,12 +14,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import Network
+from .. import network as P
 from ..activations import Activation
 from ..foundation.errors import KcalcError
-from ..network import primitives as P
-from ..network.blocks import Block
-from ..network.network import Network, require_numbers
-from ..network.primitives import Operation
+from ..network import Block, Operation, require_numbers
 
 Node = Hashable
 ENTRY = -1

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import Network, c_map
 from ..activations import Activation
-from ..calculi.global_maps import c_map
 from ..foundation.errors import KcalcError
-from ..network.network import Network
 from .program import ENTRY, Program, Step
 
 Array = Any

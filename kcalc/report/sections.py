@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from ..calculi.slopes import polynomial_texts
+from .. import layers as L
+from ..calculi import polynomial_texts
 from ..foundation.errors import glimpse
 from ..foundation.guests import DRAWINGS
-from ..network.layers import Attend, Nonlinear
 from .markup import number
 from .network_facts import LONGEST, Facts
 
@@ -84,7 +84,7 @@ def _figures(facts: Facts) -> list[tuple[str, int]]:
     network = facts.subject.network
     depth = [] if facts.mu is None else [("layers deep", facts.mu.depth)]
     return [
-        ("nonlinear layers", len(network.nodes_of(Nonlinear))),
+        ("nonlinear layers", len(network.nodes_of(L.Nonlinear))),
         *depth,
         ("nodes", len(network)),
         ("edges", sum(len(parents) for _, _, parents in network.steps())),
@@ -98,7 +98,7 @@ def _unshaped(facts: Facts) -> str:
     if facts.after is not None or facts.main is None:
         return ""
     method, reason = facts.main.method.upper(), facts.main.reason
-    attending = facts.subject.network.nodes_of(Attend)
+    attending = facts.subject.network.nodes_of(L.Attend)
     if attending and reason and facts.main.method != "edge":
         return (
             f"This page shapes by {method}, which does not apply: node {attending[0]!r} attends "

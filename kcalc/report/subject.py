@@ -10,16 +10,12 @@ from typing import Any
 
 import sympy as sp
 
-from ..activations import Activation
-from ..activations.rectifiers import Leaky
+from .. import Network, Reading, read
+from .. import layers as L
+from ..activations import Activation, Leaky
 from ..fields.arguments import as_number
 from ..foundation.errors import KcalcError, glimpse, unknown
-from ..interchange.model_reading import Reading
-from ..interchange.read import read
-from ..network import layers as L
-from ..network.network import Network
-from ..shaping import METHODS, Shaping, shape
-from ..shaping.base import replace_activations
+from ..shaping import METHODS, Shaping, replace_activations, shape
 
 DOMAINS = {"zeta": (1.0, math.inf), "eta": (0.0, 1.0), "tau": (0.0, math.inf)}
 

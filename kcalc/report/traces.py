@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import Network, c_map
+from .. import layers as L
 from ..activations import Activation
-from ..calculi.global_maps import c_map
-from ..calculi.regime import kind
+from ..calculi import kind
 from ..foundation.errors import KcalcError
-from ..network.layers import Concat, Nonlinear
-from ..network.network import Network
 from ..shaping.traces import STARTS, depth_trace
 
 MOST_POINTS = 240
@@ -134,10 +133,10 @@ def local_slopes(network: Network, found: Trace) -> dict[Any, float]:
         return float(phi.taylor(0.0, q, order=1)[1])
 
     out: dict[Any, float] = {}
-    for node in network.nodes_of(Nonlinear):
+    for node in network.nodes_of(L.Nonlinear):
         phi = network.layer(node).activation
         if phi.degree is not None:
             out[node] = slope(phi, 1.0)
-        elif not network.nodes_of(Concat):
+        elif not network.nodes_of(L.Concat):
             out[node] = slope(phi, found.nodes[network.parents(node)[0]][0])
     return out

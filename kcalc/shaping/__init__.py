@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ..foundation.errors import KcalcError, Remedy, glimpse, unknown
 from ..foundation.guests import SHAPED
 from ..network.network import Network, require_network
-from .base import Shaping
+from .base import Shaping, replace_activations
 from .comparison import Comparison
 from .constants import Constants, ConstantsTable
-from .dks import dks
+from .dks import constants_for, dks
 from .eoc import Edge, EdgeShaping, edge, edge_curve, eoc
 from .equivalent import EquivalentParameters, equivalent_arrays, equivalent_parameters
 from .limits import DepthLimit, depth_limit, flow, flow_slope, flow_time
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "OPTION",
     "RULES",
     "SCHEMES",
     "Comparison",
@@ -55,6 +56,7 @@ __all__ = [
     "Shaping",
     "Solutions",
     "VanillaMaps",
+    "constants_for",
     "depth_limit",
     "dks",
     "edge",
@@ -71,6 +73,7 @@ __all__ = [
     "normaliser_free",
     "phase_diagram",
     "record",
+    "replace_activations",
     "residual_blocks",
     "residual_weights",
     "self_normalising",

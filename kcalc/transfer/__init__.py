@@ -2,11 +2,14 @@
 
 from .coordinates import TrainedCoordinates, trained_coordinates
 from .entry import transfer
+from .optimizers import GAUGES, OPTIMIZERS
 from .parametrisation import abc_exponents
 from .result import ParameterRule, Transfer
 from .sweep import TransferCheck, transfer_check
 
 __all__ = [
+    "GAUGES",
+    "OPTIMIZERS",
     "ParameterRule",
     "TrainedCoordinates",
     "Transfer",

@@ -11,17 +11,17 @@ from typing import Any
 
 import sympy as sp
 
+from .. import Network
+from .. import layers as L
+from .. import network as P
 from ..foundation.errors import KcalcError
-from ..network import primitives as P
-from ..network.layers import Affine, Attend, ClassToken, Embedding, Positions
-from ..network.network import Network
-from ..network.primitives import owner
+from ..network import owner
 from .branches import Branch, along_stream, branches, grown_places, refuse_nested
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
 from .shortcuts import PROBES, Carried, carried, carried_alone, stream
 
 Node = Hashable
-WEIGHTS = (Affine, Embedding, Positions, ClassToken)
+WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = Non
         )
     deep = found if axes is None or "depth" in axes else ()
     refuse_nested(deep)
-    scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(Attend)}
+    scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(L.Attend)}
     known = {} if ratio is None else {WIDTH: float(ratio)}
     along = along_stream(network, deep, grown_places(network, deep)) if deep else frozenset()
     for node, op, _ in network.operations:
@@ -97,14 +97,14 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
     deep = new if len(old) != len(new) else ()
     refuse_nested(deep)
     names = labels(base), labels(network)
-    weights = network.nodes_of(*WEIGHTS, Attend)
+    weights = network.nodes_of(*WEIGHTS, L.Attend)
     pairs = {node: counterparts(base, network, node, names) for node in weights}
     _check_places((base, old), (network, new), pairs)
     if len(new) == len(old):
         _check_forms(_forms(base), _forms(network), deep=False)
     along, given = _stream((base, old), (network, new)) if deep else (frozenset(), Carried())
     ratios: dict[Node, Fraction] = {}
-    for node in network.nodes_of(*WEIGHTS, Attend):
+    for node in network.nodes_of(*WEIGHTS, L.Attend):
         ratios[node] = _one_ratio(
             node, network.features[node], [base.features[p] for p in pairs[node]]
         )
@@ -112,13 +112,13 @@ def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None
         node: _one_ratio(
             node, network.layer(node).groups, [base.layer(p).groups for p in pairs[node]]
         )
-        for node in network.nodes_of(Affine)
+        for node in network.nodes_of(L.Affine)
     }
     heads = {
         node: _one_ratio(
             node, _key_width(network, node), [_key_width(base, p) for p in pairs[node]]
         )
-        for node in network.nodes_of(Attend)
+        for node in network.nodes_of(L.Attend)
     }
     symbols = width_symbols([*ratios.values(), *groups.values(), *heads.values()])
     known = {s: float(r) for r, s in symbols.items() if s != 1}
@@ -231,7 +231,7 @@ def counterparts(
             f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "
             f"more than width and depth; build both with one function"
         )
-    if kind is Affine:
+    if kind is L.Affine:
         own = network.layer(node)
         for other in named:
             layer = base.layer(other)
@@ -310,7 +310,7 @@ def _key_width(network: Network, node: Node) -> int | None:
     return layer.key_width
 
 
-def _scores(own: Attend, base: Attend, ratio: Fraction, grown: Power, node: Node) -> Power:
+def _scores(own: L.Attend, base: L.Attend, ratio: Fraction, grown: Power, node: Node) -> Power:
     """The factor that scores need: they are to be divided by the channels of a head."""
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
@@ -375,7 +375,7 @@ class _Form:
 
 def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
     """{label: form}, but for ``sums`` on the stream, whose factors have rules of their own."""
-    found, added = {}, set(network.nodes_of(Positions))
+    found, added = {}, set(network.nodes_of(L.Positions))
     known, norms = labels(network), _bessel(network)
     for node, op, reads in network.operations:
         carries = isinstance(op, P.Mix) and node in sums

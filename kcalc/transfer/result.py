@@ -11,7 +11,7 @@ from ..foundation.families import family
 from ..foundation.keyed import Keyed
 from ..foundation.plain_arguments import is_key
 from ..foundation.printing import Shown, plain, shown
-from ..maps.maps import Assumption
+from ..maps import Assumption
 from .powers import DEPTH, Power, degrees, value
 
 Node = Hashable

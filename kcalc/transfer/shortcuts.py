@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
+from .. import Network
+from .. import network as P
 from ..foundation.errors import KcalcError
-from ..maps.maps import Assumption
-from ..network import primitives as P
-from ..network.network import Network
-from ..network.primitives import owner
+from ..maps import Assumption
+from ..network import owner
 from .branches import Branch, on_stream
 
 Node = Hashable

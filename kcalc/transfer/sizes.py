@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
+from .. import Network
+from .. import network as P
 from ..foundation.errors import KcalcError
-from ..network import primitives as P
-from ..network.compose import interpret, interpret_back, no_rule
-from ..network.network import Network
-from ..network.primitives import owner
+from ..network import interpret, interpret_back, no_rule, owner
 from .branches import Branch
 from .powers import DEPTH, HALF, ONE, ZERO, Order, Power
 

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .. import Reading, read
+from .. import layers as L
+from .. import network as P
 from ..foundation.errors import KcalcError, glimpse
-from ..interchange.model_reading import Reading
-from ..interchange.read import read
-from ..interchange.torch_model.copies import copied
-from ..interchange.trace import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
-from ..network import primitives as P
-from ..network.layers import ClassToken, Opaque, Positions
-from ..network.primitives import owner
+from ..interchange import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
+from ..interchange.torch_model import copied
+from ..network import owner
 from .growth import growth_between, matching_name
 from .result import Transfer
 from .rules import Options, Placement, derive
@@ -51,7 +50,7 @@ def torch_transfer(
         )
     small, large = (_read(one, inputs) for one in (base, model))
     for network in (small.network, large.network):
-        for node in network.nodes_of(Opaque):
+        for node in network.nodes_of(L.Opaque):
             unread = network.layer(node)
             advice = (
                 "one table may be an embedding and a readout; untie these"
@@ -200,7 +199,7 @@ def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
     """(parameter, node of its primitive, kind) of weights and their biases."""
     network = reading.network
     made = {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
-    added = set(network.nodes_of(Positions, ClassToken))
+    added = set(network.nodes_of(L.Positions, L.ClassToken))
     held: dict[str, str] = {}
     for op in _ops(reading):
         if isinstance(op, Held) and op.parameter is not None:

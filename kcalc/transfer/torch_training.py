@@ -102,7 +102,7 @@ def part(x: Any, rows: Any) -> Any:
 
 def result_of(model: Any, x: Any) -> Any:
     """The model's output; a dictionary holds arguments by name, as for :func:`kcalc.read`."""
-    from ..interchange.named_inputs import by_name
+    from ..interchange import by_name
 
     args, kwargs = by_name(model.forward, (x,))
     return model(*args, **kwargs)

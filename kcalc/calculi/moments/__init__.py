@@ -2,11 +2,13 @@
 
 from .api import moments
 from .depth import DepthMoments, Stability, depth_stability, moments_at_depth
+from .laws import LAWS
 from .moment import Moment
 from .result import Moments
 from .stability import Budget, crelu_budget
 
 __all__ = [
+    "LAWS",
     "Budget",
     "DepthMoments",
     "Moment",

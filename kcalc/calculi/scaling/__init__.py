@@ -5,5 +5,15 @@ A parameter's scaling compares the mean square of its gradient with its own.
 
 from .calculus import LAWS, scaling
 from .result import Scaling, TensorScaling, WeightScaling
+from .tables import MOST, rows, violation_lines
 
-__all__ = ["LAWS", "Scaling", "TensorScaling", "WeightScaling", "scaling"]
+__all__ = [
+    "LAWS",
+    "MOST",
+    "Scaling",
+    "TensorScaling",
+    "WeightScaling",
+    "rows",
+    "scaling",
+    "violation_lines",
+]

@@ -7,9 +7,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..trace import Trace
+from .copies import copied, duplicate, memory
+from .examples import argument, first_line, place, undisturbed
+from .padding import drawn_ids, padding_ids, unpadded
 from .reader import trace_torch
 
-__all__ = ["is_torch", "trace_model", "trace_torch"]
+__all__ = [
+    "argument",
+    "copied",
+    "drawn_ids",
+    "duplicate",
+    "first_line",
+    "is_torch",
+    "memory",
+    "padding_ids",
+    "place",
+    "trace_model",
+    "trace_torch",
+    "undisturbed",
+    "unpadded",
+]
 
 
 def is_torch(model: Any) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..plotting import axis_names
-from ..plotting import frame as plot_frame
-from ..plotting import titles as plot_claims
+from . import axis_names
+from . import frame as plot_frame
+from . import titles as plot_claims
 
 MARKED = 12  # evaluation steps up to which each has a marker; a single one has no line
 
 
-def curves(
+def accuracies(
     lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = ""
 ) -> Any:
     """Shares of correct answers against steps, a line per label; returns the Axes."""
