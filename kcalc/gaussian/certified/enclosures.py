@@ -16,7 +16,7 @@ from .programs import Derivable
 from .ranges import ALL, Interval, above, below
 
 ORDER = 2  # the highest derivative that is bounded
-_DEAREST = 50  # steps that an evaluation counts at most, so that long expressions have some too
+_CHEAPEST, _DEAREST = 10, 50  # steps that an evaluation counts, also of a long expression
 _JETS = Jets(ORDER + 1)
 
 
@@ -44,7 +44,7 @@ class Piece:
         if (a, b) not in self._known:
             found = [ALL] * (ORDER + 2)
             if self._program is not None and math.isfinite(a) and math.isfinite(b):
-                self.steps += 1 + min(len(self._program.steps), _DEAREST)
+                self.steps += _CHEAPEST + min(len(self._program.steps), _DEAREST)
                 x = Jet.variable(Span(arb(a), arb(b)), ORDER + 1)
                 (jet,) = self._program.run(x, _JETS)
                 found = [_floats(c * math.factorial(k)) for k, c in enumerate(jet.coefficients)]

@@ -27,8 +27,8 @@ class Span:
 
     def __add__(self, other: Any) -> Span:
         if isinstance(other, Span):
-            return around(self.low + other.low, self.high + other.high)
-        return around(self.low + other, self.high + other)
+            return between(self.low + other.low, self.high + other.high)
+        return between(self.low + other, self.high + other)
 
     __radd__ = __add__
 
@@ -39,9 +39,12 @@ class Span:
         return self + -other
 
     def __mul__(self, other: Any) -> Span:
-        others = (other.low, other.high) if isinstance(other, Span) else (other,)
-        # 0 times an infinite end is 0: the end is no number, but all numbers lie below it
-        return around(*(_product(x, y) for x in (self.low, self.high) for y in others))
+        if not isinstance(other, Span):
+            return around(_product(self.low, other), _product(self.high, other))
+        if self.low >= 0 and other.low >= 0:
+            return between(_product(self.low, other.low), _product(self.high, other.high))
+        ends = (other.low, other.high)
+        return around(*[_product(x, y) for x in (self.low, self.high) for y in ends])
 
     __rmul__ = __mul__
 
@@ -50,33 +53,38 @@ class Span:
 
     def inverse(self) -> Span:
         """1/x, of the part of one sign where one end is 0."""
-        from flint import arb
-
-        if self.low < 0 < self.high or self.low == self.high:
-            return around(1 / self.low if self.low == self.high != 0 else arb.nan())
+        arb = type(self.low)
+        if self.low < 0 < self.high or self.low == self.high == 0:
+            return Span(arb("-inf"), arb("inf"))
         low = arb("-inf") if self.high == 0 else 1 / self.high
-        return around(low, arb("inf") if self.low == 0 else 1 / self.low)
+        return between(low, arb("inf") if self.low == 0 else 1 / self.low)
 
     def size(self) -> Span:
         """|x|."""
         if self.low < 0 < self.high:
-            return Span(0 * self.low, max(-self.low, self.high))
+            return Span(type(self.low)(0), max(-self.low, self.high))
         return self if self.low >= 0 else -self
 
 
-def _product(x: Any, y: Any) -> Any:
-    from flint import arb
+def _product(x: Ball, y: Any) -> Ball:
+    """The product; 0 with an infinite end, which is no number: all numbers lie below it."""
+    found = x * y
+    return found if found.is_finite() or not (x == 0 or y == 0) else type(x)(0)
 
-    return arb(0) if x == 0 or y == 0 else x * y
+
+def between(low: Ball, high: Ball) -> Span:
+    """The span from a ball to another; everything where one is no number."""
+    if low.is_nan() or high.is_nan():
+        return Span(type(low)("-inf"), type(low)("inf"))
+    return Span(low.lower(), high.upper())
 
 
 def around(*balls: Ball) -> Span:
     """The smallest span around balls; everything where one is no number."""
-    from flint import arb
-
-    if any(ball.is_nan() for ball in balls):
-        return Span(arb("-inf"), arb("inf"))
-    return Span(min(ball.lower() for ball in balls), max(ball.upper() for ball in balls))
+    for ball in balls:
+        if ball.is_nan():
+            return between(ball, ball)
+    return Span(min([ball.lower() for ball in balls]), max([ball.upper() for ball in balls]))
 
 
 class Spans(Numbers):
@@ -97,12 +105,10 @@ class Spans(Numbers):
             u = u if n % 2 else u.size()
             return around(u.low**n, u.high**n)
         e = self.number(exponent)
-        low = max(u.low, 0 * u.low)
+        low = max(u.low, type(u.low)(0))
         return around(low**e if low > 0 else low, u.high**e)
 
     def function(self, kind: Any, u: Span) -> Span:
-        from flint import arb
-
         known = FUNCTIONS[kind]
         if known.trend is OTHER:
             found = (getattr(u.low.union(u.high), known.name)(),)
@@ -111,7 +117,7 @@ class Spans(Numbers):
             found = tuple(getattr(end, known.name)() for end in (u.low, u.high))
         if all(ball.is_finite() for ball in found) or known.trend is not OTHER:
             return around(*found)
-        return around(*map(arb, known.bounds))
+        return around(*map(type(u.low), known.bounds))
 
     def outer(self, kind: Any, u: Span, order: int) -> list[Span]:
         """The Taylor coefficients of a function at u."""
@@ -131,7 +137,7 @@ class Spans(Numbers):
             return around(high)
         c, n = self.number(factor), self.number(power)
         level = high**-n if m == 0 else around(high**-n, -self.number(m) / c / n).high
-        return around(0 * high, level ** (self.number(m) / n) * (c * level).exp())
+        return around(type(high)(0), level ** (self.number(m) / n) * (c * level).exp())
 
 
 @lru_cache(maxsize=256)
@@ -169,6 +175,7 @@ class Jets:
 
     def flat(self, u: Jet, factor: Any, power: Any) -> Jet:
         """exp(factor u^-power), also on an interval at whose end u is 0."""
+        u = -u if u.value.high == 0 and power.is_even else u
         if u.value.low == 0:
             return u.compose(self.spans.flat(u.value, factor, power, self.order))
         return self.function(sp.exp, self.power(u, -power) * self.number(factor))

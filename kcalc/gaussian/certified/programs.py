@@ -70,7 +70,7 @@ class Program(Fold[int]):
         self.outputs = [self(expr) for expr in exprs]
 
     def run(self, x: Any, numbers: Any) -> list[Any]:
-        """The values of the expressions at x, a number of the kind that ``numbers`` computes with."""
+        """The values of the expressions at x, a number of the kind of ``numbers``."""
         values = [x]
         for step in self.steps:
             values.append(step(values, numbers))
@@ -173,7 +173,7 @@ class Derivable(Program):
     """Steps for jets: functions whose derivatives have poor enclosures are written by others."""
 
     def function(self, kind: Any, *arguments: Any) -> int:
-        (argument,) = arguments
+        argument = arguments[0]
         inner = inside(argument) if kind is sp.log and isinstance(argument, sp.cosh) else None
         exponent = logistic(argument) if kind is sp.log else None
         if kind in _REWRITTEN:
@@ -189,7 +189,7 @@ class Derivable(Program):
                 return self.record(lambda v, numbers: numbers.flat(v[place], factor, -power.exp))
         if kind is sp.gamma:
             raise KcalcError(f"{glimpse(kind(argument))} has no certified derivatives")
-        return super().function(kind, argument)
+        return super().function(kind, *arguments)
 
     def applied_kind(self, kind: Any, argument: Any) -> int:
         """The step of a function with derivatives of ``_FORMS``."""

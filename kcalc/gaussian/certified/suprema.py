@@ -1,6 +1,6 @@
 """Proven extreme values of derivatives of smooth pieces on intervals, by branch and bound.
 
-Balls bound cells: by the ends where the next derivative has one sign, else by the mean value
+Intervals bound cells: by the ends where the next derivative has one sign, else by the mean value
 theorem. Cells are split until the bound is within 1e-9 (relative) of a value that is attained, or
 the budget is spent; the bound holds in either case.
 """
@@ -16,11 +16,11 @@ from itertools import pairwise
 from .enclosures import Piece
 from .ranges import Interval, above, hull, meet, plus
 
-BITS = 80  # of the balls, set by the caller
+BITS = 80  # of the ends of intervals, set by the caller
 _GAP = 1e-9
 _PATIENCE = 1e7  # by how much the gap grows while the second half of the budget is spent
 _NOTHING = 1e-18  # values below it count as 0
-_STEPS = 16_000  # on balls that one search may spend
+_STEPS = 24_000  # that one search may spend
 _GRID = [2.0**k for k in range(-6, 7)]
 _NARROWEST = 1e-40  # cell on which a function without a bound is taken to be unbounded
 
