@@ -30,6 +30,7 @@ from kcalc.activations.pieces import (
     landmark,
     smooth_pieces,
 )
+from kcalc.activations.tails import Tails
 from kcalc.activations.transformation import Transformation
 from kcalc.fields import NUMPY, SYMPY, Field, Number
 from kcalc.fields.arguments import derivative_order
@@ -56,7 +57,8 @@ class Activation(LocalMaps):
     any derivative jumps. degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0, or
     None. stable: optional expressions of phi, phi', ... that do not overflow where ``expr`` would;
     the last one given is differentiated further. growth: optional (A, p, B) with |phi(x)| <= A
-    (1+|x|)^p exp(B|x|), for certified integrals where no such bound can be derived.
+    (1+|x|)^p exp(B|x|), for certified integrals where no such bound can be derived. tails: what phi
+    and its first two derivatives do far out, for their bounds on the whole line.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Activation(LocalMaps):
     degree: int | None = None
     stable: tuple[sp.Expr, ...] = field(default=(), repr=False)
     growth: tuple[float, float, float] | None = field(default=None, repr=False)
+    tails: Tails = field(default=(None, None), repr=False)
 
     # --- identity ---------------------------------------------------------------------------------
 
@@ -128,7 +131,8 @@ class Activation(LocalMaps):
         given = {symbol: value for symbol, value in values.items() if symbol != X}
         expr, *stable = (e.subs(given) for e in (self.expr, *self.stable))
         kinks = sorted((kink.subs(given) for kink in self.kinks), key=float)
-        return replace(self, expr=expr, kinks=tuple(kinks), stable=tuple(stable))
+        changed = {"kinks": tuple(kinks), "stable": tuple(stable), "tails": (None, None)}
+        return replace(self, expr=expr, **changed)
 
     # --- the function -----------------------------------------------------------------------------
 

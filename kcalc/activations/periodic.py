@@ -14,7 +14,10 @@ from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Closed, Kernel, half_distance
 from kcalc.activations.parameters import label, named, positive
 from kcalc.activations.registry import register
+from kcalc.activations.tails import Core, tails
 from kcalc.fields import SYMPY, Field, Number
+
+_TURN = Core(-4, 4)  # more than a period
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,11 @@ def gabor(a: Any = 0.5, w: Any = 2, name: str | None = None) -> Activation:
     """exp(-a x^2) cos(w x).  Raises KcalcError unless a and w are positive numbers."""
     decay, frequency = positive("gabor", "a", a), positive("gabor", "w", w)
     expr = sp.exp(-decay * X**2) * sp.cos(frequency * X)
+    start = 7 / sp.sqrt(decay) + 7 / frequency
     return Gabor(
         named(name, f"gabor({label(decay)},{label(frequency)})"),
         expr,
+        tails=Core(-start, start),
         decay=decay,
         frequency=frequency,
     )
@@ -151,7 +156,8 @@ def gaussian(a: Any = 1, name: str | None = None) -> Activation:
     """exp(-a x^2).  Raises KcalcError unless a is a positive number."""
     decay = positive("gaussian", "a", a)
     title = named(name, "gaussian" if decay == 1 else f"gaussian({label(decay)})")
-    return Gabor(title, sp.exp(-decay * X**2), decay=decay, frequency=sp.Integer(0))
+    far = tails(2 / sp.sqrt(decay), (0,), (0,))
+    return Gabor(title, sp.exp(-decay * X**2), tails=far, decay=decay, frequency=sp.Integer(0))
 
 
 def _cosh_drop(gap: Number, p1: Number, p2: Number, parity: int, field: Field) -> Number:
@@ -271,6 +277,7 @@ def snake(a: Any = 1, name: str | None = None) -> Activation:
     return Snake(
         named(name, f"snake({label(frequency)})"),
         X + sp.sin(frequency * X) ** 2 / frequency,
+        tails=Core(0, 4 / frequency, grows=True),
         frequency=frequency,
     )
 
@@ -320,18 +327,25 @@ class Exponential(Rbf):
 
 
 register(
-    Sine("sin", sp.sin(X)),
+    Sine("sin", sp.sin(X), tails=_TURN),
     "sine",
     source="Sitzmann et al. 2020 (SIREN); kernel: Rahimi, Recht 2007",
 )
-register(Gabor("cos", sp.cos(X)), "cosine", source="random Fourier features; Rahimi, Recht 2007")
 register(
-    Rbf("rbf", sp.sin(X) + sp.cos(X)),
+    Gabor("cos", sp.cos(X), tails=_TURN),
+    "cosine",
+    source="random Fourier features; Rahimi, Recht 2007",
+)
+register(
+    Rbf("rbf", sp.sin(X) + sp.cos(X), tails=_TURN),
     "sincos",
     "sin_plus_cos",
     source="Rahimi, Recht 2007; Hartley transform",
 )
-register(Exponential("exp", sp.exp(X)), source="Daniely, Frostig, Singer 2016")
+register(
+    Exponential("exp", sp.exp(X), tails=tails(0, (0,), (sp.oo, sp.oo, sp.oo))),
+    source="Daniely, Frostig, Singer 2016",
+)
 register(gaussian(), source="Broomhead, Lowe 1988; kernel: Williams 1998")
 register(gabor(name="gabor"), source="Gabor 1946; Saragadam et al. 2023 (WIRE, real part)")
 register(snake(name="snake"), source="Ziyin, Hartwig, Ueda 2020")

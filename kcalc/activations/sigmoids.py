@@ -15,10 +15,12 @@ from kcalc.activations.base import Activation, X
 from kcalc.activations.closed import Kernel
 from kcalc.activations.parameters import label, named, positive
 from kcalc.activations.registry import register
+from kcalc.activations.tails import tails
 from kcalc.fields import SYMPY, Field, Number
 from kcalc.gaussian.expectations.quadrature import Array
 
 _ONE = sp.Integer(1)
+_ODD = (-1,), (1,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +94,8 @@ def scaled_erf(a: Any, name: str | None = None) -> Activation:
     """erf(a x).  Raises KcalcError unless a is a positive number."""
     steepness = positive("scaled_erf", "a", a)
     title = named(name, "erf" if steepness == 1 else f"scaled_erf({label(steepness)})")
-    return Erf(title, sp.erf(steepness * X), steepness=steepness)
+    bound = tails(1 / steepness, *_ODD)
+    return Erf(title, sp.erf(steepness * X), tails=bound, steepness=steepness)
 
 
 def sigmoid(argument: sp.Expr) -> sp.Expr:
@@ -103,21 +106,33 @@ def sigmoid(argument: sp.Expr) -> sp.Expr:
 
 register(scaled_erf(1), source="Williams 1998")
 register(
-    Erf("probit", (1 + sp.erf(X / sp.sqrt(2))) / 2, steepness=1 / sp.sqrt(2), offset=1),
+    Erf(
+        "probit",
+        (1 + sp.erf(X / sp.sqrt(2))) / 2,
+        tails=tails(2, (0,), (1,)),
+        steepness=1 / sp.sqrt(2),
+        offset=1,
+    ),
     "normal_cdf",
     "gaussian_cdf",
     source="Bliss 1934; kernel: Williams 1998",
 )
-register(Activation("tanh", sp.tanh(X)), source="LeCun, Bottou, Orr, Mueller 1998")
 register(
-    Activation("sigmoid", 1 / (1 + sp.exp(-X)), stable=(sigmoid(X),)),
+    Activation("tanh", sp.tanh(X), tails=tails(1, *_ODD)), source="LeCun, Bottou, Orr, Mueller 1998"
+)
+register(
+    Activation("sigmoid", 1 / (1 + sp.exp(-X)), stable=(sigmoid(X),), tails=tails(2, (0,), (1,))),
     "logistic",
     source="Verhulst 1838; Rumelhart, Hinton, Williams 1986",
 )
 register(
-    Activation("softsign", X / (1 + sp.Abs(X)), (sp.Integer(0),)),
+    Activation("softsign", X / (1 + sp.Abs(X)), (sp.Integer(0),), tails=tails(0, *_ODD)),
     source="Bergstra, Desjardins, Lamblin, Bengio 2009",
 )
-register(Activation("atan", sp.atan(X)), "arctan", source="Kamruzzaman, Aziz 2002")
+register(
+    Activation("atan", sp.atan(X), tails=tails(1, (-sp.pi / 2,), (sp.pi / 2,))),
+    "arctan",
+    source="Kamruzzaman, Aziz 2002",
+)
 
 __all__ = ["Erf", "scaled_erf", "sigmoid"]

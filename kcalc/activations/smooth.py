@@ -15,12 +15,14 @@ from kcalc.activations.closed import Kernel
 from kcalc.activations.parameters import label, named, positive, real
 from kcalc.activations.registry import register
 from kcalc.activations.sigmoids import sigmoid
+from kcalc.activations.tails import Tail, tails
 from kcalc.fields import SYMPY, Field, Number
 from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import text
 from kcalc.gaussian.expectations.quadrature import Array, normal_density
 
 _ORIGIN = (sp.Integer(0),)
+_RECTIFIED = (0,), (sp.oo, 1)  # limits of the value and the slope
 _TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 
@@ -105,7 +107,8 @@ def exponential_linear(name: str, alpha: Any = 1, scale: Any = 1) -> Activation:
     a, s = real(text(name, "an activation's name"), "alpha", alpha), real(name, "scale", scale)
     if s == 0:
         raise KcalcError(f"{name}: scale = 0 makes the activation vanish; give another number")
-    return Activation(name, sp.Piecewise((s * a * (sp.exp(X) - 1), X < 0), (s * X, True)), _ORIGIN)
+    expr = sp.Piecewise((s * a * (sp.exp(X) - 1), X < 0), (s * X, True))
+    return Activation(name, expr, _ORIGIN, tails=(Tail(0, -s * a), None))
 
 
 def celu(alpha: Any = 1, name: str | None = None) -> Activation:
@@ -120,6 +123,7 @@ def celu(alpha: Any = 1, name: str | None = None) -> Activation:
         named(name, f"celu({label(a)})"),
         sp.Piecewise((a * (sp.exp(X / a) - 1), X < 0), (X, True)),
         _ORIGIN,
+        tails=(Tail(0, -a), None),
     )
 
 
@@ -163,26 +167,43 @@ _SELU_ALPHA = sp.Float("1.6732632423543772848170429916717", 32)
 _SELU_SCALE = sp.Float("1.0507009873554804934193349852946", 32)
 
 register(
-    Activation("softplus", sp.log(1 + sp.exp(X)), stable=(_SOFTPLUS, sigmoid(X))),
+    Activation(
+        "softplus",
+        sp.log(1 + sp.exp(X)),
+        stable=(_SOFTPLUS, sigmoid(X)),
+        tails=tails(0, *_RECTIFIED),
+    ),
     source="Dugas, Bengio, Belisle, Nadeau, Garcia 2001",
 )
 register(
-    Activation("swish", X / (1 + sp.exp(-X)), stable=(X * sigmoid(X),)),
+    Activation(
+        "swish", X / (1 + sp.exp(-X)), stable=(X * sigmoid(X),), tails=tails(6, *_RECTIFIED)
+    ),
     "silu",
     source="Elfwing, Uchibe, Doya 2018; Ramachandran, Zoph, Le 2017",
 )
 register(
-    Gelu("gelu", X * (1 + sp.erf(X / sp.sqrt(2))) / 2),
+    Gelu("gelu", X * (1 + sp.erf(X / sp.sqrt(2))) / 2, tails=tails(2, *_RECTIFIED)),
     "gelu_exact",
     source="Hendrycks, Gimpel 2016; kernel: Tsuchida et al. 2021",
 )
 register(
-    Activation("gelu_tanh", X * (1 + sp.tanh(_TANH_CUBIC)) / 2, stable=_gelu_tanh_stable()),
+    Activation(
+        "gelu_tanh",
+        X * (1 + sp.tanh(_TANH_CUBIC)) / 2,
+        stable=_gelu_tanh_stable(),
+        tails=tails(4, *_RECTIFIED),
+    ),
     "gelu_approximate",
     source="Hendrycks, Gimpel 2016",
 )
 register(
-    Activation("mish", X * sp.tanh(sp.log(1 + sp.exp(X))), stable=(_mish_stable(),)),
+    Activation(
+        "mish",
+        X * sp.tanh(sp.log(1 + sp.exp(X))),
+        stable=(_mish_stable(),),
+        tails=tails(6, *_RECTIFIED),
+    ),
     source="Misra 2019",
 )
 register(exponential_linear("elu"), source="Clevert, Unterthiner, Hochreiter 2016")
@@ -192,18 +213,30 @@ register(
 )
 register(celu(1, "celu"), source="Barron 2017; alpha = 1, which is elu")
 register(
-    Activation("asinh", sp.asinh(X)),
+    Activation("asinh", sp.asinh(X), tails=tails(1, (-sp.oo,), (sp.oo,))),
     "arcsinh",
     source="Burbidge, Magee, Robb 1988 (as a transformation)",
 )
 register(
-    Activation("bentid", (sp.sqrt(X**2 + 1) - 1) / 2 + X),
+    Activation(
+        "bentid",
+        (sp.sqrt(X**2 + 1) - 1) / 2 + X,
+        tails=tails(0, (-sp.oo, sp.Rational(1, 2)), (sp.oo, sp.Rational(3, 2))),
+    ),
     "bent_identity",
     source="folklore; a relative of squareplus",
 )
-register(Activation("squareplus", (X + sp.sqrt(X**2 + 4)) / 2), source="Barron 2021")
 register(
-    Activation("logcosh", sp.log(sp.cosh(X)), stable=(_LOGCOSH, sp.tanh(X))),
+    Activation("squareplus", (X + sp.sqrt(X**2 + 4)) / 2, tails=tails(0, *_RECTIFIED)),
+    source="Barron 2021",
+)
+register(
+    Activation(
+        "logcosh",
+        sp.log(sp.cosh(X)),
+        stable=(_LOGCOSH, sp.tanh(X)),
+        tails=tails(0, (sp.oo, -1), (sp.oo, 1)),
+    ),
     "log_cosh",
     source="Hyvarinen 1999 (contrast function)",
 )

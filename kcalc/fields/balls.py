@@ -135,10 +135,6 @@ class Numbers:
         """A function of ``FUNCTIONS`` at u."""
         return getattr(u, FUNCTIONS[kind].name)()
 
-    def wave(self, kind: Any, u: Ball, argument: Any) -> Ball:
-        """sin or cos at u, ``argument`` being the expression of u."""
-        return self.function(kind, u)
-
 
 @lru_cache(maxsize=4096)
 def _doubled(exponent: Any) -> int | None:

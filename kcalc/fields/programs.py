@@ -1,4 +1,4 @@
-"""Expressions as lists of steps, run over numbers of any kind: balls, germs, and jets of them.
+"""Expressions as lists of steps, run over numbers of any kind: balls, and jets of them.
 
 Derivatives of functions come from SymPy's, one function at a time, so that f'' of a product of
 functions costs a few products of numbers and no symbolic derivative of the whole.
@@ -14,13 +14,19 @@ from typing import Any
 import sympy as sp
 
 from ..foundation.errors import KcalcError, glimpse
-from .expressions import FUNCTIONS, Fold, rational
+from .expressions import FUNCTIONS, Fold, inside, rational
 
 Step = Callable[[list[Any], Any], Any]
 
 U = sp.Symbol("u", real=True)
 ORDER = 4
-_SLOPES: dict[Any, Any] = {sp.tanh: sp.sech(U) ** 2, sp.acosh: 1 / sp.sqrt(U**2 - 1)}
+_SOFTPLUS = "softplus"
+_FORMS: dict[Any, Any] = {
+    sp.tanh: (sp.tanh(U), sp.sech(U) ** 2),
+    sp.acosh: (sp.acosh(U), 1 / sp.sqrt(U**2 - 1)),
+    _SOFTPLUS: (sp.log(1 + sp.exp(U)), (1 + sp.tanh(U / 2)) / 2),
+}
+"""Functions and their derivatives, where SymPy's derivative has poor enclosures."""
 _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
     sp.csch: lambda u: 1 / sp.sinh(u),
     sp.coth: lambda u: sp.cosh(u) / sp.sinh(u),
@@ -33,7 +39,7 @@ _REWRITTEN: dict[Any, Callable[[Any], Any]] = {
 @lru_cache(maxsize=64)
 def coefficients(kind: Any) -> tuple[sp.Expr, ...]:
     """f(u), f'(u), f''(u)/2 ... of a function of one variable, as expressions in u."""
-    found = [kind(U), _SLOPES.get(kind, sp.diff(kind(U), U))]
+    found = list(_FORMS[kind] if kind in _FORMS else (kind(U), sp.diff(kind(U), U)))
     while len(found) <= ORDER:
         found.append(sp.diff(found[-1], U) / len(found))
     return tuple(found)
@@ -61,26 +67,13 @@ class Program(Fold[int]):
     def __init__(self, exprs: Sequence[sp.Expr], symbol: sp.Symbol) -> None:
         super().__init__(symbol)
         self.steps: list[Step] = []
-        self.waving: set[int] = set()
         self.outputs = [self(expr) for expr in exprs]
 
-    def run(self, x: Any, numbers: Any, known: dict[int, Any] | None = None) -> list[Any]:
-        """The values of the expressions at x, a number of the kind that ``numbers`` computes with.
-
-        ``known`` keeps those of the steps without sin and cos, for further runs at the same x.
-        """
+    def run(self, x: Any, numbers: Any) -> list[Any]:
+        """The values of the expressions at x, a number of the kind of ``numbers``."""
         values = [x]
-        if known is None:
-            for step in self.steps:
-                values.append(step(values, numbers))
-            return [values[place] for place in self.outputs]
-        for place, step in enumerate(self.steps, start=1):
-            if place in self.waving:
-                values.append(step(values, numbers))
-            else:
-                if place not in known:
-                    known[place] = step(values, numbers)
-                values.append(known[place])
+        for step in self.steps:
+            values.append(step(values, numbers))
         return [values[place] for place in self.outputs]
 
     def function_of(self, numbers: Any) -> Callable[[Any], Any]:
@@ -89,12 +82,6 @@ class Program(Fold[int]):
             (step,) = self.steps
             return lambda x: step([x], numbers)
         return lambda x: self.run(x, numbers)[0]
-
-    def visit(self, expr: Any) -> int:
-        place = super().visit(expr)
-        if expr.has(sp.sin, sp.cos):
-            self.waving.add(place)
-        return place
 
     def record(self, step: Step) -> int:
         """A further step; its place among the values."""
@@ -152,8 +139,6 @@ class Program(Fold[int]):
             )
         (argument,) = arguments
         inner = self(argument)
-        if kind in (sp.sin, sp.cos):
-            return self.record(lambda values, numbers: numbers.wave(kind, values[inner], argument))
         return self.record(lambda values, numbers: numbers.function(kind, values[inner]))
 
     def corner(self, kind: Any, *arguments: Any) -> int:
@@ -188,11 +173,40 @@ class Derivable(Program):
     """Steps for jets: functions whose derivatives have poor enclosures are written by others."""
 
     def function(self, kind: Any, *arguments: Any) -> int:
+        argument = arguments[0]
+        inner = inside(argument) if kind is sp.log and isinstance(argument, sp.cosh) else None
+        exponent = logistic(argument) if kind is sp.log else None
         if kind in _REWRITTEN:
-            return self(_REWRITTEN[kind](*arguments))
+            return self(_REWRITTEN[kind](argument))
+        if inner is not None:  # log cosh u = log(1 + e^(2u)) - u - log 2
+            return self(sp.log(1 + sp.exp(2 * inner), evaluate=False) - inner - sp.log(2))
+        if exponent is not None:
+            return self.applied_kind(_SOFTPLUS, exponent)
+        if kind is sp.exp:
+            factor, power = argument.as_independent(self.symbol, as_Add=False)
+            if factor.is_negative and power.is_Pow and power.exp.is_negative:
+                place = self(power.base)
+                return self.record(lambda v, numbers: numbers.flat(v[place], factor, -power.exp))
         if kind is sp.gamma:
-            raise KcalcError(f"{glimpse(kind(*arguments))} has no certified derivatives")
+            raise KcalcError(f"{glimpse(kind(argument))} has no certified derivatives")
         return super().function(kind, *arguments)
+
+    def applied_kind(self, kind: Any, argument: Any) -> int:
+        """The step of a function with derivatives of ``_FORMS``."""
+        place = self(argument)
+        return self.record(lambda values, numbers: numbers.function(kind, values[place]))
+
+    def power(self, base: Any, exponent: Any) -> int:
+        inner = logistic(base) if exponent.is_number and exponent.is_negative else None
+        if inner is not None:  # 1/(1 + e^g) = (1 - tanh(g/2))/2
+            return self(((1 - sp.tanh(inner / 2)) / 2) ** -exponent)
+        return super().power(base, exponent)
+
+
+def logistic(expr: Any) -> Any:
+    """g of 1 + e^g, else None."""
+    rest = expr - 1
+    return inside(rest) if isinstance(rest, sp.exp) else None
 
 
 def _chosen(numbers: Any, level: Any, positive: Any, negative: Any) -> Any:

@@ -31,64 +31,102 @@ def _written_tanh(u: sp.Expr) -> sp.Expr:
     return (_exp(u) - _exp(-u)) / (_exp(u) + _exp(-u))
 
 
-# expression, sup |phi'|, sup |phi''|; None where there is no closed form
-CASES: list[tuple[Any, float | None, float | None]] = [
-    (1 / (1 + _exp(-3 * x)), 0.75, 9 * BEND),
-    (1 / (1 + _exp(-10000 * x)), 2500, 1e8 * BEND),
-    (1 / (1 + _exp(-sp.Float(1e12) * x)), 2.5e11, 1e24 * BEND),
-    ((1 + _exp(-x)) ** -POWER, (POWER / (POWER + 1)) ** (POWER + 1), None),
-    (_log(1 + _exp(2 * x)) / 2, 1, 0.5),
-    (_log(1 + _exp(100 * x)) / 100, 1, 25),
-    (_log(1 + _exp(x)) * _tanh(x), 1.1141402, 1.0484251),
-    (_log(sp.cosh(x)), 1, 1),
-    (_written_tanh(x), 1, TURN),
-    (_written_tanh(1000 * x), 1000, 1e6 * TURN),
-    (_written_tanh(1000 * (x - 5)), 1000, 1e6 * TURN),
-    (x + _exp(-1000 * (x - 1) ** 2), 1 + math.sqrt(2000) * STEEP, 2000),
-    (_tanh(x) + _exp(-((x - 37) ** 2) * 10**6) / 1000, 1, 2000),
-    (_tanh(x) + _exp(-((x - 10**6) ** 2) * 10**12), math.sqrt(2e12) * STEEP, 2e12),
-    (_exp(-(x**2)) * sp.cosh(x), None, 1),
-    ((1 + x**2) ** -500, 1000 / math.sqrt(1001) * (1 + 1 / 1001) ** -501, 1000),
-    (x * sp.erf(x), None, 4 / math.sqrt(math.pi)),
-    (x * (1 + sp.erf(x / _sqrt(2))) / 2, 1.12890414, math.sqrt(2 / math.pi)),
-    (x * _exp(-_exp(-x)), None, 2 / math.e),
-    (_log(1 + _exp(x + 1)) - _log(1 + _exp(x - 1)), math.tanh(0.5), None),
-    (_sqrt((x + 1) ** 2 + 1) - _sqrt((x - 1) ** 2 + 1), math.sqrt(2), None),
-    (_sqrt(x**2 + sp.Rational(1, 10**12)), 1, 1e6),
-    (_sqrt((10000 * x - 370000) ** 2 + 1), 1e4, 1e8),
-    (sp.asinh(x), 1, 2 / (3 * math.sqrt(3))),
-    (x * sp.atan(x), math.pi / 2, 2),
-    (x * (_exp(1 / (1 + x**2)) - 1), math.e - 1, None),
-    (x**2 * (1 - _tanh(x) ** 2), None, 2),
-    (x * _log(1 + x**2), math.inf, None),
-    (x * sp.cos(x / 10), math.inf, math.inf),
-    (x + _sin(x) ** 2, 2, 2),
-    (x + _sin(30 * x) ** 2 / 30, 2, 60),
-    (_exp(_sin(x)), None, math.e),
-    (_sin(x) + _sin(_sqrt(2) * x), 1 + math.sqrt(2), 3),
-    (_sin(x**2) / (1 + x**2), None, 4),
-    (sp.sinc(x), 0.43618181, 1 / 3),
-    (sp.Abs(_sin(x)), 1, math.inf),
-    (x + sp.Max(0, _sin(x)), 2, math.inf),
-    (sp.Abs(x) * _tanh(x), None, 2),
-    (sp.Max(x, 0) + _log(1 + _exp(-sp.Abs(x))), 1, 0.25),
-    (sp.Max(x - _sqrt(2), 0) ** 2 / (1 + x**2), None, 2 / 3),
-    (sp.sign(x) * _log(1 + sp.Abs(x)), 1, 1),
-    (_exp(-sp.Abs(x)), 1, math.inf),
-    (sp.Piecewise((x * _exp(-1 / x), x > 0), (0, True)), 1, None),
-    (sp.besselj(0, x), math.inf, math.inf),  # nothing is known of it
+REACH = 30.0
+# expression, reach, sup |phi'|, sup |phi''| for |x| <= reach; None where there is no closed form
+CASES: list[tuple[Any, float, float | None, float | None]] = [
+    (1 / (1 + _exp(-3 * x)), REACH, 0.75, 9 * BEND),
+    (1 / (1 + _exp(-10000 * x)), REACH, 2500, 1e8 * BEND),
+    (1 / (1 + _exp(-sp.Float(1e12) * x)), REACH, 2.5e11, 1e24 * BEND),
+    (1 / (1 + _exp(-sp.Float(1e12) * x)), 1e6, 2.5e11, 1e24 * BEND),
+    ((1 + _exp(-x)) ** -POWER, REACH, (POWER / (POWER + 1)) ** (POWER + 1), None),
+    (_log(1 + _exp(2 * x)) / 2, REACH, 1, 0.5),
+    (_log(1 + _exp(100 * x)) / 100, 1e6, 1, 25),
+    (_log(1 + _exp(x)) * _tanh(x), REACH, 1.1141402, 1.0484251),
+    (_log(sp.cosh(x)), REACH, 1, 1),
+    (x + _exp(-1000 * (x - 1) ** 2), REACH, 1 + math.sqrt(2000) * STEEP, 2000),
+    (_tanh(x) + _exp(-((x - 37) ** 2) * 10**6) / 1000, 64.0, 1, 2000),
+    (_tanh(x) + _exp(-((x - 10**6) ** 2) * 10**12), 2e6, math.sqrt(2e12) * STEEP, 2e12),
+    (_exp(-(x**2)) * sp.cosh(x), REACH, None, 1),
+    ((1 + x**2) ** -500, REACH, 1000 / math.sqrt(1001) * (1 + 1 / 1001) ** -501, 1000),
+    (x * sp.erf(x), REACH, None, 4 / math.sqrt(math.pi)),
+    (x * (1 + sp.erf(x / _sqrt(2))) / 2, 1e6, 1.12890414, math.sqrt(2 / math.pi)),
+    (x * _exp(-_exp(-x)), REACH, None, 2 / math.e),
+    (_log(1 + _exp(x + 1)) - _log(1 + _exp(x - 1)), REACH, math.tanh(0.5), None),
+    (_sqrt((x + 1) ** 2 + 1) - _sqrt((x - 1) ** 2 + 1), REACH, math.sqrt(2), None),
+    (_sqrt(x**2 + sp.Rational(1, 10**12)), 1.0, None, 1e6),
+    (_sqrt((10000 * x - 370000) ** 2 + 1), 64.0, 1e4, 1e8),
+    (sp.asinh(x), REACH, 1, 2 / (3 * math.sqrt(3))),
+    (x * sp.atan(x), REACH, math.atan(REACH) + REACH / (1 + REACH**2), 2),
+    (x * (_exp(1 / (1 + x**2)) - 1), REACH, math.e - 1, None),
+    (x**2 * (1 - _tanh(x) ** 2), REACH, None, 2),
+    (x * _log(1 + x**2), REACH, math.log(1 + REACH**2) + 2 * REACH**2 / (1 + REACH**2), None),
+    (x + _sin(x) ** 2, REACH, 2, 2),
+    (_exp(_sin(x)), REACH, None, math.e),
+    (_sin(x) + _sin(_sqrt(2) * x), REACH, 1 + math.sqrt(2), None),
+    (sp.sinc(x), REACH, 0.43618181, 1 / 3),
+    (sp.Abs(_sin(x)), REACH, 1, math.inf),
+    (x + sp.Max(0, _sin(x)), REACH, 2, math.inf),
+    (sp.Abs(x) * _tanh(x), REACH, None, 2),
+    (sp.Max(x, 0) + _log(1 + _exp(-sp.Abs(x))), REACH, 1, 0.25),
+    (sp.Max(x - _sqrt(2), 0) ** 2 / (1 + x**2), REACH, None, 2 / 3),
+    (sp.sign(x) * _log(1 + sp.Abs(x)), REACH, 1, 1),
+    (sp.sign(x) * sp.Abs(x) ** sp.Rational(3, 2), REACH, 1.5 * math.sqrt(REACH), math.inf),
+    (_exp(-sp.Abs(x)), REACH, 1, math.inf),
+    (
+        sp.Piecewise((x * _exp(-1 / x), x > 0), (0, True)),
+        REACH,
+        (1 + 1 / REACH) * math.exp(-1 / REACH),
+        27 * math.exp(-3),
+    ),
+    (_exp(-1 / x**2), REACH, (2 * 1.5**1.5) * math.exp(-1.5), None),
+    (sp.Piecewise((_exp(-1 / (1 - x**2)), sp.Abs(x) < 1), (0, True)), REACH, None, None),
+    (sp.besselj(0, x), REACH, math.inf, math.inf),  # nothing is known of it
 ]
 
 
 @pytest.mark.parametrize(
-    ("expr", "slope", "curvature"), CASES, ids=[str(case[0])[:50] for case in CASES]
+    ("expr", "reach", "slope", "curvature"), CASES, ids=[str(case[0])[:50] for case in CASES]
 )
-def test_bounds_hold_and_are_tight(expr: Any, slope: float | None, curvature: float | None) -> None:
-    phi = kc.activation(expr) if _has_corners(expr) else _made(expr)
-    b = kc.activation_bounds(phi)
+def test_bounds_hold_and_are_tight(
+    expr: Any, reach: float, slope: float | None, curvature: float | None
+) -> None:
+    b = kc.activation_bounds(_activation(expr), reach)
     for bound, truth in ((b.slope, slope), (b.curvature, curvature)):
         if truth is not None:
             assert truth * (1 - 1e-7) <= bound <= truth * 1.01
+    assert not b.note
+
+
+@pytest.mark.parametrize("scale", [1, 1000])
+def test_bounds_hold_where_the_search_gives_up(scale: int) -> None:
+    b = kc.activation_bounds(_made(_written_tanh(scale * x)), 8.0)
+    assert b.value >= 1 - 1e-6 and b.slope >= scale and b.curvature >= scale**2 * TURN
+
+
+@pytest.mark.parametrize(
+    "expr", [x * sp.atan(x), _exp(_sin(x)), sp.Max(0, _sin(x)), _tanh(x) + _tanh(2 * x)], ids=str
+)
+def test_on_the_whole_line_nothing_is_claimed_of_a_users_expression(expr: Any) -> None:
+    phi = _activation(expr)
+    b = kc.activation_bounds(phi.transformed(2, 1, 3, 1))
+    assert b.value == b.slope == b.curvature == math.inf and b.least_slope == 0
+    assert "reach=" in b.note and b.note in str(b)
+    near = kc.activation_bounds(phi.transformed(2, 1, 3, 1), 2.0)
+    assert math.isfinite(near.slope) and not near.note
+
+
+def test_pieces_that_are_polynomials_need_no_declaration() -> None:
+    ramp = kc.activation(sp.Piecewise((-2 * x - 3, x < -1), (x**3, x < 1), (sp.Rational(1), True)))
+    b = kc.activation_bounds(ramp)
+    assert (b.value, b.slope) == (math.inf, pytest.approx(3, rel=1e-8)) and not b.note
+    bump = kc.activation(sp.Max(0, 1 - x**2))
+    assert kc.activation_bounds(bump).value == pytest.approx(1, rel=1e-8)
+    shifted = kc.activation_bounds(kc.activation("square").transformed(1, 2, 1, -3), 1e6)
+    assert shifted.value == pytest.approx((1e6 + 2) ** 2 - 3, rel=1e-9)
+
+
+def _activation(expr: Any) -> Activation:
+    return kc.activation(expr) if _has_corners(expr) else _made(expr)
 
 
 def _has_corners(expr: Any) -> bool:
@@ -103,10 +141,10 @@ def _made(expr: Any) -> Activation:
 def test_values_that_are_bounded_because_terms_cancel_far_out() -> None:
     for expr, truth in (
         (_log(1 + _exp(x + 1)) - _log(1 + _exp(x - 1)), 2),
-        (_sqrt((x + 1) ** 2 + 1) - _sqrt((x - 1) ** 2 + 1), 2),
+        (_sqrt((x + 1) ** 2 + 1) - _sqrt((x - 1) ** 2 + 1), 1.99778),
         (x**2 * _exp(x) / (1 + _exp(x)) ** 2, 0.4392288403),  # y^2 sech(y/2)^2 / 4
     ):
-        bound = kc.activation_bounds(_made(expr)).value
+        bound = kc.activation_bounds(_made(expr), REACH).value
         assert truth * (1 - 1e-7) <= bound <= truth * 1.01
     shifted = kc.activation("sigmoid").transformed(output_shift=sp.Rational(-1, 2))
     assert 0.5 <= kc.activation_bounds(shifted).value <= 0.5 * (1 + 1e-6)
@@ -125,6 +163,10 @@ ENCLOSED = [
     _sin(x**2) / (1 + x**2),
     _sqrt(x**2 + 1) * sp.erf(x) + sp.atan(3 * x),
     x * _exp(-_exp(-x)),
+    _log(sp.cosh(3 * x)) - (1 + _exp(2 * x)) ** sp.Rational(-3, 2),
+    x**3 * _exp(-2 / x**2) + sp.sinc(x),
+    _exp(-1 / x**4) * sp.asinh(x) ** -2,
+    sp.cos(x) ** 2 / (2 + _sin(x)) - sp.cosh(x) ** -1,
 ]
 
 
@@ -132,16 +174,23 @@ ENCLOSED = [
 def test_enclosures_hold_values_of_fifty_digits(expr: Any) -> None:
     own, rng = expr.xreplace({x: X}), np.random.default_rng(0)
     exact = [sp.lambdify(X, sp.diff(own, X, order), "mpmath") for order in range(3)]
-    piece = Piece(own, X, (None, -math.inf), (None, math.inf))
+    piece = Piece(own, X, -100.0, 100.0)
     with mpmath.workdps(50), working(BITS):
-        for low, high in ((0.3, 0.9), (2.5, 4.0), (6.0, 40.0), (70.0, math.inf)):
-            points = low + (min(high, 90.0) - low) * rng.uniform(size=6)
+        for low, high in ((0.0, 0.5), (0.3, 0.9), (2.5, 4.0), (6.0, 40.0)):
+            points = low + (high - low) * rng.uniform(size=6)
             for side, order in ((side, order) for side in (1, -1) for order in range(3)):
-                a, b = sorted((side * low, side * high))
-                found = [piece.stretched(a, b, order, None), piece.derivatives(a, b)[order]]
+                bottom, top = piece.derivatives(*sorted((side * low, side * high)))[order]
                 for point in points:
                     value = exact[order](mpmath.mpf(side * float(point)))
-                    assert all(bottom <= value <= top for bottom, top in found)
+                    assert bottom <= value <= top
+
+
+def test_a_flat_end_counts_on_its_own_side_only() -> None:
+    """exp(-1/x) is flat for x > 0 and unbounded for x < 0."""
+    piece = Piece(_exp(-1 / X), X, -1.0, 1.0)
+    with working(BITS):
+        assert piece.derivatives(0.0, 0.01)[2][1] < 1e-30
+        assert piece.derivatives(-0.01, 0.0)[0][1] == math.inf
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_global_convergence_is_not_promised() -> None:
     s = smoothness(
         net, X=[[1.0]], normalisation="entry", scale={"first": 3.0, None: 0.99}, loss="logistic"
     )
-    assert activation_bounds(kc.activation(_wave())).slope == pytest.approx(1.0, rel=1e-5)
+    assert activation_bounds(kc.activation(_wave()), 3.0).slope == pytest.approx(1.0, rel=1e-5)
     assert any(
         h.name == "global convergence" and h.holds is False and "refuted" in h.text
         for h in s.hypotheses
@@ -266,6 +266,21 @@ def test_activation_bounds_are_bounds_and_nearly_attained(name: str, reach: floa
     else:
         assert math.isinf(b.curvature)
     assert np.abs(phi(x)).max() <= b.value * (1 + 1e-12)
+
+
+def test_an_expression_without_declared_tails_is_bounded_where_it_is_evaluated() -> None:
+    """sup |phi'| of tanh x + tanh 2x is 3, at 0; on the line nothing is claimed of it."""
+    x = sp.Symbol("x", real=True)
+    own = kc.activation(sp.tanh(x) + sp.tanh(2 * x))
+    s = smoothness(small(own), radius=1.0, loss="cross_entropy")
+    assert math.isfinite(s.parameter_lipschitz) and math.isfinite(s.beta)
+    (text,) = (a.text for a in s.assumptions if own.name in a.text)
+    assert "whole line" in text and "unbounded" not in text
+    scaled = kc.activation("tanh").transformed(2, 1, 3, 1)
+    known = smoothness(small(scaled), radius=1.0, loss="cross_entropy")
+    assert not any(scaled.name in a.text for a in known.assumptions)
+    grows = smoothness(small("square"), radius=1.0, loss="cross_entropy")
+    assert any("unbounded on the line" in a.text for a in grows.assumptions)
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""Proven bounds of an activation and its first two derivatives on an interval or the whole line."""
+"""Bounds of an activation and its first two derivatives on an interval or the whole line."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -13,16 +14,18 @@ import sympy as sp
 from ...activations import Activation
 from ...activations.base import X, checked
 from ...activations.pieces import smooth_pieces, switch_points
+from ...activations.tails import Core, Tail, Tails, polynomial_tail
 from ...fields.arguments import one_number
 from ...fields.balls import working
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.printing import Shown
 from ...gaussian.certified.enclosures import Piece
-from ...gaussian.certified.ranges import above, below
-from ...gaussian.certified.suprema import BITS, largest, least, peak
+from ...gaussian.certified.ranges import Interval, above, below, constant, hull, meet, plus
+from ...gaussian.certified.suprema import BITS, largest, least
 
-WIDE = 64.0  # on longer intervals the bound of the whole line is tried first
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
+_UNKNOWN = "nothing is declared of {} far out, so no bound is known on the whole line; give reach="
+_Parts = tuple[list[Piece], list[list[Interval]]]
 
 
 @dataclass(frozen=True)
@@ -31,22 +34,32 @@ class ActivationBounds(Shown):
 
     ``value`` >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|;
     ``at_zero`` is |phi(0)|. ``curvature`` is a Lipschitz constant of phi', inf if phi' jumps.
+    ``note``: what to do where nothing is known of phi far out.
     """
+
+    hidden = ("note",)
 
     value: float
     slope: float
     curvature: float
     least_slope: float
     at_zero: float
+    note: str = ""
+
+    def _below(self) -> Sequence[str]:
+        return (self.note,) if self.note else ()
 
 
 def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBounds:
     """Bounds of |phi|, |phi'| and |phi''| on |x| <= reach, by default on all x.
 
-    They are proven by interval arithmetic: on short intervals with Arb balls, on long and infinite
-    ones relative to asymptotic scales. The search for the suprema has a budget. Bounds usually
-    exceed the suprema by at most 1e-9 (relative); they are valid, but less tight, where the budget
-    is used up.
+    On a finite interval they are proven by ball arithmetic. On the whole line they are proven for
+    piecewise polynomials, and rest on what the catalogue declares of its activations far out. They
+    survive the four constants of a transformation. For other activations they are infinite there,
+    and ``note`` says so; give ``reach``.
+
+    The search for the suprema has a budget. Bounds usually exceed the suprema by at most 1e-9
+    (relative); they are valid, but less tight, where the budget is used up.
 
     Parameters
     ----------
@@ -76,10 +89,10 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
         raise KcalcError(f"reach must be a number >= 0, got {glimpse(reach)}")
     t, at_zero = phi.transformation, abs(float(phi(0.0)))
     if t is None:
-        return replace(_bounds(phi, -wide, wide), at_zero=at_zero)
+        return replace(_bounds(phi, phi.tails, -wide, wide), at_zero=at_zero)
     a, b, scale, shift = map(float, (t.input_scale, t.input_shift, t.output_scale, t.output_shift))
     left, right = sorted((-a * wide + b, a * wide + b))
-    own = _bounds(phi.base, below(left), above(right), shift)
+    own = _bounds(phi.base, phi.base.tails, below(left), above(right), shift)
     steep = abs(scale * a)
     return ActivationBounds(
         value=above(abs(scale) * own.value),
@@ -87,43 +100,82 @@ def activation_bounds(phi: Activation, reach: float = math.inf) -> ActivationBou
         curvature=above(steep * abs(a) * own.curvature),
         least_slope=max(0.0, below(steep * own.least_slope)),
         at_zero=at_zero,
+        note=own.note,
     )
 
 
 @lru_cache(maxsize=4096)
-def _bounds(phi: Activation, low: float, high: float, shift: float = 0.0) -> ActivationBounds:
+def _bounds(
+    phi: Activation, tails: Tails, low: float, high: float, shift: float = 0.0
+) -> ActivationBounds:
     """The bounds of phi + shift on [low, high]; its value at 0 is left out."""
-    pieces = _pieces(phi, low, high)
+    near = whole = (low, high)
+    if isinstance(tails, Core):
+        core = below(float(tails.low)), above(float(tails.high))
+        near = core if low <= core[0] and core[1] <= high else near
+        whole, tails = whole if tails.grows else near, (None, None)
     goes_on = max(-low, high) > getattr(phi, "reach", math.inf)  # there are more kinks beyond
     bends = zip(phi.kink_points, phi.jump_sizes(1), strict=True)
     has_corner = goes_on or any(jump for kink, jump in bends if low < kink < high)
     may_jump = goes_on and phi.expr.has(*_JUMPING)
     with working(BITS):
+        parts, all_parts = _parts(phi, tails, *near), _parts(phi, tails, *whole)
+        is_known = all(map(math.isfinite, (end for p in parts[0] for end in (p.low, p.high))))
         return ActivationBounds(
-            value=_largest(phi, pieces, (low, high), 0, shift),
-            slope=math.inf if may_jump else _largest(phi, pieces, (low, high), 1),
-            curvature=math.inf if has_corner else _largest(phi, pieces, (low, high), 2),
-            least_slope=least(pieces, 1),
+            value=_largest(all_parts, 0, shift),
+            slope=math.inf if may_jump else _largest(parts, 1),
+            curvature=math.inf if has_corner else _largest(parts, 2),
+            least_slope=_least(parts, 1),
             at_zero=0.0,
+            note="" if is_known else _UNKNOWN.format(phi.name),
         )
 
 
-def _largest(
-    phi: Activation, pieces: list[Piece], ends: tuple[float, float], order: int, shift: float = 0.0
-) -> float:
-    """The bound on an interval; on a wide one the whole line's, where it is attained inside."""
-    low, high = ends
-    if high - low > WIDE:
-        bound, place = _peak(phi, order, shift)
-        if low <= place <= high:
-            return bound
-    return largest(pieces, order, shift)
+def _largest(parts: _Parts, order: int, shift: float = 0.0) -> float:
+    """A bound of |phi^(order) + shift|."""
+    pieces, ranges = parts
+    ends = [plus(values[order], (shift, shift)) for values in ranges]
+    inside = [largest(pieces, order, shift)] if pieces else []
+    return max([*inside, *(max(-low, high) for low, high in ends)])
 
 
-@lru_cache(maxsize=1024)
-def _peak(phi: Activation, order: int, shift: float) -> tuple[float, float]:
-    """(bound on the whole line, the point where it is attained)."""
-    return peak(_pieces(phi, -math.inf, math.inf), order, shift)
+def _least(parts: _Parts, order: int) -> float:
+    """A lower bound of |phi^(order)|."""
+    pieces, ranges = parts
+    inside = [least(pieces, order)] if pieces else []
+    return min([*inside, *(max(0.0, low, -high) for low, high in (v[order] for v in ranges))])
+
+
+def _parts(phi: Activation, tails: Any, low: float, high: float) -> _Parts:
+    """[low, high] without its tails, and the ranges of phi and its derivatives on these."""
+    pieces, ranges = _pieces(phi, low, high), []
+    for side, declared in zip((-1, 1), tails, strict=True):
+        piece = pieces[0 if side < 0 else -1]
+        tail = declared or polynomial_tail(piece.expr, X, side)
+        near, far = (piece.high, piece.low) if side < 0 else (piece.low, piece.high)
+        start = near if tail is None else side * max(side * near, above(side * float(tail.start)))
+        if tail is None or side * far <= side * start:
+            continue
+        ranges.append(_tail_ranges(piece, start, far, tail))
+        pieces.remove(piece)
+        if start != near:
+            ends = (start, near) if side < 0 else (near, start)
+            pieces.insert(0 if side < 0 else len(pieces), Piece(piece.expr, X, *ends))
+    return pieces, ranges
+
+
+def _tail_ranges(piece: Piece, start: float, far: float, tail: Tail) -> list[Interval]:
+    """The ranges of phi, phi' and phi'' between the start of a tail and ``far``."""
+    ranges = []
+    limits = (_limit(tail.value), _limit(tail.slope), _limit(tail.curvature))
+    firsts, lasts = piece.derivatives(start, start), piece.derivatives(far, far)
+    for first, last, limit in zip(firsts, lasts, limits, strict=False):
+        ranges.append(hull(first, meet(last, hull(first, limit))))
+    return ranges
+
+
+def _limit(value: Any) -> Interval:
+    return (float(value),) * 2 if value in (sp.oo, -sp.oo) else constant(sp.sympify(value))
 
 
 def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:
@@ -142,8 +194,8 @@ def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:
     for expr, (first, last), (a, b) in found:
         if max(a, low) < min(b, high) or (low == high and a <= low <= b):
             left, right = max(_outwards(first, a, -1), low), min(_outwards(last, b, 1), high)
-            pieces.append(Piece(expr, X, (first, left), (last, right)))
-    return pieces
+            pieces.append(Piece(expr, X, left, right))
+    return sorted(pieces, key=lambda piece: (piece.low, piece.high))
 
 
 def _outwards(exact: Any, place: float, side: int) -> float:

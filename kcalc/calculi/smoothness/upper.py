@@ -165,7 +165,8 @@ class Upper:
         reach = number(float(z.size[1]))
         value, slope, curve = known.value, known.slope, known.curvature
         if math.isinf(slope):
-            value, slope, curve = self._local(phi, node, reach)
+            what = "no bound on the whole line" if known.note else "a slope unbounded on the line"
+            value, slope, curve = self._local(phi, node, reach, what)
         elif math.isinf(curve) and math.isfinite(reach):
             curve = activation_bounds(phi, reach).curvature
         least = (
@@ -184,8 +185,10 @@ class Upper:
         bend = plus(out.bend, log(curve) + z.slope + z.slope[1]) if moves else out.bend
         return replace(out, size=size, spectral=size, bend=bend)
 
-    def _local(self, phi: Any, node: Node, reach: float) -> tuple[float, float, float]:
+    def _local(self, phi: Any, node: Node, reach: float, what: str) -> tuple[float, float, float]:
         """Bounds of (|phi|, |phi'|, |phi''|) for pre-activations |x| <= reach.
+
+        ``what``: what phi has on the whole line.
 
         Raises: KcalcError where the slope is unbounded there too.
         """
@@ -197,8 +200,8 @@ class Upper:
                 "with bounded slope, a smaller radius, or smaller inputs"
             )
         text = (
-            f"{phi.name}: its slope is unbounded on the line; bounded over the pre-activations "
-            f"that the parameter set and inputs allow"
+            f"{phi.name} has {what}; it is bounded over the pre-activations that the parameter set "
+            f"and inputs allow"
         )
         self.notes.append(Assumption(node, text, "exact"))
         return near.value, near.slope, near.curvature

@@ -19,7 +19,7 @@ import sympy as sp
 
 from ...fields.balls import Ball, Numbers
 from ...fields.expressions import CORNERED, FUNCTIONS, Known, inside
-from ...fields.programs import Program
+from ...fields.programs import Program, logistic
 from ...foundation.errors import KcalcError, glimpse
 
 Function = Callable[[Any], Any]
@@ -77,7 +77,7 @@ class _Uncut(Program):
 
     def function(self, kind: Any, *arguments: Any) -> int:
         (argument,) = arguments
-        exponent = _exponent(argument) if kind is sp.log else None
+        exponent = logistic(argument) if kind is sp.log else None
         if exponent is not None:
             return self.applied(_softplus, exponent)
         if kind is sp.log and isinstance(argument, sp.cosh):
@@ -85,16 +85,10 @@ class _Uncut(Program):
         return super().function(kind, *arguments)
 
     def power(self, base: Any, exponent: Any) -> int:
-        inner = _exponent(base) if exponent == -1 else None
+        inner = logistic(base) if exponent == -1 else None
         if inner is not None:  # 1/(1 + e^g) = (1 - tanh(g/2))/2
             return self.applied(lambda g: (1 - (g / 2).tanh()) / 2, inner)
         return super().power(base, exponent)
-
-
-def _exponent(expr: Any) -> Any:
-    """g of 1 + e^g, else None."""
-    rest = expr - 1
-    return inside(rest) if isinstance(rest, sp.exp) else None
 
 
 class _Complex(Numbers):

@@ -1,0 +1,208 @@
+"""Intervals whose ends have any size or are infinite, and jets of them, as numbers of programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sympy as sp
+
+from ...fields.balls import Ball, Numbers, enclose
+from ...fields.expressions import FUNCTIONS, OTHER
+from ...fields.jets import Jet
+from ...fields.programs import power_terms, taylor_program
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The numbers from ``low`` to ``high``, both exact balls.
+
+    A ball with a centre and a radius would lose the low end of [1, e^1000].
+    """
+
+    low: Ball
+    high: Ball
+
+    def __add__(self, other: Any) -> Span:
+        if isinstance(other, Span):
+            return between(self.low + other.low, self.high + other.high)
+        return between(self.low + other, self.high + other)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Span:
+        return Span(-self.high, -self.low)
+
+    def __sub__(self, other: Any) -> Span:
+        return self + -other
+
+    def __mul__(self, other: Any) -> Span:
+        if not isinstance(other, Span):
+            return around(_product(self.low, other), _product(self.high, other))
+        if self.low >= 0 and other.low >= 0:
+            return between(_product(self.low, other.low), _product(self.high, other.high))
+        ends = (other.low, other.high)
+        return around(*[_product(x, y) for x in (self.low, self.high) for y in ends])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Span:
+        return self * other.inverse() if isinstance(other, Span) else self * (1 / other)
+
+    def inverse(self) -> Span:
+        """1/x, of the part of one sign where one end is 0."""
+        arb = type(self.low)
+        if self.low < 0 < self.high or self.low == self.high == 0:
+            return Span(arb("-inf"), arb("inf"))
+        low = arb("-inf") if self.high == 0 else 1 / self.high
+        return between(low, arb("inf") if self.low == 0 else 1 / self.low)
+
+    def size(self) -> Span:
+        """|x|."""
+        if self.low < 0 < self.high:
+            return Span(type(self.low)(0), max(-self.low, self.high))
+        return self if self.low >= 0 else -self
+
+
+def _product(x: Ball, y: Any) -> Ball:
+    """The product; 0 with an infinite end, which is no number: all numbers lie below it."""
+    found = x * y
+    return found if found.is_finite() or not (x == 0 or y == 0) else type(x)(0)
+
+
+def between(low: Ball, high: Ball) -> Span:
+    """The span from a ball to another; everything where one is no number."""
+    if low.is_nan() or high.is_nan():
+        return Span(type(low)("-inf"), type(low)("inf"))
+    return Span(low.lower(), high.upper())
+
+
+def around(*balls: Ball) -> Span:
+    """The smallest span around balls; everything where one is no number."""
+    for ball in balls:
+        if ball.is_nan():
+            return between(ball, ball)
+    return Span(min([ball.lower() for ball in balls]), max([ball.upper() for ball in balls]))
+
+
+class Spans(Numbers):
+    """Spans as numbers: monotone functions by their ends, roots where they are real."""
+
+    def sign(self, u: Span) -> int:
+        return 1 if u.low > 0 else -1 if u.high < 0 else 0
+
+    def joined(self, options: list[Span]) -> Span:
+        return around(*(end for option in options for end in (option.low, option.high)))
+
+    def power(self, u: Span, exponent: Any) -> Span:
+        """u^exponent, of the part of u that is not negative where the exponent is no integer."""
+        if exponent.is_negative:
+            return self.power(u, -exponent).inverse()
+        if exponent.is_Integer:
+            n = int(exponent)
+            u = u if n % 2 else u.size()
+            return around(u.low**n, u.high**n)
+        e = self.number(exponent)
+        low = max(u.low, type(u.low)(0))
+        return around(low**e if low > 0 else low, u.high**e)
+
+    def function(self, kind: Any, u: Span) -> Span:
+        known = FUNCTIONS[kind]
+        if known.trend is OTHER:
+            found = (getattr(u.low.union(u.high), known.name)(),)
+        else:
+            u = u if known.trend else u.size()
+            found = tuple(getattr(end, known.name)() for end in (u.low, u.high))
+        if all(ball.is_finite() for ball in found) or known.trend is not OTHER:
+            return around(*found)
+        return around(*map(type(u.low), known.bounds))
+
+    def outer(self, kind: Any, u: Span, order: int) -> list[Span]:
+        """The Taylor coefficients of a function at u."""
+        if kind is sp.sinc:
+            return [around(c) for c in _sinc(u.low.union(u.high), order)]
+        return taylor_program(kind, order).run(u, self)
+
+    def flat(self, u: Span, factor: Any, power: Any, order: int) -> list[Span]:
+        """The Taylor coefficients of exp(factor u^-power) at 0 <= u <= ``u.high``, factor < 0."""
+        rows = [_flat_terms(factor, power, k) for k in range(order + 1)]
+        terms = [[self._flat_term(u.high, factor, power, m) * c for c, m in row] for row in rows]
+        return [sum(row[1:], start=row[0]) for row in map(list, terms)]
+
+    def _flat_term(self, high: Ball, factor: Any, power: Any, m: Any) -> Span:
+        """u^-m exp(factor u^-power), which rises up to u^power = -factor power/m."""
+        if high == 0:
+            return around(high)
+        c, n = self.number(factor), self.number(power)
+        level = high**-n if m == 0 else around(high**-n, -self.number(m) / c / n).high
+        return around(type(high)(0), level ** (self.number(m) / n) * (c * level).exp())
+
+
+@lru_cache(maxsize=256)
+def _flat_terms(factor: Any, power: Any, k: int) -> list[tuple[Ball, Any]]:
+    """(a, m) of the terms a u^-m exp(factor u^-power) of a Taylor coefficient."""
+    t = sp.Symbol("t", positive=True)
+    whole = sp.exp(factor * t**-power)
+    terms = sp.Add.make_args(sp.expand(sp.diff(whole, t, k) / whole / sp.factorial(k)))
+    found = [term.as_coeff_exponent(t) for term in terms]
+    return [(enclose(a), -exponent) for a, exponent in found]
+
+
+class Jets:
+    """Jets of spans as numbers."""
+
+    def __init__(self, order: int) -> None:
+        self.spans, self.order = Spans(), order
+        self.number = self.spans.number
+
+    def sign(self, u: Jet) -> int:
+        return self.spans.sign(u.value)
+
+    def joined(self, options: list[Jet]) -> Jet:
+        """Coefficients that enclose those of all options."""
+        rows = zip(*(option.coefficients for option in options), strict=True)
+        return Jet(tuple(self.spans.joined(list(row)) for row in rows))
+
+    def power(self, u: Jet, exponent: Any) -> Jet:
+        terms = power_terms(exponent)[: self.order + 1]
+        outer = [self.spans.power(u.value, e) * self.number(weight) for e, weight in terms]
+        return u.compose([*outer, *([0 * u.value] * (self.order + 1 - len(outer)))])
+
+    def function(self, kind: Any, u: Jet) -> Jet:
+        return u.compose(self.spans.outer(kind, u.value, self.order))
+
+    def flat(self, u: Jet, factor: Any, power: Any) -> Jet:
+        """exp(factor u^-power), also on an interval at whose end u is 0."""
+        u = -u if u.value.high == 0 and power.is_even else u
+        if u.value.low == 0:
+            return u.compose(self.spans.flat(u.value, factor, power, self.order))
+        return self.function(sp.exp, self.power(u, -power) * self.number(factor))
+
+
+def _sinc(u: Ball, order: int) -> list[Ball]:
+    """Taylor coefficients of sin(u)/u: its series, or a quotient and |sinc^(k)| <= 1/(k + 1)."""
+    from flint import arb
+
+    if u.abs_upper() < 3:
+        return [_sinc_series(u, k) for k in range(order + 1)]
+    bounds = [arb(0, 1) / ((k + 1) * math.factorial(k)) for k in range(order + 1)]
+    if not u.abs_lower() > 0:
+        return bounds
+    sin, cos = u.sin_cos()
+    turns = [sin, cos, -sin, -cos]
+    top = Jet(tuple(turns[k % 4] / math.factorial(k) for k in range(order + 1)))
+    pairs = zip((top / Jet.variable(u, order)).coefficients, bounds, strict=True)
+    return [one.intersection(two) if one.is_finite() else two for one, two in pairs]
+
+
+def _sinc_series(u: Ball, k: int) -> Ball:
+    """The k-th Taylor coefficient of sin(u)/u, |u| < 3: after 24 terms less than 1e-20 is left."""
+    from flint import arb
+
+    total = arb(0, 1e-20)
+    for n in range((k + 1) // 2, 24):
+        weight = (-1) ** n * math.comb(2 * n, k)
+        total += weight * u ** (2 * n - k) / arb(math.factorial(2 * n + 1))
+    return total
