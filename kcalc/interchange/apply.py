@@ -45,7 +45,7 @@ def edits_of(reading: Reading | None, shaping: Any) -> Edits:
         return jax_edits(target, constants)
     from .torch_model.apply import torch_edits
 
-    return torch_edits(target, constants, str(reading.network.name))
+    return torch_edits(target, constants)
 
 
 def target_of(reading: Reading, shaping: Any) -> Target:

@@ -18,10 +18,10 @@ from .performing import can_add_bias, perform
 from .placing import Placing, flow_of
 
 
-def torch_edits(target: Target, constants: Any, model: str) -> Edits:
+def torch_edits(target: Target, constants: Any) -> Edits:
     """The edits of a model that was read; nodes without a place are in ``left_alone``.
 
-    ``constants``: {node: its constants}; ``model``: the name of the model's class.
+    ``constants``: {node: its constants}.
     """
     assert target.reading.trace is not None
     details = target.reading.trace.model
@@ -51,7 +51,7 @@ def torch_edits(target: Target, constants: Any, model: str) -> Edits:
     left |= {owner.split("\n")[0]: why for owner, why in placing.left.items()}
     items = tuple(edit for node in target.model for edit in found.get(str(node), ()))
     left |= not_run(program.captured.calls, _used(program), items)
-    return Edits("torch", model, items, left)
+    return Edits("torch", type(model_of(target.reading)).__name__, items, left)
 
 
 def _used(program: Program) -> list[str]:
@@ -111,4 +111,4 @@ def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
     details = reading.trace.model
     weights = Weights(Target(reading, (), {}), _stored(details, details.program))
     items = tuple(edit for node, f in factors.items() for edit in weights.scaled(node, f))
-    return Edits("torch", str(reading.network.name), items)
+    return Edits("torch", type(model_of(reading)).__name__, items)
