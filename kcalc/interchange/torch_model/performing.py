@@ -70,7 +70,7 @@ Planned = tuple[ModulePlan, tuple[float, ...]]
 
 def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
     """{module: its plan and its numbers}. Raises: KcalcError where the model is another one."""
-    kinds = {kind.__name__ for kind in type(model).__mro__} - {"Module", "object"}
+    kinds = {kind.__name__ for kind in type(model).__mro__ if kind not in (nn.Module, object)}
     other = OTHER_CLASS.format(edits.model, type(model).__name__)
     own = edits.model in kinds or not len(edits)
     try:

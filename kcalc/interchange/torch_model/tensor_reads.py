@@ -9,6 +9,7 @@ from typing import Any
 from .call_log import OPEN, is_user_code
 from .splicing import codes_in, definition, innermost, plain_function
 
+BUILDING = ("init", "reset")  # in the names of functions that run before a model is edited
 TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}  # of norms
 
 
@@ -21,6 +22,8 @@ def tensor_reads(kind: type) -> tuple[tuple[Any, ast.Attribute], ...]:
         inner = innermost(function)
         code = getattr(inner, "__code__", None)
         if code is None or code.co_filename in OPEN or not is_user_code(code.co_filename):
+            continue
+        if any(word in code.co_name for word in BUILDING):
             continue
         if TENSORS.isdisjoint(name for part in codes_in(code) for name in part.co_names):
             continue
