@@ -116,7 +116,8 @@ def edits_of(graph: CallGraph, actions: dict[int, Any]) -> Edits:
     placing = Placing(graph)
     placed = placing.placed({str(i): {i: action} for i, action in actions.items()})
     items = tuple(Edit(owner, "activation", "", calls=calls) for owner, calls in placed.items())
-    return Edits("torch", "a model", items, placing.left)
+    name = type(graph.modules[-1].levels[0].module).__name__
+    return Edits("torch", name, items, placing.left)
 
 
 def edited(

@@ -756,8 +756,9 @@ class Recogniser(Elementwise):
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
         """(norm, (gain, bias)) of norms with one of each for all channels, not 1 and 0."""
         for name, form in self.forms.items():
-            own = isinstance(form, Unary) and form.source == name and form.expr != X
-            if own and isinstance(self.by_name[name], Normalise):
+            if not isinstance(form, Unary) or not isinstance(self.by_name[name], Normalise):
+                continue
+            if form.source == name and form.expr != X:
                 yield name, (float(form.expr.coeff(X, 1)), float(form.expr.coeff(X, 0)))
 
     def _places(self, gone: Mapping[str, str]) -> dict[str, str]:

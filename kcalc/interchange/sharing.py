@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Mapping
 from itertools import pairwise
 
-from ..network.layers import Nonlinear, Normalisation, Product, Sum
+from ..network.layers import Attend, Nonlinear, Normalisation, Product, Sum
 from .model_reading import Reading
 from .trace import Held, Linear, Lookup, Op
 
@@ -17,7 +17,7 @@ SLICED = (
     "its weights are a part of {!r}, which operations that are left alone use too, so they cannot "
     "be drawn anew"
 )
-PLAIN = (Nonlinear, Sum, Product, Normalisation)  # they read a part as it stands
+PLAIN = (Nonlinear, Sum, Product, Normalisation, Attend)  # they read a part as it stands
 
 
 def shared_parameters(reading: Reading, left: Container[Node]) -> dict[Node, str]:

@@ -53,7 +53,7 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     left |= {owner.split("\n")[0]: why for owner, why in placing.left.items()}
     items = tuple(edit for node in target.model for edit in found.get(str(node), ()))
     left |= not_run(program.captured.calls, _used(program), items)
-    return Edits("torch", str(target.reading.network.name), items, left)
+    return Edits("torch", type(model_of(target.reading)).__name__, items, left)
 
 
 def _used(program: Program) -> list[str]:
@@ -106,4 +106,4 @@ def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
     details = reading.trace.model
     weights = Weights(Target(reading, (), {}), _stored(details, details.program))
     items = tuple(edit for node, f in factors.items() for edit in weights.scaled(node, f))
-    return Edits("torch", str(reading.network.name), items)
+    return Edits("torch", type(model_of(reading)).__name__, items)

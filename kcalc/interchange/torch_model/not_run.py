@@ -20,8 +20,8 @@ from ..edits import Edit
 from .call_log import OPEN, CallGraph, is_user_code
 from .performing import class_name
 from .splicing import (
+    Definition,
     definition,
-    in_training,
     innermost,
     inside,
     looked_up,
@@ -31,6 +31,7 @@ from .splicing import (
     site_at,
     sites,
 )
+from .training_code import in_training
 
 NOT_RUN = "not run at reading; give an example that runs it"
 TRAINING = "not run at reading, which is in evaluation"
@@ -239,7 +240,7 @@ def _decided(node: ast.AST) -> Iterator[ast.AST]:
             yield from chosen if isinstance(chosen, list) else [chosen]
 
 
-def _open_sums(node: ast.AST, function: Any, module: Any, seen: set[int]) -> Iterator[ast.AST]:
+def _open_sums(node: Definition, function: Any, module: Any, seen: set[int]) -> Iterator[ast.AST]:
     """Sums of feature maps in branches that did not run, and that no fixed setting decides."""
     ran = {id(site) for number, site in enumerate(sites(node)) if number in seen}
     arrays = {

@@ -28,6 +28,7 @@ from .examples import first_line
 from .weights import drawn, standardised, turned
 
 ANOTHER = "these edits are of another model: {}; read and shape the model again"
+OTHER_CLASS = "these edits are of a model of the class {}, and this one is of the class {}"
 EDITED = (
     "the module {!r} is edited already; shape and edit a model that is as it was built, once with "
     "all edits"
@@ -78,6 +79,21 @@ Planned = tuple[ModulePlan, tuple[float, ...]]
 
 def plans_of(model: nn.Module, edits: Edits) -> dict[str, Planned]:
     """{module: its plan and its numbers}. Raises: KcalcError where the model is another one."""
+    kinds = {kind.__name__ for kind in type(model).__mro__ if kind not in (nn.Module, object)}
+    other = OTHER_CLASS.format(edits.model, type(model).__name__)
+    own = edits.model in kinds or not len(edits)
+    try:
+        plans = _plans(model, edits)
+    except KcalcError as error:
+        if own:
+            raise
+        raise KcalcError(f"{other}: {error}") from None
+    if not own:
+        raise KcalcError(f"{other}; edit a model of that class, or read and shape this one")
+    return plans
+
+
+def _plans(model: nn.Module, edits: Edits) -> dict[str, Planned]:
     by_path: dict[str, list[CallEdit]] = {}
     for item in edits:
         for call in item.calls:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...foundation.errors import KcalcError
+from ...foundation.process_state import cached_property
 from ..editing_plan import Calls, Flow, Made, Unplaced, Whole
 from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
 from .call_log import CallGraph, Level, LoggedCall
@@ -22,8 +23,6 @@ from .edited import edited_class, names_digest
 from .performing import EDITED, class_name, plan_of
 from .splicing import (
     NO_SOURCE,
-    asks_training,
-    beside,
     codes_in,
     definition,
     digest,
@@ -35,11 +34,12 @@ from .splicing import (
     name_of,
     plain_function,
     reached,
-    read_in_training,
     replaced_in_training,
     site_at,
     sites,
 )
+from .tensor_reads import tensor_reads
+from .training_code import unsteady
 
 # functions that hand numbers on in another layout or type
 CARRIES = {
@@ -97,7 +97,7 @@ MANY = "{} makes it out of several calls"
 IN_TRAINING = (
     "{} runs other code in its place in training; keep only what differs in a branch on training"
 )
-OTHERWISE = "{} computes `{}` otherwise in training, and it is read there"
+READ = "what goes with it is also read elsewhere: {}"
 ASKS = "{} asks whether it is compiled, and may then make other calls than otherwise"
 # a model is read while it is exported
 ASKING = {
@@ -141,35 +141,8 @@ def flow_of(program: Program) -> Flow:
         lambda made: written.get(made, frozenset()),
         lambda made: made[0] >= 0 and _name(graph.calls[made[0]]) not in LINEAR,
         frozenset(graph.modules[-1].results.values()),
-        lambda call, slots: _unsteady(graph.calls[call], slots),
+        lambda call, slots: unsteady(graph.calls[call], slots),
     )
-
-
-def _unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
-    """Why a call reads other numbers in training beside its data, "" where it does not."""
-    frames = call.levels[0].frames if call.levels else ()
-    found = definition(frames[-1][0]) if frames else None
-    site = None if found is None else site_at(found[0], *frames[-1])
-    if found is None or site is None:
-        return ""
-    node = sites(found[0])[site]
-    called = getattr(torch.Tensor, getattr(getattr(node, "func", None), "attr", ""), None)
-    given = beside(node, called is call.function, {slot[0] for slot in slots})
-    other = read_in_training(found[0], given, _otherwise(found[0], call.levels[0]))
-    return OTHERWISE.format(frames[-1][0].co_qualname, other) if other else ""
-
-
-def _otherwise(node: ast.AST, level: Level) -> frozenset[str]:
-    """The methods of a module that some code calls and that ask whether they are in training."""
-    found: set[str] = set()
-    for site in ast.walk(node):
-        if not (isinstance(site, ast.Call) and isinstance(site.func, ast.Attribute)):
-            continue
-        method = plain_function(getattr(level.kind, site.func.attr, None))
-        known = None if method is None else definition(innermost(method).__code__)
-        if known is not None and asks_training(known[0]) and isinstance(site.func.value, ast.Name):
-            found.add(ast.unparse(site.func))
-    return frozenset(found)
 
 
 def _written(graph: CallGraph) -> dict[Made, frozenset[int]]:
@@ -232,6 +205,20 @@ class Placing:
             own = call.levels[item[0] == "module" :]
             if own and own[0].frames:
                 self.inside.setdefault(own[0].path, []).append((own[0], item))
+
+    @cached_property
+    def read_by(self) -> dict[int, str]:
+        """{identity of a module: code outside of it that reads its parameters by name}."""
+        root = self.graph.modules[-1].levels[0].module
+        return {
+            id(found): where
+            for owner in root.modules()
+            for function, node in tensor_reads(type(owner))
+            if isinstance(found := looked_up(node.value, function, owner), nn.Module)
+            and found is not owner
+            and {**found._parameters, **found._buffers}.get(node.attr) is not None
+            for where in [f"{ast.unparse(node)}, in {function.__qualname__}"]
+        }
 
     def _visits(self, path: str, steps: Place) -> dict[int, list[Item]]:
         """{run of a module: the items that reached a place in its code, in order}."""
@@ -344,6 +331,8 @@ class Placing:
             _check_training(outer)
         written = () if call.writes is None else call.writes
         if item[0] == "module":
+            if isinstance(action, Taken) and (reader := self.read_by.get(id(level.module))):
+                raise Unplaced(READ.format(reader))
             alike = {actions.get(other) for other in self.whole[level.path]}
             if len(alike) == 1:
                 written = self._written_by(item[1])

@@ -34,7 +34,7 @@ LONGEST = 300  # characters of what PyTorch says of weights that do not fit
 def keep(model: nn.Module, edits: Edits) -> None:
     """Make ``save_pretrained`` of a model, and of models inside of it, write the edits too."""
     for path, module in model.named_modules():
-        own = within(edits, path)
+        own = within(edits, path, type(module).__name__)
         if own and _is_pretrained(type(module)):
             # of the object: copies and pickles of it have their own
             vars(module)["save_pretrained"] = functools.partial(_save, module, own)
@@ -45,8 +45,8 @@ def _is_pretrained(kind: type) -> bool:
     return all(callable(getattr(kind, n, None)) for n in ("save_pretrained", "from_pretrained"))
 
 
-def within(edits: Edits, path: str) -> Edits:
-    """The edits of a module of the model, as those of a model."""
+def within(edits: Edits, path: str, name: str) -> Edits:
+    """The edits of a module of the model, as those of a model of the class of a name."""
     if not path:
         return edits
     head = f"{path}."
@@ -64,7 +64,8 @@ def within(edits: Edits, path: str) -> Edits:
         return replace(edit, calls=calls, weights=weights)
 
     found = (own(edit) for edit in edits)
-    return replace(edits, items=tuple(edit for edit in found if edit.calls or edit.weights))
+    items = tuple(edit for edit in found if edit.calls or edit.weights)
+    return replace(edits, model=name, items=items)
 
 
 def _save(module: Any, edits: Edits, save_directory: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,10 +18,11 @@ import itertools
 import linecache
 import operator
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from ...foundation.errors import KcalcError
 
@@ -156,7 +157,7 @@ def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None
     ``but``: an expression, such as a module, that the other branch has too.
     """
     same = None if but is None else ast.dump(but)
-    for one, two in _branches_on_training(definition):
+    for one, two in branches_on_training(definition):
         for mine, other in ((one, two), (two, one)):
             found = [inner for part in other for inner in ast.walk(part)]
             if (
@@ -168,100 +169,21 @@ def replaced_in_training(definition: ast.AST, site: ast.AST, but: ast.AST | None
     return False
 
 
-@functools.lru_cache(maxsize=2000)
-def made_in_training(definition: ast.AST, methods: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The names that a branch on ``training`` gives other values, and what is made of them.
-
-    A batch norm written by hand has its mean and variance so. ``methods``: those whose results
-    differ in training, such as ``self.statistics``.
-    """
-    steps = [node for node in ast.walk(definition) if isinstance(node, ast.Assign)]
-    within = {
-        id(part)
-        for one, _ in _branches_on_training(definition)
-        for statement in one
-        for part in ast.walk(statement)
-    }
-    found = set(methods)
-    for step in steps:
-        inside = id(step) in within and any(isinstance(n, SITES) for n in ast.walk(step.value))
-        chosen = isinstance(step.value, ast.IfExp) and _asks_training(step.value.test)
-        if inside or chosen:
-            found |= _stored(step)
-    while True:
-        more = {n for s in steps if not found.isdisjoint(_read(s.value)) for n in _stored(s)}
-        if more <= found:
-            return frozenset(found)
-        found |= more
-
-
-def asks_training(definition: ast.AST) -> bool:
-    """Whether a branch in a definition is on ``training``."""
-    branches = (n for n in ast.walk(definition) if isinstance(n, ast.If | ast.IfExp))
-    return any(_asks_training(node.test) for node in branches)
-
-
-def _stored(step: ast.Assign) -> set[str]:
-    parts = (part for target in step.targets for part in ast.walk(target))
-    return {ast.unparse(p) for p in parts if isinstance(getattr(p, "ctx", None), ast.Store)} - {""}
-
-
-def _read(node: ast.AST) -> set[str]:
-    """The names that are read, also those of attributes."""
-    parts = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute))
-    return {ast.unparse(part) for part in parts}
-
-
-def read_in_training(definition: ast.AST, given: Iterable[ast.AST], methods: frozenset[str]) -> str:
-    """What expressions read that training computes otherwise, "" where there is nothing.
-
-    ``methods``: as in :func:`made_in_training`.
-    """
-    made = made_in_training(definition, methods)
-    for part in given:
-        for inner in ast.walk(part):
-            if isinstance(inner, ast.IfExp) and _asks_training(inner.test):
-                return ast.unparse(inner)[:60]
-        if other := sorted(_read(part) & made):
-            return other[0]
-    return ""
-
-
-def beside(node: Any, method: bool, slots: Iterable[Any]) -> list[ast.AST]:
-    """The arguments of a call or operator, but for those at some slots."""
-    if isinstance(node, ast.Call):
-        first = [node.func.value] if method and isinstance(node.func, ast.Attribute) else []
-        given: dict[Any, ast.AST] = dict(enumerate([*first, *node.args]))
-        given |= {keyword.arg: keyword.value for keyword in node.keywords}
-    elif isinstance(node, ast.BinOp):
-        given = {0: node.left, 1: node.right}
-    elif isinstance(node, ast.AugAssign):
-        given = {0: node.target, 1: node.value}
-    else:
-        given = {}
-    data = {*slots}
-    return [part for place, part in given.items() if place not in data]
-
-
-def in_training(definition: ast.AST, site: ast.AST) -> bool:
-    """Whether a site stands in a branch on ``training``."""
-    branches = (part for pair in _branches_on_training(definition) for part in pair)
-    return any(inner is site for part in branches for step in part for inner in ast.walk(step))
-
-
-def _branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
+def branches_on_training(definition: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.AST]]]:
+    """The two sides of every branch on ``training``, as statements or an expression."""
     for node in ast.walk(definition):
-        if isinstance(node, ast.IfExp) and _asks_training(node.test):
+        if isinstance(node, ast.IfExp) and asks_on_training(node.test):
             yield [node.body], [node.orelse]
         for _, block in ast.iter_fields(node):
             for i, step in enumerate(block if isinstance(block, list) else []):
-                if not (isinstance(step, ast.If) and _asks_training(step.test)):
+                if not (isinstance(step, ast.If) and asks_on_training(step.test)):
                     continue
                 left = isinstance(step.body[-1], ast.Return) and not step.orelse
                 yield [*step.body], [*(block[i + 1 :] if left else step.orelse)]
 
 
-def _asks_training(test: ast.AST) -> bool:
+def asks_on_training(test: ast.AST) -> bool:
+    """Whether a test is of ``training``."""
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(test)}
     return "training" in names
 
@@ -420,7 +342,7 @@ def looked_up(node: Any, inner: Any, owner: Any) -> Any:
         return _attribute_of(home, node.attr, inner)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         home: Any = looked_up(node.value, inner, owner)
-        if isinstance(home, dict | list | tuple):
+        if isinstance(home, dict | list | tuple | nn.Sequential | nn.ModuleList | nn.ModuleDict):
             try:
                 return home[node.slice.value]  # pyright: ignore
             except (KeyError, IndexError, TypeError):

@@ -1,0 +1,285 @@
+"""Code of a model that no example ran, or that training runs otherwise, is told or left alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+import kcalc as kc  # noqa: E402
+from kcalc.interchange.edits import edits_from_dict  # noqa: E402
+
+N = 8
+
+
+class Net(nn.Module):
+    """Three layers; what runs between them is that of a subclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = (nn.Linear(N, N) for _ in range(3))
+        self.build()
+
+    def build(self) -> None:
+        pass
+
+    def inner(self, x: Any) -> Any:
+        return F.relu(self.b(x))
+
+    def forward(self, x: Any) -> Any:
+        return self.c(self.inner(F.relu(self.a(x))))
+
+
+def shaped(net: Any, **options: Any) -> tuple[Any, Any]:
+    x = torch.randn(4, N)
+    s = kc.shape(kc.read(net.eval(), x), **{"method": "dks", "zeta": 1.5, **options})
+    return s, s.apply_to(net, x)
+
+
+# -- what did not run ------------------------------------------------------------------------------
+
+
+class ByShape(Net):
+    def inner(self, x: Any) -> Any:
+        x = self.b(x)
+        return F.gelu(x) if x.shape[0] > 8 else F.relu(x)
+
+
+class BySetting(Net):
+    def build(self) -> None:
+        self.twice = False
+
+    def inner(self, x: Any) -> Any:
+        x = self.b(x)
+        if self.twice:
+            x = torch.tanh(x)
+        return F.relu(x)
+
+
+class ByMethod(ByShape):
+    def inner(self, x: Any) -> Any:
+        if len(x) > 8:
+            x = self.further(x)
+        return F.relu(self.b(x))
+
+    def further(self, x: Any) -> Any:
+        return self.a(x).relu()
+
+
+class InLoop(Net):
+    def build(self) -> None:
+        self.times = 0
+
+    def inner(self, x: Any) -> Any:
+        for _ in range(self.times):
+            x = F.relu(self.b(x))
+        return F.relu(self.a(x))
+
+
+class InTraining(Net):
+    def inner(self, x: Any) -> Any:
+        x = self.b(x)
+        if self.training:
+            x = F.silu(x)
+        return F.relu(x)
+
+
+class ASum(Net):
+    def inner(self, x: Any) -> Any:
+        y = F.relu(self.b(x))
+        if len(x) > 8:
+            y = y + x
+        return self.a(y)
+
+
+class LocalModules(Net):
+    def build(self) -> None:
+        self.quick, self.exact = nn.ReLU(), nn.ReLU()
+
+    def inner(self, x: Any) -> Any:
+        act = self.quick if self.training else self.exact
+        return act(self.b(x))
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm = nn.Linear(N, N), nn.BatchNorm1d(N)
+
+    def forward(self, x: Any) -> Any:
+        return F.relu(self.norm(self.one(x)))
+
+
+class WithHead(Net):
+    def build(self) -> None:
+        self.head = Head()
+
+    def inner(self, x: Any) -> Any:
+        x = F.relu(self.b(x))
+        return (x, self.head(x)) if self.training else x
+
+
+TOLD = {
+    ByShape: "F.gelu(x)",
+    BySetting: "torch.tanh(x)",
+    ByMethod: "self.further(x)",
+    InLoop: "F.relu(self.b(x))",
+    InTraining: "F.silu(x)",
+    ASum: "y + x",
+    LocalModules: "quick (ReLU)",
+    WithHead: "head (Head)",
+}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_what_no_example_ran_is_told(kind: Any) -> None:
+    s, made = shaped(kind())
+    told = [what for what, why in s.edits.left_alone.items() if "not run at reading" in why]
+    assert len(told) == 1 and TOLD[kind] in told[0]
+    assert told[0] in str(s.edits) and told[0] in str(s) and told[0] in s.left_alone
+    assert made(torch.randn(3, N)).shape == (3, N)
+    again = edits_from_dict(json.loads(json.dumps(s.edits.to_dict())))
+    assert again.left_alone == s.edits.left_alone
+
+
+class Quiet(Net):
+    """What did not run calls nothing that shaping edits, or is edited wherever it is called."""
+
+    def build(self) -> None:
+        self.act = nn.ReLU()
+
+    def inner(self, x: Any) -> Any:
+        if torch.jit.is_scripting():
+            return F.gelu(self.b(x))
+        if len(x) > 8 and x.shape[-1] + len(x) > 20:
+            x = self.act(self.a(x))
+        return self.act(self.b(x))
+
+
+@pytest.mark.parametrize("kind", [Net, Quiet])
+def test_nothing_is_told_of_what_is_edited(kind: Any) -> None:
+    s, _ = shaped(kind())
+    assert not s.left_alone and not s.edits.left_alone and "not run" not in str(s)
+
+
+# -- what training computes otherwise --------------------------------------------------------------
+
+
+class ByHand(nn.Module):
+    """A batch norm written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(N))
+        self.register_buffer("var", torch.ones(N))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            mean, var = x.mean(0), x.var(0, unbiased=False)
+            with torch.no_grad():
+                self.mean.lerp_(mean, 0.1)
+                self.var.lerp_(var, 0.1)
+        else:
+            mean, var = self.mean, self.var
+        return (x - mean) / torch.sqrt(var + 1e-3)
+
+
+class Derived(ByHand):
+    """Divides by what a method makes, and the activation is in the same module."""
+
+    def statistics(self, x: Any) -> Any:
+        if self.training:
+            return x.mean(0), x.var(0)
+        return self.mean, self.var
+
+    def forward(self, x: Any) -> Any:
+        _, var = self.statistics(x)
+        scale = torch.rsqrt(var + 1e-3)
+        return F.relu(x * scale)
+
+
+class Normed(Net):
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def inner(self, x: Any) -> Any:
+        return F.relu(self.a(F.relu(self.norm(self.b(x)))))
+
+
+@pytest.mark.parametrize("norm", [ByHand, Derived])
+def test_batch_norms_written_by_hand_end_a_region(norm: Any) -> None:
+    net = Normed(norm())
+    s, made = shaped(net, activation="tanh")
+    assert any("otherwise in training" in why for why in s.left_alone.values())
+    at = [call.place[0] for edit in s.edits for call in edit.calls]
+    assert "norm" not in at  # nothing between its input and its activation
+    x = torch.randn(5, N)
+    for mode in (True, False):
+        net.train(mode), made.train(mode)
+        assert torch.allclose(net.norm(x), made.norm(x))
+
+
+class Gated(Net):
+    """Drops a branch in training, which is a factor of 1 in evaluation."""
+
+    def inner(self, x: Any) -> Any:
+        keep = torch.full((), 0.25) if self.training else 1.0
+        return x + F.relu(self.b(x)) * keep
+
+
+def test_a_factor_of_training_stays_outside_of_the_activation() -> None:
+    s, made = shaped(Gated())
+    k = s.constants["relu"]
+    (w1, w2) = (float(w) for w in s.network.layer("add").weights)
+    x = torch.randn(3, N)
+
+    def act(v: Any) -> Any:
+        return k.gamma * (torch.relu(k.alpha * v + k.beta) + k.delta)
+
+    h = act(made.a(x))
+    for mode, keep in ((True, 0.25), (False, 1.0)):
+        expected = made.c(w1 * h + w2 * keep * act(made.b(h)))
+        assert torch.allclose(made.train(mode)(x), expected, atol=1e-6)
+
+
+# -- functions of several operations ---------------------------------------------------------------
+
+
+def helper(v: Any) -> Any:
+    v = 2 * v
+    return torch.relu(v) * torch.sigmoid(v)
+
+
+class Helped(Net):
+    def build(self) -> None:
+        self.act = lambda v: self.scale * torch.tanh(v) + torch.tanh(2 * v)
+        self.scale = 0.5
+
+    def inner(self, x: Any) -> Any:
+        return self.act(self.b(x))
+
+    def forward(self, x: Any) -> Any:
+        return self.c(self.inner(helper(self.a(x))))
+
+
+def test_lambdas_and_helpers_of_several_operations_are_exact() -> None:
+    net = Helped()
+    s, made = shaped(net)
+    one, two = (s.constants.by_node[edit.node] for edit in s.edits if edit.kind == "activation")
+    x = torch.randn(4, N)
+
+    def act(k: Any, f: Any, v: Any) -> Any:
+        return k.gamma * (f(k.alpha * v + k.beta) + k.delta)
+
+    h = act(one, helper, made.a(x))
+    expected = made.c(act(two, lambda v: 0.5 * torch.tanh(v) + torch.tanh(2 * v), made.b(h)))
+    for mode in (True, False):
+        assert torch.allclose(made.train(mode)(x), expected, atol=1e-6)
+    made.scale = 0.0  # the lambda is that of the copy
+    assert not torch.allclose(made(x), expected) and net.scale == 0.5
