@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from ..interchange.model_reading import Reading
 from ..interchange.writers import WRITERS, writer
 from ..network.layers import Affine, Attend, Nonlinear, Opaque, Sum
 from ..network.network import Network, sum_weights
-from ..shaping import METHODS, Constants, RegionalShaping, record, shape
+from ..shaping import METHODS, Constants, RegionalShaping, record, shape, works
 from ..shaping.base import Shaping
 from ..shaping.geometric import GeometricShaping
 from ..shaping.records import OPTION
@@ -87,9 +88,13 @@ def run(
                 "--plot and --export are for one network, and this model has operations that are "
                 "left alone; --json writes the constants of all regions"
             )
-        result = shape(named.reading, named.activation, method, **targets)
+        given = named.reading, named.activation
     else:
-        result = shape(named.network, method=method, **targets)
+        given = named.network, None
+    try:
+        result = shape(*given, method, **targets)
+    except KcalcError as error:
+        raise _tried(error, *given) from None
     text = (
         regional_text(named, result)
         if isinstance(result, RegionalShaping)
@@ -105,6 +110,16 @@ def run(
     if edits or patch:
         text = "\n".join([text, "", *_edited_lines(result, edits, patch)])
     show(text, result.to_dict, json)
+
+
+def _tried(error: KcalcError, network: Network | Reading, activation: Any) -> KcalcError:
+    """The refusal, with which of the shapings that it suggests work, found out by trying them."""
+    for remedy in error.remedies:
+        if not any(value is ... for value in remedy.options.values()):
+            found = "works" if works(remedy, network, activation) else "does not work"
+            name = str(replace(remedy, words="")).removeprefix("try ")
+            error.args = (f"{error}; tried: {name} {found}",)
+    return error
 
 
 def _check_editable(named: Named) -> None:

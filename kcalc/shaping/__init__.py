@@ -51,6 +51,7 @@ __all__ = [
     "PhaseDiagram",
     "Record",
     "RegionalShaping",
+    "Remedy",
     "ResidualBlock",
     "ResidualShaping",
     "SelfNormalising",
