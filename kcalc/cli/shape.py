@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from ..foundation.printing import cut
 from ..interchange import json_text
 from ..interchange.writers import WRITERS, writer
 from ..network import sum_weights
-from ..shaping import METHODS, OPTION, Constants, RegionalShaping, record, shape
+from ..shaping import METHODS, OPTION, Constants, RegionalShaping, record, shape, works
 from .command import Option, Plot, save_figure, write
 from .networks import Named, Net, check_widths
 from .targets import TARGETS, flag, owners
@@ -85,9 +86,13 @@ def run(
                 "--plot and --export are for one network, and this model has operations that are "
                 "left alone; --json writes the constants of all regions"
             )
-        result = shape(named.reading, named.activation, method, **targets)
+        given = named.reading, named.activation
     else:
-        result = shape(named.network, method=method, **targets)
+        given = named.network, None
+    try:
+        result = shape(*given, method, **targets)
+    except KcalcError as error:
+        raise _tried(error, *given) from None
     text = (
         regional_text(named, result)
         if isinstance(result, RegionalShaping)
@@ -103,6 +108,16 @@ def run(
     if edits or patch:
         text = "\n".join([text, "", *_edited_lines(result, edits, patch)])
     show(text, result.to_dict, json)
+
+
+def _tried(error: KcalcError, network: Network | Reading, activation: Any) -> KcalcError:
+    """The refusal, with which of the shapings that it suggests work, found out by trying them."""
+    for remedy in error.remedies:
+        if not any(value is ... for value in remedy.options.values()):
+            found = "works" if works(remedy, network, activation) else "does not work"
+            name = str(replace(remedy, words="")).removeprefix("try ")
+            error.args = (f"{error}; tried: {name} {found}",)
+    return error
 
 
 def _check_editable(named: Named) -> None:

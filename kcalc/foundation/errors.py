@@ -34,8 +34,8 @@ class Remedy:
         return f"try method={self.method!r}" + (f" with {options}" if options else "")
 
 
-Advice = str | Remedy | tuple[Remedy, ...]
-"""A remedy: an edit in words, a :class:`Remedy`, or several of which the first serves."""
+Advice = str | Remedy | tuple[str | Remedy, ...]
+"""A remedy: an edit in words, a :class:`Remedy`, or several of which the first that serves."""
 
 
 def either(*remedies: Advice) -> str:
@@ -74,8 +74,8 @@ class KcalcError(ValueError):
         for advice in self._advice:
             several = advice if isinstance(advice, tuple) else (advice,)
             found = (each if isinstance(each, str) else serves(each) for each in several)
-            kept += [each for each in found if each][:1]
-        return self._said(tuple(kept)) if self.remedies else self
+            kept += [next((each for each in found if each), "")]
+        return self._said(tuple(kept)) if self._advice else self
 
     def _said(self, remedies: tuple[Advice, ...]) -> Self:
         text, joint, then = self._parts

@@ -50,6 +50,7 @@ __all__ = [
     "PhaseDiagram",
     "Record",
     "RegionalShaping",
+    "Remedy",
     "ResidualBlock",
     "ResidualShaping",
     "SelfNormalising",

@@ -26,7 +26,7 @@ from .constants import ConstantsTable
 from .mixing import AT_TOKENS, refuse_mixing, unmixed
 from .norms import true_q
 from .of_models import OfModel
-from .records import OPTION, assuming, independent
+from .records import OPTION, assuming
 from .solutions import Solutions
 from .thirty_digits import local_values
 
@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
 LARGEST_ZETA = 100.0  # of those that another method's refusal names
+FOR_PRODUCTS = (  # DKS, with a zeta that their slopes allow, or as if factors were independent
+    Remedy("dks"),
+    Remedy("dks", {"zeta": ...}),
+    Remedy("dks", {OPTION: True}),
+    Remedy("dks", {OPTION: True, "zeta": ...}),
+    Remedy("normalisation"),
+)
 
 
 @dataclass(frozen=True)
@@ -338,9 +345,7 @@ def prepared(
             )
         if isinstance(layer, L.Product) and not products:
             refusal = KcalcError(f"node {node!r} is a Product, for which this method has no rule")
-            raise refusal.advising(for_products(network, activation), "cut the network there").at(
-                node
-            )
+            raise refusal.advising(FOR_PRODUCTS, "cut the network there").at(node)
         if isinstance(layer, L.Sum) and (id(layer), len(parents)) not in normalised:
             if is_normalised(sum_weights(layer, len(parents))):
                 normalised.add((id(layer), len(parents)))
@@ -389,16 +394,3 @@ def least_zeta(network: Network, activation: Any) -> float:
         return float(maximal_slope(plain)(1.0))
     except KcalcError:
         return math.inf
-
-
-def for_products(network: Network, activation: Any) -> tuple[Remedy, ...]:
-    """Methods that shape networks with products, the first that serves.
-
-    DKS, as it is, with a zeta that their slopes allow, or as if factors were independent; or
-    normalisation.
-    """
-    least = least_zeta(network, activation)
-    zetas = [{}, {"zeta": float(f"{1.5 * least:.4g}")}] if least < LARGEST_ZETA else [{}]
-    options = [{}] if independent() else [{}, {OPTION: True}]
-    found = [Remedy("dks", more | zeta) for more in options for zeta in zetas]
-    return (*found, Remedy("normalisation"))

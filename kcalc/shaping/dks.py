@@ -216,9 +216,9 @@ def _beyond_reach(
             "fewer nonlinear layers or shortcut weights nearer to 1",
             Remedy("dks", {"q_slope": None}, "drop Q'(1) = 1 with q_slope=None"),
         )
-    nearest = Remedy("dks", {"zeta": value}, f"{'' if error.exact else 'about '}zeta = {near}")
+    exactly = (Remedy("dks", {"zeta": value}, f"zeta = {near}"),) if error.exact else ()
     return UnreachableTarget(f"{error}, which is ").advising(
-        nearest, joint="", then=f" in this network ({asked})"
+        (*exactly, f"about zeta = {near}"), joint="", then=f" in this network ({asked})"
     )
 
 
@@ -275,8 +275,7 @@ def _check_reach(
     words = f"the nearest are zeta > {least:.6g}, e.g. zeta={larger}"
     refusal = UnreachableTarget(f"zeta = {zeta:.6g} is out of reach: {adding}")
     raise refusal.advising(
-        Remedy("dks", {"zeta": float(larger)}, words),
-        "cut the network there",
+        (Remedy("dks", {"zeta": float(larger)}, words), "cut the network there"),
         *kept,
         then=shortcuts,
     ).at(node)
@@ -351,16 +350,22 @@ def leaky(phi: Activation, slope: float) -> Constants:
         raise UnreachableTarget(
             f"a leaky ReLU with a negative slope in [0, 1) has C'(1) up to {STEEPEST_LEAKY:.6g} "
             f"(that of ReLU), not {slope:.6g}"
-        ).advising(
-            "choose a smaller zeta",
-            Remedy("dks", {"free_slope": False}, "give free_slope=False"),
-        )
+        ).advising("choose a smaller zeta", _kept_slope(phi, slope))
     w = math.pi * (slope - 1) / slope
     a = max((1 - w) / (1 + math.sqrt(w * (2 - w))), 0.0)
     mean = (1 - a) / math.sqrt(2 * math.pi)
     return Constants(
         phi, output_scale=((1 + a * a) / 2 - mean**2) ** -0.5, output_shift=-mean, negative_slope=a
     )
+
+
+def _kept_slope(phi: Activation, slope: float) -> Advice:
+    """``free_slope=False``, where the activation has constants with its own negative slope."""
+    try:
+        solve_scale(phi, slope - 1)
+    except KcalcError:
+        return ""
+    return Remedy("dks", {"free_slope": False}, "give free_slope=False")
 
 
 def _systems(

@@ -47,6 +47,7 @@ DKS = Remedy("dks")
 AT_ONE = Remedy("eoc", {"q": 1.0, "sigma_b": None, "sigma_w": None}, "choose q=1 alone")
 UNBIASED = Remedy("eoc", {"sigma_b": 0.0, "sigma_w": None, "q": None}, "choose sigma_b=0 alone")
 KEPT = 1e-9  # how far q may be from q*, relatively
+DEFAULT_Q = 1.0
 FROM_INPUT = (-1.0, -1.0)  # sigmas that follow from q*
 
 
@@ -266,9 +267,17 @@ def _conditions(point: Edge) -> dict[str, float]:
 
 
 def edges_exist(call: Call) -> None:
-    """A point of the edge of every activation, with one q*. Raises: KcalcError."""
-    given = (call.targets.get(name) for name in ("q", "sigma_b", "sigma_w"))
-    _points(plain_network(call).activations, *given)
+    """A point of the edge of every activation, with one q*, which all of them see.
+
+    Raises: KcalcError.
+    """
+    plain = plain_network(call)
+    q, sigma_b, sigma_w = (call.targets.get(name) for name in ("q", "sigma_b", "sigma_w"))
+    q = DEFAULT_Q if q is sigma_b is sigma_w is None else q
+    points = _points(plain.activations, q, sigma_b, sigma_w)
+    level = next(iter(points.values())).q
+    layers, *_ = _affines(plain, points, level)
+    _check_level(plain.map_layers(lambda node, layer: layers[node], L.Affine), points, level)
 
 
 @shaping_method(
@@ -307,8 +316,7 @@ def eoc(
     FreshnessError as for the other methods.
     """
     plain, changes = prepared(network, activation)
-    if q is None and sigma_b is None and sigma_w is None:
-        q = 1.0
+    q = DEFAULT_Q if q is sigma_b is sigma_w is None else q
     points = _points(plain.activations, q, sigma_b, sigma_w)
     level = next(iter(points.values())).q
     least = min(level - point.sigma_b**2 for point in points.values())
@@ -451,7 +459,7 @@ def _check_level(shaped: Network, points: dict[Activation, Edge], level: float) 
                     if normed
                     else "end every addend of a Sum in its own Affine"
                 )
-                other = AT_ONE if abs(read - 1) <= KEPT < abs(level - 1) else ""
+                other = AT_ONE if normed and level != 1 else ""
                 refusal = KcalcError(
                     f"activation {node!r} sees q = {read:.6g}, set by the "
                     f"{type(shaped.layer(setter)).__name__} at node {setter!r}, "

@@ -12,13 +12,13 @@ from ..foundation.errors import FreshnessError, KcalcError, NoRule, Remedy, Unre
 from ..foundation.plain_arguments import truth
 from ..network.layers import Attend
 from ..network.network import Network, require_network
-from .base import LARGEST_ZETA, least_zeta
 from .hypotheses import check_fresh
 from .needs import plain_network, suggestion
 from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, Call, Record, assuming
 from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
+AT_LEAST = DEPENDENT.replace(" to go", " and zeta={zeta:g} to go")
 
 
 def shaping_method(
@@ -89,45 +89,37 @@ def _refuse_attention(network: Network) -> None:
 def _refusing(
     call: Call, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
 ) -> Result:
-    """The result of a call, whose refusals keep the remedies that may serve."""
+    """The result of a call, whose refusals keep the remedies that may serve.
+
+    FreshnessError is raised before UnreachableTarget where no target suits the network.
+    """
     serves = partial(suggestion, call=call, name=name, method=method)
+    takes_option = OPTION in signature(method).parameters
+    own = Remedy(name, {OPTION: True}, DEPENDENT)
+    at_least = (Remedy(name, {OPTION: True, "zeta": ...}, AT_LEAST),) if name == "dks" else ()
     try:
-        return _structure_first(call, shaped)
+        return shaped()
     except FreshnessError as error:
-        found = _of_option(call, name, serves) if OPTION in signature(method).parameters else None
-        option = "" if found is None else found.words
-        refusal = FreshnessError(error.message, option).at(error.node)
-        refusal.remedies = () if found is None else (found,)
-        raise refusal from None
+        raise _stale(error, serves, (own, *at_least) if takes_option else ()) from None
+    except UnreachableTarget as unreachable:
+        try:
+            check_fresh(plain_network(call))
+        except FreshnessError as error:
+            raise _stale(error, serves, at_least) from None
+        except KcalcError:
+            pass
+        raise unreachable.keeping(serves) from None
     except KcalcError as error:
         raise error.keeping(serves) from None
 
 
-def _of_option(call: Call, name: str, serves: Callable[[Remedy], Remedy | None]) -> Remedy | None:
-    """``assume_independent=True`` where it may serve, with the target that it then needs."""
-    found = serves(Remedy(name, {OPTION: True}, DEPENDENT))
-    if found or name != "dks":
-        return found
-    least = least_zeta(call.network, call.activation)
-    if least >= LARGEST_ZETA:
-        return None
-    zeta = float(f"{1.5 * least:.4g}")
-    words = DEPENDENT.replace(" to go", f" and zeta={zeta:g} to go")
-    return serves(Remedy("dks", {OPTION: True, "zeta": zeta}, words))
-
-
-def _structure_first(call: Call, shaped: Callable[[], Result]) -> Result:
-    """The result of ``shaped``, with refusals for structure before refusals of targets.
-
-    FreshnessError is raised before UnreachableTarget where no target suits the network.
-    """
-    try:
-        return shaped()
-    except UnreachableTarget as unreachable:
-        try:
-            check_fresh(plain_network(call))
-        except FreshnessError:
-            raise
-        except KcalcError:
-            pass
-        raise unreachable from None
+def _stale(
+    error: FreshnessError,
+    serves: Callable[[Remedy], Remedy | None],
+    options: tuple[Remedy, ...],
+) -> FreshnessError:
+    """The error with ``assume_independent=True`` where it may serve, and a target it then needs."""
+    found = next((remedy for option in options if (remedy := serves(option))), None)
+    refusal = FreshnessError(error.message, "" if found is None else found.words).at(error.node)
+    refusal.remedies = () if found is None else (found,)
+    return refusal

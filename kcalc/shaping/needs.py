@@ -11,12 +11,12 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any
 
-from ..activations import Activation
+from ..activations import activation
 from ..foundation.errors import KcalcError, Remedy
 from ..foundation.guests import METHODS
-from ..network.layers import Affine, Attend
+from ..network.layers import Affine, Attend, Nonlinear
 from ..network.network import Network
-from .base import prepared
+from .base import LARGEST_ZETA, least_zeta, prepared, replace_activations
 from .choose_branch import check_shapeable
 from .hypotheses import check_fresh, check_sums
 from .mixing import refuse_mixing, unmixed
@@ -59,10 +59,12 @@ def no_meeting_means(call: Call) -> None:
 
 
 def means_unread(call: Call) -> None:
-    """No LayerNorm or GroupNorm that subtracts means, and no Sum in which they meet."""
+    """No norm that would subtract means and no Sum in which they would meet, if there are any."""
     plain = plain_network(call)
-    check_sums(plain, "")
-    refuse_means(plain, "")
+    with_means = dict.fromkeys(plain.nodes_of(Nonlinear), activation("relu"))
+    network = replace_activations(plain, with_means)
+    check_sums(network, "")
+    refuse_means(network, "")
 
 
 def one_group(call: Call) -> None:
@@ -71,22 +73,19 @@ def one_group(call: Call) -> None:
         raise KcalcError("an Affine has groups")
 
 
-def of_each_activation(check: Callable[[Call, Activation], Any]) -> Callable[[Call], None]:
-    """The hypothesis that ``check`` passes every activation."""
-
-    def checked(call: Call) -> None:
-        for phi in plain_network(call).activations:
-            check(call, phi)
-
-    return checked
-
-
 def suggestion(remedy: Remedy, call: Call, name: str, method: Callable[..., Any]) -> Remedy | None:
     """A remedy of a refused call with all of its targets; None where a hypothesis fails.
 
     ``name``, ``method``: those of the call, whose targets the same method keeps. Another one takes
-    over what is known of tokens.
+    over what is known of tokens. ``zeta=...`` stands for one that the slopes of products allow.
     """
+    options = dict(remedy.options)
+    if options.get("zeta") is ...:
+        least = least_zeta(call.network, call.activation)
+        if least >= LARGEST_ZETA:
+            return None
+        options["zeta"] = float(f"{1.5 * least:.4g}")
+    words = remedy.words or str(replace(remedy, options=options))
     try:
         tried = method if remedy.method == name else METHODS[remedy.method]
         known = signature(tried).parameters
@@ -96,7 +95,7 @@ def suggestion(remedy: Remedy, call: Call, name: str, method: Callable[..., Any]
             if remedy.method == name or target.startswith(OF_TOKENS)
         }
         kept |= {OPTION: True} if independent() else {}
-        given = {k: v for k, v in (kept | remedy.options).items() if k in known}
+        given = {k: v for k, v in (kept | options).items() if k in known}
         if not getattr(tried, "attention", False) and call.network.nodes_of(Attend):
             return None
         with assuming(bool(given.get(OPTION))):
@@ -104,4 +103,4 @@ def suggestion(remedy: Remedy, call: Call, name: str, method: Callable[..., Any]
                 holds(Call(call.network, call.activation, given))
     except KcalcError:
         return None
-    return replace(remedy, options=given, words=str(remedy))
+    return replace(remedy, options=given, words=words.format(**options))

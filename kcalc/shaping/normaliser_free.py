@@ -28,7 +28,7 @@ from ..network.combinators import unused_name
 from ..network.network import Network, Step, channel_widths
 from .base import Shaping, farthest, prepared, replace_activations
 from .choose_branch import check_shapeable
-from .constants import Constants, constants_of
+from .constants import Constants, ConstantsTable, constants_of
 from .hypotheses import check_fresh, check_sums
 from .methods import shaping_method
 from .moments import converged_moments
@@ -90,7 +90,8 @@ class NormaliserFree(Shaping):
 def bare_network(call: Call) -> None:
     """No Product, fresh Gaussians and tokens that are known, once norms are off.
 
-    Weights that can be standardised, or else no means that meet. Raises: KcalcError.
+    Weights that can be standardised, or else no means that meet; q = 1 before activations. Raises:
+    KcalcError.
     """
     network = call.network
     bare = network.without_normalization() if network.nodes_of(L.Normalisation) else network
@@ -98,8 +99,9 @@ def bare_network(call: Call) -> None:
     standardise = call.targets.get("standardise", True)
     for holds in (known_tokens, no_products, fresh, *(() if standardise else (no_meeting_means,))):
         holds(bared)
-    if standardise:
-        _standardised(plain_network(bared))
+    plain = plain_network(bared)
+    shaped = replace_activations(plain, _table(plain, standardise).activations)
+    _check_level(_standardised(shaped) if standardise else shaped)
 
 
 @shaping_method(
@@ -148,9 +150,7 @@ def normaliser_free(
         along, through = ({node: pair[k] for node, pair in weights.items()} for k in (0, 1))
         bare = with_residual_weights(bare, along, through)
     plain, changes = prepared(bare, activation)
-    table = constants_of(
-        plain, lambda phi: Constants(phi, output_scale=exact_gamma(phi, standardise))
-    )
+    table = _table(plain, standardise)
     shaped = replace_activations(plain, table.activations)
     shaped = _standardised(shaped) if standardise else shaped
     check_fresh(shaped)
@@ -160,12 +160,7 @@ def normaliser_free(
             shaped, "q = 1 before every activation", Remedy("nf", {"standardise": True}, keep)
         )
     published = unnormalised(shaped, residual_blocks(shaped), strength)
-    node, q = worst_q(published)
-    if not abs(q - 1) <= OFF:
-        raise KcalcError(
-            f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads "
-            "a concatenation of feature maps with different means; put an Affine on its parts"
-        )
+    _check_level(published)
     edits = removals(network, norms)
     edits += [
         f"{b.node}: shortcut weight {weights[b.node][0]:.10g}, residual weight "
@@ -194,6 +189,23 @@ def normaliser_free(
         betas={b.node: math.sqrt(variances[b.entry]) for b in blocks},
         variances=_reached(published, {b.node: variances[b.node] for b in blocks}),
     )
+
+
+def _table(plain: Network, standardise: bool) -> ConstantsTable:
+    """The gain of every activation."""
+    return constants_of(
+        plain, lambda phi: Constants(phi, output_scale=exact_gamma(phi, standardise))
+    )
+
+
+def _check_level(network: Network) -> None:
+    """Raises: KcalcError where an activation sees another q than 1."""
+    node, q = worst_q(network)
+    if not abs(q - 1) <= OFF:
+        raise KcalcError(
+            f"node {node!r} has q = {q:.6g}, not the 1 that activations must see: an Affine reads "
+            "a concatenation of feature maps with different means; put an Affine on its parts"
+        )
 
 
 def _reached(published: Network, told: dict[Node, float]) -> dict[Node, float]:

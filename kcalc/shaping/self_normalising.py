@@ -31,8 +31,8 @@ from .constants import Constants, constants_of
 from .hypotheses import check_fresh
 from .methods import shaping_method
 from .moments import FINEST, converged_moments, panels
-from .needs import fresh, known_tokens, no_products
-from .records import Record
+from .needs import fresh, known_tokens, no_products, plain_network
+from .records import Call, Record
 from .thirty_digits import local_values
 
 PARAMETERS = {
@@ -195,6 +195,13 @@ class SelfNormalising(Shaping):
         return super().to_dict() | {"stability": found}
 
 
+def constants_exist(call: Call) -> None:
+    """Constants of every activation. Raises: KcalcError."""
+    rule = halved if call.targets.get("parameters") == "halves" else shifted
+    for phi in plain_network(call).activations:
+        rule(phi, float(call.targets.get("input_scale", 1.0)))
+
+
 @shaping_method(
     "self_normalising",
     Record(
@@ -204,7 +211,7 @@ class SelfNormalising(Shaping):
             "that of the negative half; elu gives SELU)",
             "input_scale": "factor of the activation's inputs, > 0; default 1",
         },
-        needs=(known_tokens, no_products, fresh),
+        needs=(known_tokens, no_products, fresh, constants_exist),
     ),
 )
 def self_normalising(

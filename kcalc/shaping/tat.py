@@ -40,10 +40,18 @@ DKS = Remedy("dks")
 
 
 def tailored(call: Call) -> None:
-    """Activations that eta tailors, or that have a curvature. Raises: KcalcError."""
-    for phi in plain_network(call).activations:
-        if call.targets.get("eta") is None and not _is_leaky(phi):
-            check_curvature(phi)
+    """Activations that have a curvature, or that eta tailors, in a network deep enough for it.
+
+    Raises: KcalcError.
+    """
+    plain, eta, tau = plain_network(call), call.targets.get("eta"), call.targets.get("tau")
+    kinds = plain.activations
+    if tau is None and (eta is not None or all(_is_leaky(phi) for phi in kinds)):
+        _check_tailored(kinds)
+        negative_slope(plain, ETA if eta is None else float(eta))
+        return
+    for phi in kinds:
+        check_curvature(phi)
 
 
 @shaping_method(
@@ -136,12 +144,7 @@ def _tailored(
     eta: float,
     tokens: Any,
 ) -> Shaping:
-    for phi in kinds:
-        if not _is_leaky(phi):
-            raise KcalcError(
-                f"eta tailors relu and leaky_relu only, not {phi.name}; give tau for smooth ones, "
-                f"or activation='leaky_relu'"
-            )
+    _check_tailored(kinds)
     slope = negative_slope(unmixed(plain), eta)
     scale = math.sqrt(2 / (1 + slope**2))
     table = constants_of(
@@ -169,6 +172,15 @@ def _tailored(
         warnings=(note,),
         tokens=tokens,
     )
+
+
+def _check_tailored(kinds: tuple[Activation, ...]) -> None:
+    for phi in kinds:
+        if not _is_leaky(phi):
+            raise KcalcError(
+                f"eta tailors relu and leaky_relu only, not {phi.name}; give tau for smooth ones, "
+                f"or activation='leaky_relu'"
+            )
 
 
 def negative_slope(network: Network, eta: float) -> float:
@@ -224,9 +236,9 @@ def _smooth(
         table = constants_of(plain, lambda phi: solve(curvature_systems(phi, curvature)))
     except OutOfReach as error:
         near = inwards(float(maximal_curvature(unmixed(plain))(error.nearest)), error.above)
-        words = f"{'' if error.exact else 'about '}tau = {near}"
+        exactly = (Remedy("tat", {"tau": float(near)}, f"tau = {near}"),) if error.exact else ()
         raise UnreachableTarget(f"{error}, which is ").advising(
-            Remedy("tat", {"tau": float(near)}, words),
+            (*exactly, f"about tau = {near}"),
             joint="",
             then=f" in this network (asked for: {tau:.9g})",
         ) from None

@@ -11,6 +11,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
+from kcalc.shaping.depth_laws import repeated_block
 
 A, L = kc.architectures, kc.layers
 T = 32
@@ -120,7 +121,7 @@ def test_a_strong_mlp_keeps_tokens_apart() -> None:
     assert above.cosine == pytest.approx(found.cosine, abs=1e-9)
     post = stack(placement="post", activation="tanh", gains={"up": 10.0, "values": 0.3})
     limit = kc.depth_laws(post, T)
-    deep = kc.token_map(kc.repeat(kc.shaping.repeated_block(post), 400), T)(0.0)
+    deep = kc.token_map(kc.repeat(repeated_block(post), 400), T)(0.0)
     assert limit.cosine == pytest.approx(float(deep), abs=1e-10) and limit.cosine_rate < 1
 
 

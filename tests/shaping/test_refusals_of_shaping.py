@@ -160,15 +160,15 @@ def test_advice_about_targets_helps(method: str, targets: dict[str, Any]) -> Non
 
 def test_a_method_is_advised_only_where_it_shapes_the_network() -> None:
     nets = networks("tanh")
-    assert check(nets["LayerNorm of activations"], None, "eoc").endswith("or use method='dks'")
+    assert check(nets["LayerNorm of activations"], None, "eoc").endswith("or try method='dks'")
     assert "dks" not in check(nets["not read"], None, "eoc")
     assert "dks" not in check(nets["GroupNorm of joined maps"], None, "eoc")
-    assert "use method='dks' with zeta=3" in check(nets["gate"], None, "tat")
+    assert "try method='dks' with zeta=3" in check(nets["gate"], None, "tat")
     shared = check(nets["shared"], None, "tat")
-    assert "use method='dks' with assume_independent=True and zeta=3" in shared
+    assert "try method='dks' with assume_independent=True and zeta=3" in shared
     assert "give standardise=False" not in check(nets["depthwise"], None, "nf")
     assert "method='lecun'" not in check(nets["depthwise"], None, "glorot")
-    assert "or use method='dks'" in check(nets["two activations added"], None, "tat")
+    assert "or try method='dks'" in check(nets["two activations added"], None, "tat")
 
 
 def test_pre_activation_is_advised_only_where_it_changes_what_an_activation_reads() -> None:

@@ -17,6 +17,7 @@ SAID = {  # besides classes of errors
     *("Assumption", "Finding", "note", "remark", "warn"),
     *("NoRule", "UnreachableTarget", "OutOfReach", "Unfinished"),
     *("unknown", "no_rule", "fail", "refused"),
+    *("advising", "Remedy"),
 }
 WORDS = 2  # fewer are a name or a key
 

@@ -1,0 +1,154 @@
+"""What refusals of shaping suggest is data: no refusal runs another method."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from inspect import unwrap
+from typing import Any
+
+import pytest
+from refusal_networks import networks
+
+import kcalc as kc
+from kcalc.cli import main
+from kcalc.foundation.guests import METHODS as PLACES
+from kcalc.foundation.guests import MissingGuest
+from kcalc.shaping import METHODS, Remedy, works
+
+A, L = kc.architectures, kc.layers
+REFUSED = {  # name of a network: (method, activation, targets, methods suggested)
+    "plain": ("tat", "abs", {"tau": 0.3}, ["dks"]),
+    "gate": ("tat", None, {}, ["dks"]),
+    "gated stack": ("dks", None, {}, ["dks"]),
+    "shared": ("tat", None, {}, ["dks"]),
+    "two activations added": ("tat", None, {}, ["dks"]),
+    "LayerNorm of activations": ("eoc", None, {}, ["dks"]),
+    "V1": ("dks", None, {}, ["dks"]),
+    "depthwise": ("glorot", None, {}, []),
+}
+
+
+def refusal(name: str) -> kc.KcalcError:
+    method, phi, targets, _ = REFUSED[name]
+    with pytest.raises(kc.KcalcError) as error:
+        kc.shape(networks()[name], phi, method, **targets)
+    return error.value
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_refusal_runs_another_method(name: str) -> None:
+    codes = {getattr(unwrap(method), "__code__", None): key for key, method in METHODS.items()}
+    ran: list[str] = []
+
+    def seen(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code in codes:
+            ran.append(codes[frame.f_code])
+
+    sys.setprofile(seen)
+    try:
+        refusal(name)
+    finally:
+        sys.setprofile(None)
+    assert ran in ([REFUSED[name][0]], [])  # once, or a rule of weights, which is a partial
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_remedies_are_data_that_the_message_names(name: str) -> None:
+    error, (_, phi, _, suggested) = refusal(name), REFUSED[name]
+    assert [remedy.method for remedy in error.remedies] == suggested
+    for remedy in error.remedies:
+        assert str(remedy) in str(error)
+        assert works(remedy, networks()[name], phi), remedy
+
+
+def test_a_remedy_keeps_the_targets_of_its_own_method() -> None:
+    with pytest.raises(kc.KcalcError) as error:
+        kc.shape(A.vanilla(40, "relu6"), zeta=1.2, free_slope=False)
+    (remedy,) = error.value.remedies
+    assert remedy.options == {"zeta": 1.2, "free_slope": False, "q_slope": None}
+
+
+def test_a_remedy_with_a_value_that_only_the_user_knows_is_not_tried() -> None:
+    with pytest.raises(kc.KcalcError) as error:
+        kc.shape(networks()["tokens"])
+    assert {remedy.method for remedy in error.value.remedies} <= {"dks", "tat"}
+    assert error.value.remedies
+    assert not any(works(remedy, networks()["tokens"]) for remedy in error.value.remedies)
+
+
+def test_a_remedy_prints_as_the_call_that_it_is() -> None:
+    assert str(Remedy("dks", {"zeta": 3.0})) == "try method='dks' with zeta=3"
+    assert not works(Remedy("tat", {"tau": 0.3}), A.vanilla(3, "abs"))
+
+
+def test_independence_reaches_the_normalisation_of_residual_weights() -> None:
+    net = networks()["V1"]
+    with pytest.raises(kc.FreshnessError, match="assume_independent=True"):
+        kc.shape(net, method="residual_weights")
+    shaped = kc.shape(net, method="residual_weights", assume_independent=True)
+    assert shaped.heuristic and shaped.residuals["Q_f(1)"] < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--method", "tat", "--tau", ".3"], "tried: --method dks works"),
+        (["--method", "edge"], "tried: --method dks works"),
+    ],
+)
+def test_the_command_line_tries_remedies(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["shape", "vanilla-3", "--activation", "abs", *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_method_whose_folder_is_missing_is_named_and_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(PLACES.places, "lost", "shaping.nowhere:lost")
+    assert "lost" not in list(METHODS)
+    with pytest.raises(MissingGuest, match="shaping/nowhere"):
+        kc.shape(A.vanilla(2, "tanh"), method="lost")
+
+
+WITHOUT_TOKENS = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        room, _, file = name.rpartition(".")
+        of_tokens = ("transformer", "token", "depth_laws", "profiles", "traces")
+        if room == "kcalc.shaping" and file.startswith(of_tokens):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import kcalc as kc
+from kcalc.shaping import METHODS
+net = kc.architectures.vanilla(3, "relu", features=8)
+assert "edge" not in list(METHODS)
+for method in METHODS:
+    try:
+        kc.shape(net, method=method)
+    except kc.KcalcError as error:
+        print(method, error)
+for call in (lambda: kc.shape(net, method="edge"), lambda: kc.shape(net, tokens=[[1.0]])):
+    try:
+        call()
+    except kc.KcalcError as error:
+        print(error)
+"""
+
+
+def test_plain_networks_are_shaped_without_the_files_about_tokens() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TOKENS], capture_output=True, text=True, check=True
+    )
+    told = done.stdout.splitlines()
+    assert "transformer_edge" in told[-2] and "TokenMix" in told[-1]
+    assert [line.split()[0] for line in told[:-2]] in (
+        ["residual_weights"],
+        ["tat", "residual_weights"],
+    ), told
