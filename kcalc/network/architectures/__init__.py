@@ -1,7 +1,7 @@
 """Builders of architectures.
 
 All use ``sigma_w = 1`` and leave gains to the activations unless the docstring says otherwise; none
-hides a gain.
+hides a gain. Guests bring more of them, which are imported when one of them is first used.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ __all__ = [
     "vanilla",
     "wide_resnet",
 ]
+__all__ += map(str, ARCHITECTURES.places)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -51,4 +52,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *map(str, ARCHITECTURES.places)])
+    return __all__
