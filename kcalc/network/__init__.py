@@ -6,6 +6,7 @@ them, and checks of networks.
 """
 
 from .blocks import Block
+from .combinators import unused_name
 from .compose import interpret, interpret_back, no_rule
 from .network import require_network, require_numbers, sum_weights
 from .primitives import (
@@ -66,4 +67,5 @@ __all__ = [
     "require_network",
     "require_numbers",
     "sum_weights",
+    "unused_name",
 ]

@@ -10,6 +10,7 @@ from .. import Network
 from .. import layers as L
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
+from ..network import unused_name
 
 Node = Hashable
 MOST = 2**31 - 1
@@ -57,12 +58,8 @@ def _with_head(network: Network, last: Node, classes: int, images: bool) -> Netw
     head: list[Any] = [L.Nonlinear(phi) for phi in network.activations[:1] if not activated]
     head += [L.Pool("mean"), L.Flatten()] if images else []
     steps: list[Any] = list(network.steps())
-    taken = set(map(str, network.graph))
     for layer in (*head, L.Affine(classes, sigma_w=sigmas[-1] if sigmas else 1)):
-        name = f"head_{type(layer).__name__.lower()}"
-        while name in taken:
-            name += "_"
-        taken.add(name)
+        name = unused_name(network, f"head_{type(layer).__name__.lower()}")
         steps.append((name, layer, (last,)))
         last = name
     return Network.from_steps(steps).with_notes(network.notes)
