@@ -183,7 +183,8 @@ class Derivable(Program):
         if exponent is not None:
             return self.applied_kind(_SOFTPLUS, exponent)
         if kind is sp.exp:
-            factor, power = argument.as_independent(self.symbol, as_Add=False)
+            parts: Any = argument.as_independent(self.symbol, as_Add=False)
+            factor, power = parts
             if factor.is_negative and power.is_Pow and power.exp.is_negative:
                 place = self(power.base)
                 return self.record(lambda v, numbers: numbers.flat(v[place], factor, -power.exp))

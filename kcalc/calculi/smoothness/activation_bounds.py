@@ -175,7 +175,7 @@ def _tail_ranges(piece: Piece, start: float, far: float, tail: Tail) -> list[Int
 
 
 def _limit(value: Any) -> Interval:
-    return (float(value),) * 2 if value in (sp.oo, -sp.oo) else constant(sp.sympify(value))
+    return (float(value), float(value)) if value in (sp.oo, -sp.oo) else constant(sp.sympify(value))
 
 
 def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:

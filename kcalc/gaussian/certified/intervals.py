@@ -127,9 +127,12 @@ class Spans(Numbers):
 
     def flat(self, u: Span, factor: Any, power: Any, order: int) -> list[Span]:
         """The Taylor coefficients of exp(factor u^-power) at 0 <= u <= ``u.high``, factor < 0."""
-        rows = [_flat_terms(factor, power, k) for k in range(order + 1)]
-        terms = [[self._flat_term(u.high, factor, power, m) * c for c, m in row] for row in rows]
-        return [sum(row[1:], start=row[0]) for row in map(list, terms)]
+        found = []
+        for k in range(order + 1):
+            terms = _flat_terms(factor, power, k)
+            parts = [self._flat_term(u.high, factor, power, m) * c for c, m in terms]
+            found.append(sum(parts[1:], start=parts[0]))
+        return found
 
     def _flat_term(self, high: Ball, factor: Any, power: Any, m: Any) -> Span:
         """u^-m exp(factor u^-power), which rises up to u^power = -factor power/m."""
