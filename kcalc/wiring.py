@@ -10,17 +10,18 @@ from .foundation.guests import DRAWINGS, KERNELS, MODELS, RULES, SHAPED, Registr
 
 REGISTRIES: tuple[Registry, ...] = (DRAWINGS, KERNELS, SHAPED, MODELS, RULES)
 
-SHAPED.register("interchange.Reading", "interchange.shaping_models.model_regions:shape_reading")
-
-for question, place in {
+OF_MODELS = {
     "edits": "interchange.apply:edits_of",
     "scaled edits": "interchange.apply:scaled_edits_of",
     "patch": "interchange.apply:patch_of",
     "apply": "interchange.apply:apply_to",
     "export": "interchange.writers:export",
     "export of regions": "interchange.writers:export_regions",
-}.items():
-    MODELS.register(question, place)
+}
+
+SHAPED.register("interchange.Reading", "interchange.shaping_models.model_regions:shape_reading")
+for _question, _place in OF_MODELS.items():
+    MODELS.register(_question, _place)
 
 
 def table() -> str:

@@ -14,8 +14,6 @@ from typing import Any
 from .errors import KcalcError
 from .printing import text_table
 
-ROOT = __name__.partition(".")[0]
-
 
 class MissingGuest(KcalcError):
     """A call needs a folder of kcalc that is not installed."""
@@ -59,7 +57,7 @@ class Registry:
         for cls in type(value).__mro__:
             parts = cls.__module__.split(".")
             key = f"{parts[1]}.{cls.__name__}" if len(parts) > 1 else ""
-            if parts[0] == ROOT and key in self:
+            if parts[0] == "kcalc" and key in self:
                 return self[key]
         return None
 
@@ -73,16 +71,16 @@ class Registry:
 
 @cache
 def brought(place: str) -> Any:
-    """The object at ``"room.module:name"`` below ``kcalc``; the module at ``"room.module"``.
+    """The object at ``"room.module:name"``, a place below ``kcalc``; the module without a name.
 
-    Raises: MissingGuest if the room's folder is missing.
+    Raises: MissingGuest if a part of kcalc that it needs is missing.
     """
     module, _, name = place.partition(":")
-    full = f"{ROOT}.{module}"
+    full = f"kcalc.{module}"
     try:
         found = import_module(full)
     except ModuleNotFoundError as error:
-        if error.name is None or not (full == error.name or full.startswith(f"{error.name}.")):
+        if error.name is None or not error.name.startswith("kcalc."):
             raise
         folder = error.name.replace(".", "/")
         raise MissingGuest(
