@@ -15,8 +15,6 @@ from typing import Any
 from .errors import KcalcError
 from .printing import text_table
 
-ROOT = __name__.partition(".")[0]
-
 
 class MissingGuest(KcalcError):
     """A call needs a folder of kcalc that is not installed."""
@@ -60,7 +58,7 @@ class Registry:
         for cls in type(value).__mro__:
             parts = cls.__module__.split(".")
             key = f"{parts[1]}.{cls.__name__}" if len(parts) > 1 else ""
-            if parts[0] == ROOT and key in self:
+            if parts[0] == "kcalc" and key in self:
                 return self[key]
         return None
 
@@ -79,7 +77,7 @@ def brought(place: str) -> Any:
     Raises: MissingGuest if a part of kcalc that it needs is missing.
     """
     module, _, name = place.partition(":")
-    full = f"{ROOT}.{module}"
+    full = f"kcalc.{module}"
     try:
         found = import_module(full)
     except ModuleNotFoundError as error:
