@@ -7,12 +7,9 @@ from pathlib import Path
 import deletion
 import pytest
 
-DETACHED = ("plotting", "learnable", "certified", "matrices")
-"""Guests without which the spine works."""
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guest", DETACHED)
+@pytest.mark.parametrize("guest", deletion.DETACHED)
 def test_the_spine_works_without_a_guest(guest: str, tmp_path: Path) -> None:
     assert "reinstall kcalc" in deletion.check_core(guest, deletion.without(guest, tmp_path))
 

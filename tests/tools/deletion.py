@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests") / "guests.json"
 SPINE = ("foundation", "fields", "gaussian", "activations", "maps", "network", "calculi")
 """Rooms of tests; files in them that no guest claims test the spine."""
+DETACHED = ("plotting", "learnable", "certified", "matrices")
+"""Guests without which the spine works: those that are deleted by default."""
 COPIED = ("kcalc", "tests", "pyproject.toml")
 
 CORE = """
@@ -157,26 +159,30 @@ def update(guest: str, failed: dict[str, str]) -> None:
     (ROOT / TABLE).write_text(text + "\n", encoding="utf-8")
 
 
+def delete(guest: str, tests: list[str], core: bool, updated: bool) -> bool:
+    """Print what holds without a guest; whether all of it does."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = without(guest, Path(folder))
+        print(f"{guest}: {check_core(guest, copy)}")
+        if core:
+            return True
+        last, failed = check_spine(guest, copy, tests)
+    print(last, *(f"{test} - {why}" for test, why in failed.items()), sep="\n")
+    if updated:
+        update(guest, failed)
+    return updated or not failed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("guest", choices=[*guests()])
+    parser.add_argument("guest", nargs="?", choices=[*guests(), "all"], default="all")
     parser.add_argument("tests", nargs="*", help="tests to run; by default those of the spine")
     parser.add_argument("--core", action="store_true", help="run no tests")
     parser.add_argument("--update", action="store_true", help="write the tests that need the guest")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        copy = without(given.guest, Path(folder))
-        print("refused:", check_core(given.guest, copy))
-        if given.core:
-            return
-        last, failed = check_spine(given.guest, copy, given.tests)
-    print(last)
-    for test, why in failed.items():
-        print(test, "-", why)
-    if given.update:
-        update(given.guest, failed)
-    elif failed:
-        raise SystemExit(1)
+    chosen = DETACHED if given.guest == "all" else (given.guest,)
+    hold = [delete(guest, given.tests, given.core, given.update) for guest in chosen]
+    raise SystemExit(not all(hold))
 
 
 if __name__ == "__main__":
