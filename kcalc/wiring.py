@@ -13,23 +13,10 @@ from .foundation.guests import (
     METHODS,
     MODELS,
     READINGS,
+    REGISTRIES,
     RULES,
     SHAPED,
     SHAPING,
-    Readings,
-    Registry,
-)
-
-REGISTRIES: tuple[Registry | Readings, ...] = (
-    READINGS,
-    DRAWINGS,
-    KERNELS,
-    RULES,
-    ARCHITECTURES,
-    METHODS,
-    SHAPING,
-    SHAPED,
-    MODELS,
 )
 
 READINGS.register(

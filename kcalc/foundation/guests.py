@@ -190,3 +190,15 @@ METHODS = Registry("shaping methods")
 
 SHAPING = Registry("parts of shaping")
 """{"tokens": reads the cosines between tokens; "depth trace": the values of all nodes}."""
+
+REGISTRIES: tuple[Registry | Readings, ...] = (
+    READINGS,
+    DRAWINGS,
+    KERNELS,
+    RULES,
+    ARCHITECTURES,
+    METHODS,
+    SHAPING,
+    SHAPED,
+    MODELS,
+)
