@@ -248,6 +248,7 @@ __all__ = [
 ]
 
 
+after_import("transformers", f"{__name__}.interchange.unedited", "register")
 after_import("keras", f"{__name__}.interchange.jax_model.keras_models", "register")
 del after_import  # so that keras.models.load_model finds edited models in a new process
 
