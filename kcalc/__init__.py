@@ -253,6 +253,7 @@ __all__ = [
 
 
 after_import("keras", "interchange.jax_model.keras_models:register")
+after_import("transformers", "interchange.unedited:register")
 del after_import  # so that keras.models.load_model finds edited models in a new process
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import warnings
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_save_pretrained_keeps_the_edits(name, tmp_path):
 
 
 def test_plain_loading_says_what_is_missing(tmp_path):
-    """``from_pretrained`` reports the mark in the weights, and ``load_edited`` does not."""
+    """``from_pretrained`` reports the mark in the weights and warns; ``load_edited`` does not."""
     model, x, kind, _ = classifier("bert")
     _, made = trained(model, x, torch.tensor([0, 1]))
     made.save_pretrained(tmp_path)
@@ -140,9 +141,12 @@ def test_plain_loading_says_what_is_missing(tmp_path):
     log = logging.getLogger("transformers")
     log.addHandler(handler)
     try:
-        kc.load_edited(kind, tmp_path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            kc.load_edited(kind, tmp_path)
         assert not any("load_edited" in line for line in lines)
-        kind.from_pretrained(tmp_path)
+        with pytest.warns(UserWarning, match=r"kc\.load_edited"):
+            kind.from_pretrained(tmp_path)
     finally:
         log.removeHandler(handler)
     assert any("kc.load_edited" in line for line in lines)

@@ -17,14 +17,13 @@ from torch import nn
 
 from ...foundation.errors import KcalcError, glimpse
 from ..edits import CallEdit, Edit, Edits, load_edits
+from ..unedited import MARK
 from .copies import duplicate
 from .edited import NUMBERS, set_constants
 from .examples import first_line
 from .performing import perform, require_module
 
 FILE = "edits.json"
-# a key of saved weights that no model has, so that loading them without the edits says so
-MARK = "kcalc_edits.LOAD_THIS_MODEL_WITH_kc.load_edited"
 LONGEST = 300  # characters of what PyTorch says of weights that do not fit
 
 

@@ -1,0 +1,31 @@
+"""A warning where transformers loads the weights of an edited model without its edits."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+# a key of saved weights that no model has, so that loading them without the edits says so
+MARK = "kcalc_edits.LOAD_THIS_MODEL_WITH_kc.load_edited"
+LOGGER = "transformers.modeling_utils"  # it lists the keys that a model has no place for
+UNEDITED = (
+    "these weights are those of an edited model, and were loaded without its edits: the model "
+    "computes something else; load it with kc.load_edited(cls, folder)"
+)
+
+
+class _Watching(logging.Filter):
+    """Lets every record pass, and warns at one that names the mark."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is logged: yes."""
+        if MARK in record.getMessage():
+            warnings.warn(UNEDITED, stacklevel=2)
+        return True
+
+
+def register() -> None:
+    """Watch what transformers says of weights that it loads."""
+    logger = logging.getLogger(LOGGER)
+    if not any(isinstance(known, _Watching) for known in logger.filters):
+        logger.addFilter(_Watching())
