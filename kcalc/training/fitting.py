@@ -75,9 +75,14 @@ class Trainer:
             end = min(start + STEPS, last)
             rows = batches(settings.seed, split.train, settings.batch_size, start, end)
             rates = settings.rates[start:end]
-            tree, found = self.steps.advance(tree, *arrays, rows, rates, start, settings.seed)
-            sums = (a + b for a, b in zip(total[:3], found[:3], strict=True))
-            total = Progress(*sums, found.last)
+            x, y = arrays
+            tree, found = self.steps.advance(tree, x, y, rows, rates, start, settings.seed)
+            total = Progress(
+                total.done + found.done,
+                total.loss + found.loss,
+                total.correct + found.correct,
+                found.last,
+            )
             if found.done < end - start:
                 break
         return tree, total
