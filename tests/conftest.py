@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # a measurement takes the cases that are marked in the code only as slow ones
     seconds = {} if config.getoption("--durations-to") else durations.marked()
     for item in items:
-        if guest := NEEDING.get(item.nodeid.partition("[")[0]):
+        if guest := NEEDING.get(item.nodeid) or NEEDING.get(item.nodeid.partition("[")[0]):
             item.add_marker(pytest.mark.skip(reason=f"needs {guest}"))
         if item.nodeid in seconds:
             item.add_marker(pytest.mark.slow)

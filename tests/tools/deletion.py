@@ -5,8 +5,8 @@ In a copy of the project without the guest's files, kcalc is imported and asked 
 pass. ``tests/guests.json`` says for every guest:
 
 ``code``: its files. ``tests``: the test files that are its own. ``asks``: a call that needs it.
-``needed_by``: tests of the spine that ask for it all the same, and are skipped where it is missing;
-``--update`` writes them, and takes only tests that fail with the line that names the guest.
+``needed_by``: tests of the spine, or cases of them, that ask for it all the same, and are skipped
+where it is missing; ``--update`` adds tests that fail with the line that names the guest.
 """
 
 from __future__ import annotations
