@@ -54,12 +54,16 @@ class SymbolicInputs(NamedTuple):
         """Whether both inputs have the same q values."""
         return self.first == self.second
 
+    @property
+    def taken(self) -> set[Any]:
+        """The symbols that have a meaning."""
+        return {*self.own, *self.others}
+
 
 class SymbolicReading(NamedTuple):
     """What the calculus finds of a network in symbols: its namer, and the state of every node."""
 
     inputs: SymbolicInputs
-    kernel: Any
     namer: Namer
     states: dict[Node, Any]
 
@@ -68,10 +72,15 @@ class SymbolicReading(NamedTuple):
         arguments = formula_symbols(self.inputs.own, self.inputs.others)
         parts = {}
         for node in self.inputs.network.outputs:
-            whole_q, _, whole_gap = self.kernel.whole(self.states[node])
+            whole_q, _, whole_gap = self.namer.kernel.whole(self.states[node])
             value = whole_q if letter == "Q" else cosine(whole_gap.value)
             parts[node] = self.namer.composition(arguments, value, letter)
         return sole(parts)
+
+    @property
+    def notes(self) -> tuple[Assumption, ...]:
+        """The assumptions made on the way."""
+        return tuple(self.namer.kernel.notes.values())
 
 
 def symbolic_map(
@@ -88,7 +97,7 @@ def symbolic_map(
 
 def symbolic_notes(network: Network, assume_independent: bool = False) -> tuple[Assumption, ...]:
     """The assumptions of the kernel calculus on a network whose layers have symbols."""
-    return tuple(_read(network, 1, None, "C", assume_independent).kernel.notes.values())
+    return _read(network, 1, None, "C", assume_independent).notes
 
 
 def _read(network: Network, q1: Any, q2: Any, letter: str, assume: bool) -> SymbolicReading:
@@ -101,24 +110,22 @@ def _read(network: Network, q1: Any, q2: Any, letter: str, assume: bool) -> Symb
         )
         for n in given.network.inputs
     }
-    return read_symbols(
-        given, Namer(given.network, kernel, maps, {*given.own, *given.others}), start
-    )
+    return read_symbols(given, Namer(given.network, kernel, maps, given.taken), start)
 
 
 def read_symbols(given: SymbolicInputs, namer: Namer, start: dict[Node, Any]) -> SymbolicReading:
     """The reading of a network by a namer, from the states of its inputs."""
     states = interpret(given.network, namer, start)
     namer.finish()
-    return SymbolicReading(given, namer.kernel, namer, states)
+    return SymbolicReading(given, namer, states)
 
 
-def symbolic_inputs(network: Network, q1: Any, q2: Any, cosine: sp.Symbol | None) -> SymbolicInputs:
-    """The inputs of a map in symbols; ``cosine``: that of two feature maps, None in Q maps."""
+def symbolic_inputs(network: Network, q1: Any, q2: Any, single: sp.Symbol | None) -> SymbolicInputs:
+    """The inputs of a map in symbols; ``single``: the cosine of one input, None in Q maps."""
     network = with_exact_numbers(network)
     others: set[Any] = set(network.free_symbols)
-    if cosine is not None:
-        cosines, one, two = cosine_inputs(network, q1, q2, cosine)
+    if single is not None:
+        cosines, one, two = cosine_inputs(network, q1, q2, single)
         first, second = dict.fromkeys(cosines, one), dict.fromkeys(cosines, two)
         others = others | one.free_symbols | two.free_symbols
         gap = {n: Jet((1 - c,)) for n, c in cosines.items()}

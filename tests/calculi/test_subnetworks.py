@@ -110,15 +110,13 @@ def test_a_subnetwork_is_a_network():
     [kc.architectures.resnet_v2(50), kc.architectures.densenet(4)],
     ids=["resnet", "densenet"],
 )
-def test_subnetworks_go_back_into_any_function(net, tmp_path, untouched_pyplot):
+def test_subnetworks_go_back_into_any_function(net, untouched_pyplot):
     for k, piece in enumerate(subnetworks(net)):
         part = piece.network
         assert slope_polynomial(part).subs(psi, 1) == 1
         assert 0 <= kc.c_map(part)(0.3) <= 1
         assert len(subnetworks(part)) >= 1
         if k < 3:
-            kc.save_json(part, tmp_path / "part.json")
-            assert kc.load_json(tmp_path / "part.json") == part
             part.draw()
 
 

@@ -82,8 +82,7 @@ def token_notes(
     network: Network, assume_independent: bool, tokens: Tokens
 ) -> tuple[Assumption, ...]:
     """The assumptions of the kernel calculus on a network whose layers have symbols."""
-    found = _read(network, 1, None, "C", assume_independent, tokens)
-    return tuple(found.kernel.notes.values())
+    return _read(network, 1, None, "C", assume_independent, tokens).notes
 
 
 def _read(
@@ -102,5 +101,4 @@ def _read(
         if letter == "R"
         else inputs_over(tokens, kernel, given.first, given.second, given.gap)
     )
-    namer = TokenNamer(given.network, kernel, maps, {*given.own, *given.others})
-    return read_symbols(given, namer, start)
+    return read_symbols(given, TokenNamer(given.network, kernel, maps, given.taken), start)
