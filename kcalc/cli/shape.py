@@ -80,19 +80,20 @@ def run(
     if edits or patch:
         _check_editable(named)
     apart = named.reading is not None and _partly(named.reading) and not whole
+    network: Any
     if named.reading is not None and (apart or edits or patch):
         if apart and (plot or export):
             raise KcalcError(
                 "--plot and --export are for one network, and this model has operations that are "
                 "left alone; --json writes the constants of all regions"
             )
-        given = named.reading, named.activation
+        network, activation = named.reading, named.activation
     else:
-        given = named.network, None
+        network, activation = named.network, None
     try:
-        result = shape(*given, method, **targets)
+        result = shape(network, activation, method, **targets)
     except KcalcError as error:
-        raise _tried(error, *given) from None
+        raise _tried(error, network, activation) from None
     text = (
         regional_text(named, result)
         if isinstance(result, RegionalShaping)
