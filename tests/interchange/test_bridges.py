@@ -22,7 +22,7 @@ ROOM = Path(interchange.__file__).parent
 def imported(path: Path) -> set[Path]:
     """The files of the room that a file imports, at its top or inside of functions.
 
-    Imports of types alone are left out.
+    Typing-only imports are left out.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typing = [n for n in ast.walk(tree) if isinstance(n, ast.If) and _is_typing(n)]
