@@ -18,11 +18,11 @@ from ..fields.arguments import (
     q_pair,
     read_pair,
 )
-from ..fields.deferred import Recorded, deferred
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, within
 from ..fields.jets import Jet
 from ..fields.tables import TokenTable, tabulate_tokens
+from ..fields.tape import Replay, tape_inputs
 from ..foundation.errors import KcalcError, unknown
 from ..foundation.plain_arguments import truth
 from ..foundation.printing import Shown, plain, shown, spread
@@ -359,7 +359,7 @@ class _Reading(TokenReading):
         return self._kept(tuple(map(float, numbers)), lambda: self._passed(q1, q2))
 
     def _passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
-        given = deferred(self.network.inputs) if self.tokens is None else None
+        given = tape_inputs(self.network.inputs) if self.tokens is None else None
         try:
             kernel, states = self.run(NUMPY, q1, q2, given)
         except Exploded as error:
@@ -372,14 +372,12 @@ class _Reading(TokenReading):
 
     def _pass(self, kernel: Any, states: dict[Node, Any], given: dict[Node, Any] | None) -> Pass:
         whole = {node: kernel.whole(states[node]) for node in self.network.outputs}
-        gaps = (
-            None if given is None else Recorded(given, {n: gap for n, (*_, gap) in whole.items()})
-        )
+        gaps = None if given is None else Replay(given, {n: gap for n, (*_, gap) in whole.items()})
         return Pass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
         """The pass with q values near 1, for networks where these leave double precision."""
-        given, second = deferred(self.network.inputs), q1 if q2 is None else q2
+        given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
             n: Scaled(kernel.start(n, q1[n], second[n], given[n]), 0) for n in self.network.inputs
@@ -390,7 +388,7 @@ class _Reading(TokenReading):
         }
         with np.errstate(over="ignore", under="ignore"):
             sizes = {n: np.ldexp(q, 2 * state.power) for n, (state, (q, *_)) in found.items()}
-        gaps = Recorded(given, {n: gap for n, (_, (*_, gap)) in found.items()})
+        gaps = Replay(given, {n: gap for n, (_, (*_, gap)) in found.items()})
         return Pass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:

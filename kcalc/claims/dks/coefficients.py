@@ -17,8 +17,8 @@ from numpy.polynomial.polynomial import polyval
 
 from ...activations import activation
 from ...fields.balls import ball_field
+from ...gaussian.certified import line
 from ...gaussian.certified.hermite import hermite
-from ...gaussian.certified.line import seen
 from ..bench import Bench, at_most, certified, equal, proved
 from ..claim import Evidence
 from .reference import power_series
@@ -72,7 +72,7 @@ def enclosed(name: str, centred: bool = False) -> tuple[Any, ...]:
     field = ball_field(_DIGITS)
     one = arb(1)
     with field.working():
-        table = hermite(seen(activation(name), one, field), one, TERMS, field)
+        table = hermite(line.certified(activation(name), one, field), one, TERMS, field)
         found = [table.coefficient(n) for n in range(TERMS + 1)]
         squares = [a * a for a in found]  # a**2 is not finite for balls that hold 0
         whole = table.second_moment - squares[0] if centred else table.second_moment

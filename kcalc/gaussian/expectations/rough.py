@@ -16,7 +16,7 @@ import numpy as np
 from kcalc.fields.chebyshev import Piecewise, adaptive, on_panels
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.corners import meet
-from kcalc.gaussian.expectations.endzones import ZONE
+from kcalc.gaussian.expectations.near_unit_correlation import ZONE
 from kcalc.gaussian.expectations.quadrature import (
     WINDOW,
     Array,
