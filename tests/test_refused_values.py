@@ -21,7 +21,7 @@ from kcalc.calculi.smoothness.windows import _pair
 from kcalc.fields.balls import ball_field
 from kcalc.foundation.rootfinding import finite_part
 from kcalc.gaussian.certified import hermite, line, ranges
-from kcalc.gaussian.certified.profile import profile
+from kcalc.gaussian.certified.activation import certified_within
 from kcalc.plotting.curves import q_maps
 from kcalc.plotting.frame import save
 from kcalc.plotting.kernels import gradient_trace
@@ -280,10 +280,10 @@ def test_gaussian_integrals_that_cannot_be_certified() -> None:
 
 
 def test_profiles_say_where_they_are_known() -> None:
-    relu = profile(activation("relu"), 0, 40.0, 20)
+    relu = certified_within(activation("relu"), 0, 40.0, 20)
     with refused("evaluated.*close"):
         relu.piece_at(arb(0, 1e-30))
-    tanh = profile(activation("tanh"), 0, 60.0, 20)
+    tanh = certified_within(activation("tanh"), 0, 60.0, 20)
     tanh.check_reach(1.0)
     if tanh.slack:
         with refused("saturated for"):

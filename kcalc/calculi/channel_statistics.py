@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY
-from ..fields.deferred import deferrable
 from ..fields.jets import Jet
+from ..fields.tape import recordable
 from ..foundation.errors import FreshnessError, KcalcError
 from ..maps.maps import Assumption
 from ..network.primitives import Fresh, Norm, owner
@@ -188,7 +188,7 @@ class Statistics:
         if not self.uniform:
             self.check(self.field, q2, node)
 
-    @deferrable
+    @recordable
     def _clipped(self, gap: Number) -> Number:
         """Keep rounding from carrying c out of [-1, 1]."""
         if not self.follow_c:
@@ -274,7 +274,7 @@ class Statistics:
         moments = Moments(one, one if self.uniform else m.q2 * 0 + 1, gap)
         return Pair.of(Atom(node, moments, pair.support, pair.gaussian)).at(pair.window)
 
-    @deferrable
+    @recordable
     def _in_batch(self, gap: Number, between: Number, node: Node) -> Number:
         """The gap after batch normalisation; refuses inputs that no such batch can hold."""
         if not self.follow_c:

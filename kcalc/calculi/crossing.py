@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..activations import Activation
-from ..fields.deferred import Deferred, deferrable
 from ..fields.jets import Jet
+from ..fields.tape import TapeNumber, recordable
 from ..gaussian.expectations.quadrature import panel_nodes
 
 Number = Any
@@ -47,7 +47,7 @@ def cross_moment_and_drop(
     return joint, _drop(phi, psi, q1, q2, top, joint, deficit)
 
 
-@deferrable
+@recordable
 def _drop(
     phi: Activation, psi: Activation, q1: Number, q2: Number, top: Number, joint: Number, by: Number
 ) -> Number:
@@ -72,9 +72,9 @@ def dropped(
     phi: Activation, psi: Activation, q1: Number, q2: Number, gap: Number
 ) -> tuple[Number, Number]:
     """``E[phi psi]`` at c = 1, and its decrease at the given gap 1 - c, a Jet or a plain 0."""
-    if isinstance(gap, Deferred):
+    if isinstance(gap, TapeNumber):
         joint, _ = dropped(phi, psi, q1, q2, 0)
-        return joint, deferrable(lambda known: dropped(phi, psi, q1, q2, known)[1])(gap)
+        return joint, recordable(lambda known: dropped(phi, psi, q1, q2, known)[1])(gap)
     if not isinstance(gap, Jet):
         return phi.cross(psi, q1, q2, 1.0)[0], 0
     joint, drop, *rest = phi.cross_drop(psi, q1, q2, gap.value, gap.order)

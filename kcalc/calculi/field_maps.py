@@ -10,8 +10,8 @@ import numpy as np
 
 from ..activations import Activation
 from ..fields import NUMPY
-from ..fields.deferred import deferrable
 from ..fields.jets import Jet
+from ..fields.tape import recordable
 from ..foundation.errors import KcalcError
 from ..network.network import Network
 
@@ -40,7 +40,7 @@ class FieldMaps:
             (phi, q), lambda: (phi.second_moment(q, self.system), phi.mean(q, self.system))
         )
 
-    @deferrable
+    @recordable
     def gap(self, phi: Activation, gap: Number, q1: Number, q2: Number) -> Number:
         """1 - C of an activation, a jet of the order of ``gap``.
 

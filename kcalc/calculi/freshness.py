@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..fields import NUMPY, SYMPY
-from ..fields.deferred import deferrable
 from ..fields.jets import Jet
+from ..fields.tape import recordable
 from ..foundation.errors import FreshnessError, KcalcError
 from .atoms import Atom, Pair, Term, disjoint, merged, with_all_below
 from .checks import CANCELLED, is_one
@@ -188,7 +188,7 @@ class Algebra:
         )
 
 
-@deferrable
+@recordable
 def _gap_of_both(one: Number, two: Number) -> Number:
     """``1 - C1 C2`` from ``1 - C1`` and ``1 - C2``.
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..fields import NUMPY
 from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
-from ..fields.deferred import Recorded, deferred
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, precision, within
 from ..fields.jets import Jet
+from ..fields.tape import Replay, tape_inputs
 from ..foundation.errors import unknown
 from ..foundation.guests import READINGS
 from ..foundation.printing import Shown, plain, shown, spread
@@ -261,18 +261,18 @@ class MapReading(KernelReading):
 
     def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
         """The pass, whatever is kept."""
-        given = deferred(self.network.inputs)
+        given = tape_inputs(self.network.inputs)
         try:
             kernel, states = self.run(NUMPY, q1, q2, given)
         except Exploded:
             return self._renormalised(q1, q2)
         whole = {node: kernel.whole(states[node]) for node in self.network.outputs}
-        gaps = Recorded(given, {n: gap for n, (*_, gap) in whole.items()})
+        gaps = Replay(given, {n: gap for n, (*_, gap) in whole.items()})
         return Pass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
         """The pass with q values near 1, for networks where these leave double precision."""
-        given, second = deferred(self.network.inputs), q1 if q2 is None else q2
+        given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
             n: Scaled(kernel.start(n, q1[n], second[n], given[n]), 0) for n in self.network.inputs
@@ -283,7 +283,7 @@ class MapReading(KernelReading):
         }
         with np.errstate(over="ignore", under="ignore"):
             sizes = {n: np.ldexp(q, 2 * state.power) for n, (state, (q, *_)) in found.items()}
-        gaps = Recorded(given, {n: gap for n, (_, (*_, gap)) in found.items()})
+        gaps = Replay(given, {n: gap for n, (_, (*_, gap)) in found.items()})
         return Pass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:

@@ -28,8 +28,8 @@ from ..fields import NUMPY
 from ..fields.chebyshev import points
 from ..fields.jets import Jet
 from ..foundation.errors import KcalcError
-from ..gaussian.expectations.quadrature import normal_rule, panel_nodes, split
-from ..gaussian.expectations.single import hermites, joint_edges
+from ..gaussian.expectations.quadrature import joint_edges, normal_rule, panel_nodes, split
+from ..gaussian.expectations.single import hermites
 from ..matrices.gram.series import LowRank, needed, series, waves
 from .field_maps import FieldMaps
 

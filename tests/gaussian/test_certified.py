@@ -24,7 +24,7 @@ from kcalc.fields import mpmath_field
 from kcalc.fields.balls import Enclosure, ball_field, working
 from kcalc.gaussian.certified import cross, hermite_coefficients
 from kcalc.gaussian.certified.hermite import cross_series, hermite
-from kcalc.gaussian.certified.line import moment, seen
+from kcalc.gaussian.certified.line import certified, moment
 from kcalc.gaussian.certified.plane import Plane
 
 X = sp.Symbol("x", real=True)
@@ -259,9 +259,9 @@ def test_more_digits_lie_inside_fewer(name, digits):
 def test_the_series_and_the_plane_agree(name):
     phi, q, gap = activation(name), FIELD.number(2), FIELD.number(0.25)
     with working(FIELD.bits + 24):
-        table = hermite(seen(phi, q, FIELD), q, 384, FIELD)
+        table = hermite(certified(phi, q, FIELD), q, 384, FIELD)
         series = cross_series(table, table, 1 - gap, 2)
-        factor = (seen(phi, q, FIELD), q.sqrt())
+        factor = (certified(phi, q, FIELD), q.sqrt())
         plane = Plane(factor, factor, gap, [-70.0] * 3, FIELD.bits + 24, 30).values()
     for one, other in zip(series, plane, strict=True):
         assert one.overlaps(other) and width(one) < 1e-28 and width(other) < 1e-28
@@ -272,7 +272,7 @@ def test_a_tiling_for_a_range_serves_every_gap_in_it(name, gap):
     """Values of one tiling for gaps of one binary exponent and of one for this gap."""
     phi = activation(name)
     with working(FIELD.bits + 24):
-        factor = (seen(phi, FIELD.number(2), FIELD), FIELD.number(2).sqrt())
+        factor = (certified(phi, FIELD.number(2), FIELD), FIELD.number(2).sqrt())
         top = 2.0 ** math.frexp(gap)[1]
         given = ([-70.0] * 2, FIELD.bits + 24, 30)
         shared = Plane(factor, factor, arb(top / 2).union(arb(top)), *given).tiling()

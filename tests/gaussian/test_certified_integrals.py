@@ -17,9 +17,9 @@ from kcalc.activations import activation, names
 from kcalc.fields import mpmath_field
 from kcalc.fields.balls import working
 from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.activation import certified_within
 from kcalc.gaussian.certified.evaluate import compile_smooth
 from kcalc.gaussian.certified.growth import Growth, derive, tail, whole
-from kcalc.gaussian.certified.profile import profile
 from kcalc.gaussian.certified.ranges import span
 from kcalc.gaussian.certified.rules import legendre, log_error, slabs
 
@@ -30,7 +30,7 @@ X = sp.Symbol("x", real=True)
 @pytest.mark.parametrize("order", [0, 1])
 def test_growth_bounds_hold(name, order):
     phi = activation(name)
-    bound = profile(phi, order).growth
+    bound = certified_within(phi, order).growth
     x = np.concatenate([np.linspace(-12, 12, 97), [-80.0, 80.0]]) + 1e-9
     with np.errstate(all="ignore"):
         values = np.abs(phi.numeric(order)(x))

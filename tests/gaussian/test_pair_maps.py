@@ -32,7 +32,7 @@ from gaussian_pieces import (
 from kcalc.activations import activation
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations import pairs, single
-from kcalc.gaussian.expectations.endzones import ZONE
+from kcalc.gaussian.expectations.near_unit_correlation import ZONE
 from kcalc.gaussian.expectations.pairs import PairMap, pair_map
 from kcalc.gaussian.expectations.single import LONGEST
 

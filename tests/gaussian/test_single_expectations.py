@@ -120,11 +120,11 @@ def test_distances_between_levels_are_relatively_accurate(f: Pieces, q1: float, 
 def test_edges_of_both_meshes() -> None:
     """Kinks of both, those of the second reflected, over the wider of the ranges."""
     for sign in (1, -1):
-        edges = single.joint_edges(BENT, 4.0, STEPS, 0.25, sign)
+        edges = quadrature.joint_edges(BENT, 4.0, STEPS, 0.25, sign)
         own, other = single.z_edges(BENT, 4.0), single.z_edges(STEPS, 0.25)
         assert set(edges) == {*own, *(sign * other)} and list(edges) == sorted(edges)
         assert {-0.25, 0.5, sign * -1.0, sign * 1.5} <= set(edges)
-    assert single.joint_edges(ELU, 1.0, ELU, 1.0, 1, 10.0)[-1] < 8
+    assert quadrature.joint_edges(ELU, 1.0, ELU, 1.0, 1, 10.0)[-1] < 8
 
 
 @lru_cache(maxsize=64)

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...activations import Activation, activation
 from ...foundation.errors import KcalcError
-from ...gaussian.expectations.quadrature import Rule, normal_rule, split
-from ...gaussian.expectations.single import joint_edges, q_slope, second_moment
+from ...gaussian.expectations.quadrature import Rule, joint_edges, normal_rule, split
+from ...gaussian.expectations.single import q_slope, second_moment
 
 Array = np.ndarray
 TERMS = 320

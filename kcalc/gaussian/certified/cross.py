@@ -17,10 +17,10 @@ from typing import Any
 
 from kcalc.fields.balls import Ball, BallField, working
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.certified.ends import end_derivative
+from kcalc.gaussian.certified.derivatives_at_one import end_derivative
 from kcalc.gaussian.certified.hermite import Hermite, cross_series, hermite, largest
 from kcalc.gaussian.certified.jumps import continuous
-from kcalc.gaussian.certified.line import expect, log_upper, moment, seen
+from kcalc.gaussian.certified.line import certified, expect, log_upper, moment
 from kcalc.gaussian.certified.plane import Plane, Tiling
 
 _SPARE = 3  # digits beyond those asked for
@@ -64,9 +64,9 @@ def _at_end(
     if phi is psi and q1 is q2 and sign > 0:
         values = [moment(phi, "second_moment", q1, field)]
     else:
-        second = seen(psi, q2, field)
+        second = certified(psi, q2, field)
         factors = [
-            (seen(phi, q1, field), q1.sqrt()),
+            (certified(phi, q1, field), q1.sqrt()),
             (second if sign > 0 else second.mirrored(), q2.sqrt()),
         ]
         values = [
@@ -153,9 +153,11 @@ def _pair(
     phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField, terms: int
 ) -> tuple[Hermite, Hermite]:
     with field.working():
-        first = hermite(seen(phi, q1, field), q1, terms, field)
+        first = hermite(certified(phi, q1, field), q1, terms, field)
         return first, (
-            first if phi == psi and q1 is q2 else hermite(seen(psi, q2, field), q2, terms, field)
+            first
+            if phi == psi and q1 is q2
+            else hermite(certified(psi, q2, field), q2, terms, field)
         )
 
 
@@ -208,8 +210,8 @@ def _plane(
     bits = field.bits + 32 + order * max(0, 1 - octave)
     with working(bits):
         q1, q2 = arb(key1), arb(key2)
-        first = (seen(phi, q1, field), q1.sqrt())
-        second = first if same else (seen(psi, q2, field), q2.sqrt())
+        first = (certified(phi, q1, field), q1.sqrt())
+        second = first if same else (certified(psi, q2, field), q2.sqrt())
         if negative:
             second = (second[0].mirrored(), second[1])
         return Plane(first, second, near, [scale] * (order + 1), bits, field.digits)
@@ -292,6 +294,6 @@ def _norm(
     what: str, phi: Any, q: Ball, order: int, field: BallField, weight: tuple[Any, ...] = (1,)
 ) -> Ball:
     """A bound of the root of E w(z) phi^(order)(u)^2, ``weight`` being the coefficients of w."""
-    factor = (seen(phi, q, field, order), q.sqrt())
+    factor = (certified(phi, q, field, order), q.sqrt())
     text = f"E ({what})^2 at q = {q.str(6, radius=False)}"
     return expect([factor, factor], field.bits, weight, text).abs_upper().sqrt()

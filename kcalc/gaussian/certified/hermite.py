@@ -19,6 +19,7 @@ from typing import Any
 
 from kcalc.fields.balls import Ball, BallField, working
 from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.activation import CertifiedActivation
 from kcalc.gaussian.certified.growth import log_sum, radius, tail
 from kcalc.gaussian.certified.line import (
     Factor,
@@ -30,7 +31,6 @@ from kcalc.gaussian.certified.line import (
     uncertainty,
     upper,
 )
-from kcalc.gaussian.certified.profile import Profile
 from kcalc.gaussian.certified.ranges import above
 from kcalc.gaussian.certified.rules import Slab, best_rule, box, legendre, log_size
 
@@ -105,7 +105,7 @@ def largest(c: Ball, k: int, first: int) -> Ball:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def hermite(profile: Profile, q: Ball, terms: int, field: BallField) -> Hermite:
+def hermite(profile: CertifiedActivation, q: Ball, terms: int, field: BallField) -> Hermite:
     """The coefficients a_0 ... a_terms of phi(sqrt q z) for an exact q.
 
     Their absolute errors are about 10^-(digits + 6) of the norm of phi(sqrt q z).
@@ -114,7 +114,7 @@ def hermite(profile: Profile, q: Ball, terms: int, field: BallField) -> Hermite:
 
 
 @lru_cache(maxsize=64)
-def _table(profile: Profile, q: Any, terms: int, field: BallField) -> Hermite:
+def _table(profile: CertifiedActivation, q: Any, terms: int, field: BallField) -> Hermite:
     from flint import arb
 
     bits = field.bits + 24
@@ -200,7 +200,9 @@ def _between(a: Ball, b: Ball) -> Ball:
     return arb((float(a) + float(b)) / 2)
 
 
-def _pieces(profile: Profile, r: Ball, reach: float) -> list[tuple[Ball, Ball, Any, Any]]:
+def _pieces(
+    profile: CertifiedActivation, r: Ball, reach: float
+) -> list[tuple[Ball, Ball, Any, Any]]:
     """[0, reach] cut at |kinks|/r: ends and the pieces at z and at -z."""
     from flint import arb
 

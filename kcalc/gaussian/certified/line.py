@@ -17,14 +17,14 @@ from typing import Any
 
 from kcalc.fields.balls import Ball, BallField, working
 from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.activation import CertifiedActivation, certified_within
 from kcalc.gaussian.certified.evaluate import Smooth
 from kcalc.gaussian.certified.growth import Growth, check_moment, radius, tail, whole
-from kcalc.gaussian.certified.profile import Profile, profile
 from kcalc.gaussian.certified.ranges import above
 
 EXTRA = 24  # working bits beyond the field's
 _DEEPER = 35.0  # nats by which the growth bound may exceed the integral without harm
-Factor = tuple[Profile, Ball]
+Factor = tuple[CertifiedActivation, Ball]
 
 
 @dataclass(frozen=True)
@@ -219,12 +219,12 @@ def _integrand(
 # --- the quantities -------------------------------------------------------------------------------
 
 
-def seen(phi: Any, q: Ball, field: BallField, order: int = 0) -> Profile:
-    """The profile of phi, as far out as integrals at this q reach.
+def certified(phi: Any, q: Ball, field: BallField, order: int = 0) -> CertifiedActivation:
+    """phi with proven bounds, as far out as integrals at this q reach.
 
-    With ``order`` > 0 it is the profile of that derivative away from kinks.
+    With ``order`` > 0 it is that derivative away from kinks.
     """
-    return profile(
+    return certified_within(
         phi,
         order,
         float(math.ceil(upper(q.sqrt()) * (40 + 4 * math.sqrt(field.digits)))),
@@ -257,7 +257,7 @@ def _moment(phi: Any, quantity: str, mid: Any, rad: Any, field: BallField) -> Ba
 
     with field.working():
         q = arb(mid, arb(rad))
-        one = (seen(phi, q, field), q.sqrt())
+        one = (certified(phi, q, field), q.sqrt())
         factors = [one] if quantity in ("mean", "mean_slope") else [one, one]
         weights: dict[str, list[Ball]] = {
             "mean": [arb(1)],

@@ -13,7 +13,7 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import whole
 from kcalc.gaussian.certified.cross import cross
 from kcalc.gaussian.certified.hermite import hermite
-from kcalc.gaussian.certified.line import moment, positive, seen
+from kcalc.gaussian.certified.line import certified, moment, positive
 
 _DEEPER = (1, 2, 4)  # multiples of the digits at which a closed form is tried
 _MOST_DIGITS = 1000
@@ -65,7 +65,7 @@ def hermite_coefficients(phi: Any, q: Any, count: int, field: BallField) -> tupl
         )
     count = whole(count, "count, a number of coefficients,", 1, 4000)
     with field.working():
-        table = hermite(seen(phi, q, field), q, max(count - 1, 16), field)
+        table = hermite(certified(phi, q, field), q, max(count - 1, 16), field)
         return tuple(table.coefficient(n) for n in range(count))
 
 

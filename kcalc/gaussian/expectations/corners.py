@@ -17,6 +17,8 @@ from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array, Profile, normal_density
 from kcalc.gaussian.expectations.smoothing import smoothed
 
+ZONE = 0.35  # near |c| = 1: arccos |c| < ZONE
+
 
 @dataclass(frozen=True)
 class Jumps:

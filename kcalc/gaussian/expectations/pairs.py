@@ -18,7 +18,7 @@ import numpy as np
 from kcalc.fields import NUMPY
 from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.process_state import cached_property
-from kcalc.gaussian.expectations.endzones import ZONE, EndZone
+from kcalc.gaussian.expectations.near_unit_correlation import ZONE, EndZone
 from kcalc.gaussian.expectations.quadrature import Array, Profile
 from kcalc.gaussian.expectations.rough import RoughZone, is_rough
 from kcalc.gaussian.expectations.single import hermite, hermites, pair_moment

@@ -15,8 +15,15 @@ import numpy as np
 
 from kcalc.fields.jets import Jet
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.expectations.quadrature import Array, Profile, Rule, normal_rule, rule, split
-from kcalc.gaussian.expectations.single import joint_edges
+from kcalc.gaussian.expectations.quadrature import (
+    Array,
+    Profile,
+    Rule,
+    joint_edges,
+    normal_rule,
+    rule,
+    split,
+)
 
 # relative error of a coefficient: where more may be lost by the first formula, the second one is
 # asked too

@@ -271,6 +271,17 @@ def z_edges(profile: Profile, q: float, depth: float = DEPTH) -> Array:
     return np.concatenate([[low], edges[(edges > low) & (edges < high)], [high]])
 
 
+def joint_edges(
+    phi: Profile, q1: float, psi: Profile, q2: float, sign: int, depth: float = DEPTH
+) -> Array:
+    """The edges of both meshes on the z axis, over the wider of the two ranges.
+
+    The second mesh is reflected for sign = -1.
+    """
+    first, second = z_edges(phi, q1, depth), z_edges(psi, q2, depth)
+    return np.unique(np.concatenate([first, second if sign > 0 else -second]))
+
+
 def split(edges: Array, width: float) -> Array:
     """``edges`` with every panel wider than ``width`` cut into equal parts."""
     counts = np.maximum(np.ceil(np.diff(edges) / width), 1).astype(int)

@@ -16,19 +16,18 @@ import numpy as np
 
 from kcalc.fields.chebyshev import Piecewise, adaptive, on_panels
 from kcalc.foundation.errors import KcalcError
-from kcalc.gaussian.expectations.corners import meet
-from kcalc.gaussian.expectations.endzones import ZONE
+from kcalc.gaussian.expectations.corners import ZONE, meet
 from kcalc.gaussian.expectations.quadrature import (
     WINDOW,
     Array,
     Profile,
+    joint_edges,
     normal_density,
     normal_rule,
     panel_nodes,
     rule,
     split,
 )
-from kcalc.gaussian.expectations.single import joint_edges
 
 _WIDEST = 2 * WINDOW / 3  # of a panel, in standard deviations
 _GRID = np.array([-9.0, -6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, 9.0])

@@ -15,9 +15,9 @@ import numpy as np
 
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.expectations.quadrature import (
-    DEPTH,
     Array,
     Profile,
+    joint_edges,
     neighbour,
     normal_density,
     normal_rule,
@@ -26,6 +26,7 @@ from kcalc.gaussian.expectations.quadrature import (
     trapezoid,
     z_edges,
 )
+from kcalc.gaussian.expectations.rough import is_rough
 
 MAX_TERMS = 640
 LONGEST = 16384  # terms of fast waves, whose greatest coefficients lie beyond MAX_TERMS
@@ -63,7 +64,7 @@ def second_moment(profile: Profile, q: float) -> float:
 def mean_slope(profile: Profile, q: float) -> float:
     """E phi'(u), phi' in the sense of distributions: a jump J of phi at k adds J N(k; 0, q)."""
     nodes = rule(profile, q)
-    if getattr(profile, "rough", False):  # Stein's formula, in which phi' does not occur
+    if is_rough(profile):  # Stein's formula, in which phi' does not occur
         values = profile.numeric(0)(math.sqrt(q) * nodes.z)
         return float(nodes.w @ (values * nodes.z)) / math.sqrt(q)
     smooth = float(nodes.w @ profile.numeric(1)(math.sqrt(q) * nodes.z))
@@ -78,7 +79,7 @@ def q_slope(profile: Profile, q: float) -> float:
     """dQ/dq = E[u phi(u) phi'(u)]/q + sum_k k N(k; 0, q) (phi(k+)^2 - phi(k-)^2)/(2q)."""
     nodes = rule(profile, q)
     u = math.sqrt(q) * nodes.z
-    if getattr(profile, "rough", False):
+    if is_rough(profile):
         return float(nodes.w @ (profile.numeric(0)(u) ** 2 * (nodes.z**2 - 1))) / (2 * q)
     smooth = float(nodes.w @ (u * profile.numeric(0)(u) * profile.numeric(1)(u)))
     return (smooth + sum(k * _density(q, k) * jump / 2 for k, jump in _square_jumps(profile))) / q
@@ -116,17 +117,6 @@ def pair_distance(profile: Profile, q1: float, q2: float) -> float:
         for q in (q1, q2)
     )
     return float(nodes.w @ (first - second) ** 2) / 2
-
-
-def joint_edges(
-    phi: Profile, q1: float, psi: Profile, q2: float, sign: int, depth: float = DEPTH
-) -> Array:
-    """The edges of both meshes on the z axis, over the wider of the two ranges.
-
-    The second mesh is reflected for sign = -1.
-    """
-    first, second = z_edges(phi, q1, depth), z_edges(psi, q2, depth)
-    return np.unique(np.concatenate([first, second if sign > 0 else -second]))
 
 
 def _highest(terms: int) -> int:

@@ -1,6 +1,6 @@
-"""Numbers that are given later: computations with them are recorded once, and done for any values.
+"""Computations recorded once and replayed for any c.
 
-Rules of a calculus see a :class:`Deferred` as a number; a :class:`Recorded` computes what they made
+Rules of a calculus see a :class:`TapeNumber` as a number; a :class:`Replay` computes what they made
 of it, without the rules.
 """
 
@@ -18,7 +18,7 @@ Node = Hashable
 
 
 @dataclass(eq=False, slots=True)
-class Deferred:
+class TapeNumber:
     """A number that depends on numbers given later.
 
     ``steps``: (function, arguments) of all such numbers of one computation, in order, with None
@@ -30,60 +30,62 @@ class Deferred:
 
     __array_ufunc__ = None  # so that NumPy arrays on the left defer to this arithmetic
 
-    def later(self, function: Callable[..., Any], *arguments: Any) -> Deferred:
+    def later(self, function: Callable[..., Any], *arguments: Any) -> TapeNumber:
         """The number ``function(*arguments)``, which joins the computation."""
         self.steps.append((function, arguments))
-        return Deferred(self.steps, len(self.steps) - 1)
+        return TapeNumber(self.steps, len(self.steps) - 1)
 
-    def __add__(self, other: Any) -> Deferred:
+    def __add__(self, other: Any) -> TapeNumber:
         if isinstance(other, int) and other == 0:  # where a sum begins
             return self
         return self.later(operator.add, self, other)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Deferred:
+    def __sub__(self, other: Any) -> TapeNumber:
         return self.later(operator.sub, self, other)
 
-    def __rsub__(self, other: Any) -> Deferred:
+    def __rsub__(self, other: Any) -> TapeNumber:
         return self.later(operator.sub, other, self)
 
-    def __mul__(self, other: Any) -> Deferred:
+    def __mul__(self, other: Any) -> TapeNumber:
         return self.later(operator.mul, self, other)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Deferred:
+    def __truediv__(self, other: Any) -> TapeNumber:
         return self.later(operator.truediv, self, other)
 
 
-def deferrable(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function, recorded where one of its (positional) arguments is :class:`Deferred`."""
+def recordable(function: Callable[P, Result]) -> Callable[P, Result]:
+    """The function, recorded where one of its (positional) arguments is :class:`TapeNumber`."""
 
     @wraps(function)
     def recording(*arguments: P.args, **named: P.kwargs) -> Any:
         for argument in arguments:
-            if isinstance(argument, Deferred):
+            if isinstance(argument, TapeNumber):
                 return argument.later(partial(function, **named), *arguments)
         return function(*arguments, **named)
 
     return recording
 
 
-def deferred(nodes: Iterable[Node]) -> dict[Node, Deferred]:
+def tape_inputs(nodes: Iterable[Node]) -> dict[Node, TapeNumber]:
     """{node: a number that is given later}, of one computation."""
     nodes = tuple(nodes)
     steps: list[Any] = [None] * len(nodes)
-    return {node: Deferred(steps, place) for place, node in enumerate(nodes)}
+    return {node: TapeNumber(steps, place) for place, node in enumerate(nodes)}
 
 
-class Recorded:
+class Replay:
     """``results``, {node: deferred number}, as a function of ``given``, {node: given number}.
 
     Only the steps that the results need are done, and numbers are dropped after their last use.
     """
 
-    def __init__(self, given: Mapping[Node, Deferred], results: Mapping[Node, Deferred]) -> None:
+    def __init__(
+        self, given: Mapping[Node, TapeNumber], results: Mapping[Node, TapeNumber]
+    ) -> None:
         self.given = {node: number.place for node, number in given.items()}
         self.results = {node: number.place for node, number in results.items()}
         used = set(self.results.values())
@@ -91,7 +93,7 @@ class Recorded:
         for steps in {id(number.steps): number.steps for number in results.values()}.values():
             for place, step in reversed(list(enumerate(steps))):
                 if step is not None and place in used:
-                    read = {a.place for a in step[1] if isinstance(a, Deferred)}
+                    read = {a.place for a in step[1] if isinstance(a, TapeNumber)}
                     found.append((place, *step, read - used))
                     used |= read
         self.steps = found[::-1]
@@ -101,7 +103,7 @@ class Recorded:
         known = {place: values[node] for node, place in self.given.items()}
         for place, function, arguments, last in self.steps:
             known[place] = function(
-                *[known[a.place] if isinstance(a, Deferred) else a for a in arguments]
+                *[known[a.place] if isinstance(a, TapeNumber) else a for a in arguments]
             )
             for read in last:
                 del known[read]

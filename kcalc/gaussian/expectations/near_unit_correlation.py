@@ -15,19 +15,19 @@ import numpy as np
 
 from kcalc.fields.chebyshev import Piecewise, adaptive, on_panels
 from kcalc.foundation.process_state import cached_property
-from kcalc.gaussian.expectations.corners import Corners, Jumps, meet
+from kcalc.gaussian.expectations.corners import ZONE, Corners, Jumps, meet
 from kcalc.gaussian.expectations.quadrature import (
     Array,
     Profile,
     Rule,
+    joint_edges,
     normal_rule,
     panel_nodes,
     split,
 )
-from kcalc.gaussian.expectations.single import hermite, joint_edges, pair_moment, second_moment
+from kcalc.gaussian.expectations.single import hermite, pair_moment, second_moment
 from kcalc.gaussian.expectations.smoothing import smoothed, variance
 
-ZONE = 0.35  # the end zones are theta < ZONE and pi - theta < ZONE
 _FEW = 60  # points evaluated directly before a table is made
 _LARGE = 30.0  # q
 CLOSE = 1e-4  # below, the drop of one function is integrated from its slope

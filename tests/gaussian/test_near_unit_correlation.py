@@ -23,9 +23,9 @@ from thinning import mostly_slow
 
 import kcalc as kc
 from kcalc.fields.chebyshev import Piecewise, adaptive
-from kcalc.gaussian.expectations import endzones, smoothing
+from kcalc.gaussian.expectations import near_unit_correlation, smoothing
 from kcalc.gaussian.expectations.corners import Corners, Jumps, meet
-from kcalc.gaussian.expectations.endzones import CLOSE, ZONE, EndZone
+from kcalc.gaussian.expectations.near_unit_correlation import CLOSE, ZONE, EndZone
 from kcalc.gaussian.expectations.smoothing import smoothed
 
 RECORDS = json.loads((Path(__file__).parents[1] / "oracles" / "end_zones.json").read_text())[
@@ -358,7 +358,7 @@ def test_how_far_tables_go() -> None:
         adaptive(lambda t: wild.standard_normal(t.size), 0.0, 0.35)
     # a jump is narrowed down
     assert _count(adaptive(lambda t: np.sign(t - 0.1234), 0.0, 0.35)) < 50
-    assert endzones._FEW < 100
+    assert near_unit_correlation._FEW < 100
 
 
 WAVE = sp.Symbol("x", real=True)

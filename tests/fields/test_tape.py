@@ -7,11 +7,11 @@ import pytest
 
 import kcalc as kc
 from kcalc.calculi.kernel import Kernel
-from kcalc.fields.deferred import Recorded, deferrable, deferred
 from kcalc.fields.jets import Jet
+from kcalc.fields.tape import Replay, recordable, tape_inputs
 
 
-@deferrable
+@recordable
 def power(base, exponent=2):
     return base**exponent
 
@@ -25,8 +25,8 @@ def formula(x, y, array):
 )
 def test_a_recorded_computation_is_the_computation(x, y):
     array = np.array([1.5, -2.0])
-    given = deferred("xy")
-    made = Recorded(given, {"out": formula(given["x"], given["y"], array), "y": given["y"]})
+    given = tape_inputs("xy")
+    made = Replay(given, {"out": formula(given["x"], given["y"], array), "y": given["y"]})
     for _ in range(2):  # again, from the same record
         found = made({"x": x, "y": y})
         direct, out = formula(x, y, array), found["out"]
@@ -38,9 +38,9 @@ def test_a_recorded_computation_is_the_computation(x, y):
 
 
 def test_only_needed_steps_are_done():
-    given = deferred("x")
-    deferrable(math.log)(given["x"] * 0)  # not at all
-    assert Recorded(given, {"out": given["x"] * 3})({"x": 2}) == {"out": 6}
+    given = tape_inputs("x")
+    recordable(math.log)(given["x"] * 0)  # not at all
+    assert Replay(given, {"out": given["x"] * 3})({"x": 2}) == {"out": 6}
 
 
 def test_a_c_map_applies_rules_once(monkeypatch):

@@ -30,7 +30,7 @@ ONE, ZERO = partial(enclose, sp.S.One), partial(enclose, sp.S.Zero)
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class CertifiedActivation:
     """A function made of smooth pieces.
 
     ``kinks[i]()`` separates pieces i and i + 1, as a ball at the current precision.
@@ -48,7 +48,7 @@ class Profile:
     reach: float = math.inf
     centre: Bound | None = None
 
-    def mirrored(self) -> Profile:
+    def mirrored(self) -> CertifiedActivation:
         """x -> phi(-x)."""
 
         def negated(kink: Bound) -> Bound:
@@ -64,7 +64,7 @@ class Profile:
         )
 
     def check_reach(self, x: float) -> None:
-        """Raises KcalcError if the profile is asked about |x| beyond its reach."""
+        """Raises KcalcError if it is asked about |x| beyond its reach."""
         if self.slack and x > self.reach:
             raise KcalcError(
                 f"{self.name} is saturated for |x| <= {self.reach:.4g} only, and {x:.4g} is needed"
@@ -83,8 +83,10 @@ class Profile:
 
 
 @lru_cache(maxsize=256)
-def profile(phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30) -> Profile:
-    """The profile of an activation or of a derivative of it, good for |x| <= reach.
+def certified_within(
+    phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30
+) -> CertifiedActivation:
+    """An activation or a derivative of it, with proven bounds, good for |x| <= reach.
 
     ``order``: the order of the derivative, which is taken away from kinks.
 
@@ -104,17 +106,17 @@ def profile(phi: Any, order: int = 0, reach: float = math.inf, digits: int = 30)
 
 def _transformed(
     name: str,
-    inner: Profile,
+    inner: CertifiedActivation,
     order: int,
     a: sp.Expr,
     b: sp.Expr,
     scale: sp.Expr,
     shift: sp.Expr,
     sizes: tuple[float, float],
-) -> Profile:
-    """The profile of scale (phi(a x + b) + shift), or of a derivative of it.
+) -> CertifiedActivation:
+    """scale (phi(a x + b) + shift), or of a derivative of it.
 
-    ``inner``: the profile of phi or of that derivative.
+    ``inner``: phi or that derivative.
     """
     slope, offset = partial(enclose, a), partial(enclose, b)
     factor = partial(enclose, scale * a**order)
@@ -133,7 +135,7 @@ def _transformed(
     slack = above(inner.slack * math.exp(_size(scale * a**order).log_scale)) if inner.slack else 0.0
     if not upward:
         kinks, pieces = kinks[::-1], pieces[::-1]
-    return Profile(
+    return CertifiedActivation(
         name,
         kinks,
         pieces,
@@ -149,7 +151,7 @@ def _size(value: sp.Expr) -> Growth:
     return Growth(-math.inf if low == high == 0 else above(math.log(max(abs(low), abs(high)))))
 
 
-def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
+def _plain(phi: Any, order: int, reach: float, digits: int) -> CertifiedActivation:
     known = getattr(phi, "reach", math.inf)
     if known < math.inf:
         raise KcalcError(
@@ -186,7 +188,7 @@ def _plain(phi: Any, order: int, reach: float, digits: int) -> Profile:
         all_kinks += [*inner_kinks, *kinks[index : index + 1]]
         all_pieces += [compile_smooth(part) for part, _ in parts]
     slack = max(loss for _, parts in cut for _, loss in parts)
-    return Profile(
+    return CertifiedActivation(
         phi.name,
         tuple(all_kinks),
         tuple(all_pieces),

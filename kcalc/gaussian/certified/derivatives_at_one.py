@@ -13,9 +13,9 @@ from typing import Any
 
 from kcalc.fields.balls import Ball, BallField
 from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.certified.activation import CertifiedActivation
 from kcalc.gaussian.certified.jumps import jumping
-from kcalc.gaussian.certified.line import Factor, expect, seen
-from kcalc.gaussian.certified.profile import Profile
+from kcalc.gaussian.certified.line import Factor, certified, expect
 
 Corner = tuple[Ball, Ball]
 """z and the jump of phi^(k-1) there."""
@@ -36,8 +36,8 @@ def end_derivative(
             )
     with field.working():
         r1, r2 = q1.sqrt(), q2.sqrt()
-        first = (seen(phi, q1, field, k), r1)
-        second = (_turned(seen(psi, q2, field, k), sign), r2)
+        first = (certified(phi, q1, field, k), r1)
+        second = (_turned(certified(psi, q2, field, k), sign), r2)
         if phi is psi and q1 is q2 and sign > 0:
             second = first
         total = expect([first, second], field.bits, what=names)
@@ -50,7 +50,7 @@ def end_derivative(
         return total * (r1 * r2) ** k
 
 
-def _turned(profile: Profile, sign: int) -> Profile:
+def _turned(profile: CertifiedActivation, sign: int) -> CertifiedActivation:
     return profile if sign > 0 else profile.mirrored()
 
 
@@ -62,7 +62,7 @@ def _corners(phi: Any, q: Ball, sign: int, k: int, field: BallField) -> list[Cor
     pattern = jumping(phi, k - 1)
     if not any(pattern):
         return []
-    before = seen(phi, q, field, k - 1)
+    before = certified(phi, q, field, k - 1)
     if len(before.kinks) != len(pattern):
         raise KcalcError(
             f"{phi.name}: derivatives at c = +-1 have no rule for saturated functions with corners"
