@@ -6,7 +6,7 @@ them, and checks of networks.
 """
 
 from .blocks import Block
-from .combinators import unused_name
+from .combinators import repeated_block, unused_name
 from .compose import interpret, interpret_back, no_rule
 from .network import require_network, require_numbers, sum_weights
 from .primitives import (
@@ -64,6 +64,7 @@ __all__ = [
     "no_rule",
     "owner",
     "read_tokens",
+    "repeated_block",
     "require_network",
     "require_numbers",
     "sum_weights",

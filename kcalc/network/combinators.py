@@ -17,7 +17,7 @@ from ..fields.arguments import as_number
 from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import whole
 from .layers import Input, Layer, Scale, Sum
-from .network import Network, Step
+from .network import Network, Step, require_network
 from .notes import Note
 
 Node = Hashable
@@ -196,3 +196,23 @@ class _Builder:
         if len(self.steps) == 1:
             raise GraphError("a network of an Input alone does nothing; add a layer")
         return Network.from_steps(self.steps).with_notes(self.notes)
+
+
+def repeated_block(network: Network) -> Network:
+    """The block that a network repeats most, or the network itself where it repeats none.
+
+    Raises: KcalcError for other than one input and one output.
+    """
+    require_network(network)
+    blocks = [b for b in network.blocks() if b.count > 1 and b.entry is not None]
+    if blocks:
+        best = max(blocks, key=lambda b: len(b.nodes))
+        inside = set(best.pieces[0])
+        entry, steps = best.entry, [step for step in network.steps() if step[0] in inside]
+    elif len(network.inputs) == len(network.outputs) == 1:
+        entry, steps = network.inputs[0], [step for step in network.steps() if step[2]]
+    else:
+        raise KcalcError(
+            "a block with one input and one output is needed, or a network that repeats one"
+        )
+    return Network.from_steps([(entry, Input(), ()), *steps])

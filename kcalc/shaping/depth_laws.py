@@ -42,8 +42,8 @@ from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
 from ..foundation.rootfinding import zero_between
 from ..maps.maps import Approximable, Assumption
-from ..network.compose import require_network
-from ..network.layers import Attend, Input
+from ..network.combinators import repeated_block
+from ..network.layers import Attend
 from ..network.network import Network
 from ..network.tokens import read_tokens
 from .drifting_streams import (
@@ -178,26 +178,6 @@ def depth_laws(
     if found.additive:
         return _additive(found, start)
     return _followed(found, size, start)
-
-
-def repeated_block(network: Network) -> Network:
-    """The block that a network repeats most, or the network itself where it repeats none.
-
-    Raises: KcalcError for other than one input and one output.
-    """
-    require_network(network)
-    blocks = [b for b in network.blocks() if b.count > 1 and b.entry is not None]
-    if blocks:
-        best = max(blocks, key=lambda b: len(b.nodes))
-        inside = set(best.pieces[0])
-        entry, steps = best.entry, [step for step in network.steps() if step[0] in inside]
-    elif len(network.inputs) == len(network.outputs) == 1:
-        entry, steps = network.inputs[0], [step for step in network.steps() if step[2]]
-    else:
-        raise KcalcError(
-            "depth_laws needs a block with one input and one output, or a network that repeats one"
-        )
-    return Network.from_steps([(entry, Input(), ()), *steps])
 
 
 class _Block:

@@ -18,10 +18,11 @@ from ..foundation.plain_arguments import choice
 from ..foundation.printing import Shown, plain, shown, spread
 from ..foundation.rootfinding import zero_between
 from ..maps.maps import Approximable, Assumption
+from ..network.combinators import repeated_block
 from ..network.compose import require_network
 from ..network.layers import Affine, Attend, Sum
 from ..network.network import Network
-from .depth_laws import DepthLaws, depth_laws, repeated_block
+from .depth_laws import DepthLaws, depth_laws
 from .phases import axis
 from .profiles import trunk_sums
 

@@ -11,7 +11,7 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.shaping.depth_laws import repeated_block
+from kcalc.network import repeated_block
 
 A, L = kc.architectures, kc.layers
 T = 32

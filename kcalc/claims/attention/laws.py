@@ -11,7 +11,7 @@ from sympy import Rational, symbols
 
 from ... import architectures, depth_laws, gradients
 from ...calculi.attention import row_entropy
-from ...shaping import repeated_block
+from ...network import repeated_block
 from ..bench import Bench, at_most, counterexample, equal, exact, statistical
 from ..claim import Evidence
 from .paper import claim

@@ -19,7 +19,7 @@ from ... import (
 )
 from ... import layers as L
 from ...calculi.attention import self_overlap
-from ...shaping import repeated_block
+from ...network import repeated_block
 from ..bench import Bench, at_most, counterexample, equal, statistical
 from ..claim import Evidence
 from .laws import SIZE, SLOPE
