@@ -9,10 +9,15 @@ from ..foundation.errors import KcalcError
 
 
 def extra(module: str, package: str | None = None, name: str = "train") -> Any:
-    """An imported module.  Raises: KcalcError saying which extra brings it where it is missing."""
+    """An imported module.
+
+    Raises: KcalcError saying which extra brings it where it is missing, or lacks something itself.
+    """
     try:
         return import_module(module)
-    except ImportError:
+    except ImportError as error:
+        own = (error.name or "").partition(".")[0] == module.partition(".")[0]
+        why = "is not installed" if own else f"cannot be imported ({error})"
         raise KcalcError(
-            f"this needs {package or module}, which is not installed; pip install 'kcalc[{name}]'"
+            f"this needs {package or module}, which {why}; pip install 'kcalc[{name}]'"
         ) from None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -372,6 +373,16 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         training.fit(classifier(), SPLIT)
     with refused("scikit-learn"):
         training.digits()
+
+
+def test_a_library_that_lacks_another_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "optax.py").write_text("import no_such_library")
+    monkeypatch.delitem(sys.modules, "optax")
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused("optax.*no_such_library"):
+        training.fit(linear(), SPLIT, QUICK)
 
 
 def test_importing_does_not_load_what_training_needs() -> None:
