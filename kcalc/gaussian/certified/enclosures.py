@@ -12,7 +12,7 @@ from ...fields.expressions import CORNERED, rational
 from ...fields.jets import Jet
 from ...fields.programs import Derivable
 from ...foundation.errors import KcalcError
-from .intervals import Jets, Span
+from .intervals import Jets, Range
 from .ranges import ALL, Interval, above, below
 
 ORDER = 2  # the highest derivative that is bounded
@@ -45,14 +45,14 @@ class Piece:
             found = [ALL] * (ORDER + 2)
             if self._program is not None and math.isfinite(a) and math.isfinite(b):
                 self.steps += _CHEAPEST + min(len(self._program.steps), _DEAREST)
-                x = Jet.variable(Span(arb(a), arb(b)), ORDER + 1)
+                x = Jet.variable(Range(arb(a), arb(b)), ORDER + 1)
                 (jet,) = self._program.run(x, _JETS)
                 found = [_floats(c * math.factorial(k)) for k, c in enumerate(jet.coefficients)]
             self._known[a, b] = found
         return self._known[a, b]
 
 
-def _floats(span: Span) -> Interval:
-    """A span with ends that are floats, rounded outwards."""
-    low, high = below(float(span.low)), above(float(span.high))
+def _floats(found: Range) -> Interval:
+    """A range with ends that are floats, rounded outwards."""
+    low, high = below(float(found.low)), above(float(found.high))
     return min(low, sys.float_info.max), max(high, -sys.float_info.max)

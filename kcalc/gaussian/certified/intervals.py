@@ -16,7 +16,7 @@ from ...fields.programs import power_terms, taylor_program
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class Range:
     """The numbers from ``low`` to ``high``, both exact balls.
 
     A ball with a centre and a radius would lose the low end of [1, e^1000].
@@ -25,21 +25,21 @@ class Span:
     low: Ball
     high: Ball
 
-    def __add__(self, other: Any) -> Span:
-        if isinstance(other, Span):
+    def __add__(self, other: Any) -> Range:
+        if isinstance(other, Range):
             return between(self.low + other.low, self.high + other.high)
         return between(self.low + other, self.high + other)
 
     __radd__ = __add__
 
-    def __neg__(self) -> Span:
-        return Span(-self.high, -self.low)
+    def __neg__(self) -> Range:
+        return Range(-self.high, -self.low)
 
-    def __sub__(self, other: Any) -> Span:
+    def __sub__(self, other: Any) -> Range:
         return self + -other
 
-    def __mul__(self, other: Any) -> Span:
-        if not isinstance(other, Span):
+    def __mul__(self, other: Any) -> Range:
+        if not isinstance(other, Range):
             return around(_product(self.low, other), _product(self.high, other))
         if self.low >= 0 and other.low >= 0:
             return between(_product(self.low, other.low), _product(self.high, other.high))
@@ -48,21 +48,21 @@ class Span:
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Span:
-        return self * other.inverse() if isinstance(other, Span) else self * (1 / other)
+    def __truediv__(self, other: Any) -> Range:
+        return self * other.inverse() if isinstance(other, Range) else self * (1 / other)
 
-    def inverse(self) -> Span:
+    def inverse(self) -> Range:
         """1/x, of the part of one sign where one end is 0."""
         arb = type(self.low)
         if self.low < 0 < self.high or self.low == self.high == 0:
-            return Span(arb("-inf"), arb("inf"))
+            return Range(arb("-inf"), arb("inf"))
         low = arb("-inf") if self.high == 0 else 1 / self.high
         return between(low, arb("inf") if self.low == 0 else 1 / self.low)
 
-    def size(self) -> Span:
+    def size(self) -> Range:
         """|x|."""
         if self.low < 0 < self.high:
-            return Span(type(self.low)(0), max(-self.low, self.high))
+            return Range(type(self.low)(0), max(-self.low, self.high))
         return self if self.low >= 0 else -self
 
 
@@ -72,31 +72,31 @@ def _product(x: Ball, y: Any) -> Ball:
     return found if found.is_finite() or not (x == 0 or y == 0) else type(x)(0)
 
 
-def between(low: Ball, high: Ball) -> Span:
-    """The span from a ball to another; everything where one is no number."""
+def between(low: Ball, high: Ball) -> Range:
+    """The range from a ball to another; everything where one is no number."""
     if low.is_nan() or high.is_nan():
-        return Span(type(low)("-inf"), type(low)("inf"))
-    return Span(low.lower(), high.upper())
+        return Range(type(low)("-inf"), type(low)("inf"))
+    return Range(low.lower(), high.upper())
 
 
-def around(*balls: Ball) -> Span:
-    """The smallest span around balls; everything where one is no number."""
+def around(*balls: Ball) -> Range:
+    """The smallest range around balls; everything where one is no number."""
     for ball in balls:
         if ball.is_nan():
             return between(ball, ball)
-    return Span(min([ball.lower() for ball in balls]), max([ball.upper() for ball in balls]))
+    return Range(min([ball.lower() for ball in balls]), max([ball.upper() for ball in balls]))
 
 
-class Spans(Numbers):
-    """Spans as numbers: monotone functions by their ends, roots where they are real."""
+class Ranges(Numbers):
+    """Ranges as numbers: monotone functions by their ends, roots where they are real."""
 
-    def sign(self, u: Span) -> int:
+    def sign(self, u: Range) -> int:
         return 1 if u.low > 0 else -1 if u.high < 0 else 0
 
-    def joined(self, options: list[Span]) -> Span:
+    def joined(self, options: list[Range]) -> Range:
         return around(*(end for option in options for end in (option.low, option.high)))
 
-    def power(self, u: Span, exponent: Any) -> Span:
+    def power(self, u: Range, exponent: Any) -> Range:
         """u^exponent, of the part of u that is not negative where the exponent is no integer."""
         if exponent.is_negative:
             return self.power(u, -exponent).inverse()
@@ -108,7 +108,7 @@ class Spans(Numbers):
         low = max(u.low, type(u.low)(0))
         return around(low**e if low > 0 else low, u.high**e)
 
-    def function(self, kind: Any, u: Span) -> Span:
+    def function(self, kind: Any, u: Range) -> Range:
         known = FUNCTIONS[kind]
         if known.trend is OTHER:
             found = (getattr(u.low.union(u.high), known.name)(),)
@@ -119,13 +119,13 @@ class Spans(Numbers):
             return around(*found)
         return around(*map(type(u.low), known.bounds))
 
-    def outer(self, kind: Any, u: Span, order: int) -> list[Span]:
+    def outer(self, kind: Any, u: Range, order: int) -> list[Range]:
         """The Taylor coefficients of a function at u."""
         if kind is sp.sinc:
             return [around(c) for c in _sinc(u.low.union(u.high), order)]
         return taylor_program(kind, order).run(u, self)
 
-    def flat(self, u: Span, factor: Any, power: Any, order: int) -> list[Span]:
+    def flat(self, u: Range, factor: Any, power: Any, order: int) -> list[Range]:
         """The Taylor coefficients of exp(factor u^-power) at 0 <= u <= ``u.high``, factor < 0."""
         found = []
         for k in range(order + 1):
@@ -134,13 +134,14 @@ class Spans(Numbers):
             found.append(sum(parts[1:], start=parts[0]))
         return found
 
-    def _flat_term(self, high: Ball, factor: Any, power: Any, m: Any) -> Span:
+    def _flat_term(self, high: Ball, factor: Any, power: Any, m: Any) -> Range:
         """u^-m exp(factor u^-power), which rises up to u^power = -factor power/m."""
         if high == 0:
             return around(high)
-        c, n = self.number(factor), self.number(power)
-        level = high**-n if m == 0 else around(high**-n, -self.number(m) / c / n).high
-        return around(type(high)(0), level ** (self.number(m) / n) * (c * level).exp())
+        c, n, rate = map(self.number, (factor, power, m / power))
+        first, top = high**-n, -rate / c  # the values of u^-power at the end and at the maximum
+        level = first if top < first else top if top > first else top.union(first)
+        return around(type(high)(0), level**rate * (c * level).exp())
 
 
 @lru_cache(maxsize=256)
@@ -154,33 +155,33 @@ def _flat_terms(factor: Any, power: Any, k: int) -> list[tuple[Ball, Any]]:
 
 
 class Jets:
-    """Jets of spans as numbers."""
+    """Jets of ranges as numbers."""
 
     def __init__(self, order: int) -> None:
-        self.spans, self.order = Spans(), order
-        self.number = self.spans.number
+        self.ranges, self.order = Ranges(), order
+        self.number = self.ranges.number
 
     def sign(self, u: Jet) -> int:
-        return self.spans.sign(u.value)
+        return self.ranges.sign(u.value)
 
     def joined(self, options: list[Jet]) -> Jet:
         """Coefficients that enclose those of all options."""
         rows = zip(*(option.coefficients for option in options), strict=True)
-        return Jet(tuple(self.spans.joined(list(row)) for row in rows))
+        return Jet(tuple(self.ranges.joined(list(row)) for row in rows))
 
     def power(self, u: Jet, exponent: Any) -> Jet:
         terms = power_terms(exponent)[: self.order + 1]
-        outer = [self.spans.power(u.value, e) * self.number(weight) for e, weight in terms]
+        outer = [self.ranges.power(u.value, e) * self.number(weight) for e, weight in terms]
         return u.compose([*outer, *([0 * u.value] * (self.order + 1 - len(outer)))])
 
     def function(self, kind: Any, u: Jet) -> Jet:
-        return u.compose(self.spans.outer(kind, u.value, self.order))
+        return u.compose(self.ranges.outer(kind, u.value, self.order))
 
     def flat(self, u: Jet, factor: Any, power: Any) -> Jet:
         """exp(factor u^-power), also on an interval at whose end u is 0."""
         u = -u if u.value.high == 0 and power.is_even else u
         if u.value.low == 0:
-            return u.compose(self.spans.flat(u.value, factor, power, self.order))
+            return u.compose(self.ranges.flat(u.value, factor, power, self.order))
         return self.function(sp.exp, self.power(u, -power) * self.number(factor))
 
 
