@@ -162,8 +162,9 @@ class Edit:
 class Edits(Tabled):
     """The changes that a shaping makes to a model, in the order of its nodes.
 
-    ``framework``: the model's; ``model``: the name of its class; ``left_alone``: {node, or code that
-    did not run when the model was read: why nothing changes there}. Iterating gives each :class:`Edit`; ``edits[node]`` those of one node.
+    ``framework``: the model's; ``model``: the name of its class; ``left_alone``: {node: why nothing
+    changes there}, and the same of code that did not run when the model was read. Iterating gives
+    each :class:`Edit`; ``edits[node]`` those of one node.
     """
 
     framework: str
