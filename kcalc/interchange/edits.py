@@ -164,7 +164,8 @@ class Edits(Tabled):
     """The changes that a shaping makes to a model, in the order of its nodes.
 
     ``framework``: the model's; ``model``: the name of its class; ``left_alone``: {node: why nothing
-    changes there}. Iterating gives each :class:`Edit`; ``edits[node]`` those of one node.
+    changes there}, and the same of code that did not run when the model was read. Iterating gives
+    each :class:`Edit`; ``edits[node]`` those of one node.
     """
 
     framework: str

@@ -85,14 +85,21 @@ class _Unseen:
         self.names = FUNCTIONS | {name for name in names if name and "." not in name}
         self.kinds = {name for name in names if "." in name}
         self.visited = _visited(graph)
+        self.known: dict[Any, bool] = {}  # {(code, module): whether it calls such}
 
     def told(self) -> dict[str, str]:
         """{what in words: why it is left alone}."""
         found = {f"{path} ({type(module).__name__})": NOT_RUN for path, module in self._modules()}
         by_text: dict[tuple[str, str], list[str]] = {}
+        by_path: dict[str, dict[types.CodeType, set[int]]] = {}
         for (path, code), seen in self.visited.items():
+            if code.co_filename not in OPEN and definition(code) is not None:
+                by_path.setdefault(path, {})[code] = seen
+        for path, ran in by_path.items():
             module = self.model.get_submodule(path)
-            for told in self._in_function(code, module, seen):
+            functions = _functions(module, {*ran}).items()
+            inside = (self._in_function(f, module, ran[code]) for code, f in functions)
+            for told in (told for found in inside for told in found):
                 by_text.setdefault(told, []).append(path or type(module).__name__)
         for (text, why), paths in by_text.items():
             more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
@@ -126,14 +133,11 @@ class _Unseen:
 
     # -- code --------------------------------------------------------------------------------------
 
-    def _in_function(
-        self, code: types.CodeType, module: Any, seen: set[int]
-    ) -> Iterator[tuple[str, str]]:
+    def _in_function(self, function: Any, module: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
         """The calls and sums in a function of a module that did not run, in words, and why."""
+        code: types.CodeType = function.__code__
         found = definition(code)
-        function = _function_of(code, module)
-        if found is None or function is None or code.co_filename in OPEN:
-            return
+        assert found is not None
         node = found[0]
         dead = {id(part) for branch in _decided(node) for part in ast.walk(branch)}
         sums = set(map(id, _open_sums(node, function, module, seen)))
@@ -172,9 +176,13 @@ class _Unseen:
         inner = innermost(function)
         if depth > DEEPEST or not isinstance(inner, types.FunctionType) or not _is_own(inner):
             return False
-        found = definition(inner.__code__)
-        calls = () if found is None else (s for s in sites(found[0]) if isinstance(s, ast.Call))
-        return any(self._calls(site, inner, module, depth) for site in calls)
+        key = inner.__code__, id(module)
+        if key not in self.known:
+            self.known[key] = False  # as long as it is looked at
+            found = definition(inner.__code__)
+            calls = () if found is None else (s for s in sites(found[0]) if isinstance(s, ast.Call))
+            self.known[key] = any(self._calls(site, inner, module, depth) for site in calls)
+        return self.known[key]
 
 
 Seen = dict[tuple[str, types.CodeType], set[int]]
@@ -210,16 +218,18 @@ def _is_own(function: Any) -> bool:
     return code is not None and is_user_code(code.co_filename)
 
 
-def _function_of(code: types.CodeType, module: Any) -> Any:
-    """The function that a module ran some code of, None where it has no name."""
-    seen: list[Any] = [innermost(type(module).forward)]
-    for _ in range(DEEPEST):
-        for function in seen:
-            if getattr(function, "__code__", None) is code:
-                return function
-        known = [f for f in seen if isinstance(f, types.FunctionType)]
-        seen = [innermost(f) for function in known for f in reached(function, module)]
-    return None
+def _functions(module: Any, ran: set[types.CodeType]) -> dict[types.CodeType, Any]:
+    """{code that a module ran: the function that it is of}, where one names it to another."""
+    found: dict[types.CodeType, Any] = {}
+    waiting = [innermost(type(module).forward)]
+    while waiting:
+        function = waiting.pop()
+        code = getattr(function, "__code__", None)
+        if code in ran and code not in found:
+            found[code] = function
+            if len(found) < len(ran):
+                waiting += map(innermost, reached(function, module))
+    return found
 
 
 def _arguments(site: ast.Call) -> list[ast.expr]:
