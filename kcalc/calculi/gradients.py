@@ -87,10 +87,9 @@ class Gradients(Shown, Approximable):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        tables = {"nodes": self.nodes, "weights": self.weights, "chi": self.chi} | self._modes
         return {
             "output": str(self.output),
-            **{name: {str(k): v for k, v in table.items()} for name, table in tables.items()},
+            **{name: {str(k): v for k, v in table.items()} for name, table in self._tables.items()},
             "growth": self.growth,
             "assumptions": plain(self.assumptions),
         }
@@ -107,17 +106,24 @@ class Gradients(Shown, Approximable):
             for n, v in self.nodes.items()
         ]
 
-    def texts(self, name: str) -> dict[Node, str]:
-        """A table, such as "nodes" or "mean", as {node: text}."""
-        return {node: f"{value:.6g}" for node, value in getattr(self, name).items()}
+    @property
+    def texts(self) -> dict[str, dict[Node, str]]:
+        """The tables, such as "nodes" and "mean", as {name: {node: text}}."""
+        return {
+            name: {node: f"{value:.6g}" for node, value in table.items()}
+            for name, table in self._tables.items()
+        }
+
+    @property
+    def _tables(self) -> dict[str, dict[Node, float]]:
+        return {"nodes": self.nodes, "weights": self.weights, "chi": self.chi} | self._modes
 
     @property
     def _modes(self) -> dict[str, dict[Node, float]]:
         return {name: getattr(self, name) for name in MODES if getattr(self, name) is not None}
 
     def _rows(self) -> list[tuple[str, ...]]:
-        names = ("nodes", "weights", "chi", *self._modes)
-        texts = [self.texts(name) for name in names]
+        texts = self.texts.values()
         body = ((str(n), *(table.get(n, "") for table in texts)) for n in self.nodes)
         return [("node", "|d out/d node|^2", "|d out/d weights|^2", "chi", *self._modes), *body]
 

@@ -39,7 +39,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0, right: bool = True) ->
 
 def mode_lines(network: Network, found: Gradients) -> list[str]:
     """Gradients over tokens along the stream, in both modes."""
-    columns = [found.texts(name) for name in ("nodes", "mean", "difference")]
+    columns = [found.texts[name] for name in ("nodes", "mean", "difference")]
     rows = [
         (str(node), *(column.get(node, "") for column in columns)) for node in network.cut_nodes()
     ]

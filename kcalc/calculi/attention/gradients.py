@@ -47,15 +47,14 @@ class SampledGradients(Gradients):
     tokens: dict[Node, tuple[Array, Array]] = field(default_factory=dict)
     covariances: dict[Node, Array] = field(default_factory=dict)
 
-    def texts(self, name: str) -> dict[Node, str]:
-        """A table as {node: text}, with standard errors."""
-        errors = self.errors.get(name, {})
-        plain = super().texts(name)
-        values = getattr(self, name)
-        return {
-            node: with_error(values[node], errors[node]) if node in errors else text
-            for node, text in plain.items()
-        }
+    @property
+    def texts(self) -> dict[str, dict[Node, str]]:
+        """The tables as {name: {node: text}}, with standard errors."""
+        texts = super().texts
+        for name, errors in self.errors.items():
+            values = self._tables[name]
+            texts[name] |= {node: with_error(values[node], error) for node, error in errors.items()}
+        return texts
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the tables over tokens as plain data."""
