@@ -15,7 +15,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.activations import activation
-from kcalc.shaping import limits, search
+from kcalc.shaping import choose_branch, limits
 from kcalc.shaping.absorption import Relation
 from kcalc.shaping.block_slopes import _insert_extremum, _mixed
 from kcalc.shaping.constants import Constants, ConstantsTable
@@ -49,29 +49,29 @@ def test_the_scale_that_gives_a_slope() -> None:
     def sech(x: Any) -> Any:
         return 1 / np.cosh(x) ** 2
 
-    found = search.solve_scale(TANH, target, (0.0,))
+    found = choose_branch.solve_scale(TANH, target, (0.0,))
     assert excess(np.tanh, sech, found.alpha or 1.0, 0.0) == pytest.approx(target, rel=1e-8)
-    wide = search._crossing(TANH, target, 0.0, (-3.0, 3.0))
+    wide = choose_branch._crossing(TANH, target, 0.0, (-3.0, 3.0))
     assert wide is not None and wide.alpha == pytest.approx(found.alpha, rel=1e-10)
     # no crossing there; and without a shift that of relu does not depend on alpha
-    assert search._crossing(TANH, target, 0.0, (-3.0, -2.0)) is None
-    assert search._crossing(RELU, target, 0.0, (-3.0, 3.0)) is None
+    assert choose_branch._crossing(TANH, target, 0.0, (-3.0, -2.0)) is None
+    assert choose_branch._crossing(RELU, target, 0.0, (-3.0, 3.0)) is None
 
 
 def test_a_linear_map_has_no_slope_but_1() -> None:
     with pytest.raises(
         kc.UnreachableTarget, match=r"slope C'\(1\) = 1.3; its C map is linear for all"
     ):
-        search.solve_scale(activation("identity"), 0.3)
-    assert search._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
+        choose_branch.solve_scale(activation("identity"), 0.3)
+    assert choose_branch._extreme(activation("identity"), 0.0, 0.3) == (1e-300, False, 0.0)
     with pytest.raises(kc.UnreachableTarget, match="no input scale and shift within reach"):
-        search.solve_least(TANH, 1e9)
+        choose_branch.solve_least(TANH, 1e9)
 
 
 def test_the_steepest_relu() -> None:
     """relu at the shift 1 becomes steeper with the scale, up to C'(1) = 1/(1 - 1/pi)."""
     with pytest.raises(kc.UnreachableTarget) as caught:
-        search.solve_scale(RELU, 5.0, (1.0,))
+        choose_branch.solve_scale(RELU, 5.0, (1.0,))
     named = float(str(caught.value).split("C'(1) = ")[-1])
     z = np.linspace(-12, 12, 24001)
     w = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
