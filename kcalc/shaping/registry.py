@@ -10,7 +10,11 @@ from ..foundation.guests import MissingGuest
 
 
 class Methods(MutableMapping[str, Callable[..., Any]]):
-    """{name: method}. A name of kcalc whose folder is missing is not listed."""
+    """{name: method}. A name of kcalc whose folder is missing is not listed.
+
+    A method of your own may take the place of one of kcalc's; deleting it, or :meth:`clear`, brings
+    that back.
+    """
 
     def __init__(self) -> None:
         self.own: dict[str, Callable[..., Any]] = {}
@@ -31,10 +35,14 @@ class Methods(MutableMapping[str, Callable[..., Any]]):
     def __delitem__(self, name: str) -> None:
         del self.own[name]
 
+    def clear(self) -> None:
+        """Forget the methods of your own."""
+        self.own.clear()
+
     def __iter__(self) -> Iterator[str]:
-        names = (str(name) for name in PLACES.places if name not in self.own)
-        yield from (name for name in names if _brought(name))
-        yield from self.own
+        names = map(str, PLACES.places)
+        yield from (name for name in names if name in self.own or _brought(name))
+        yield from (name for name in self.own if name not in PLACES)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -113,6 +113,18 @@ def test_a_method_whose_folder_is_missing_is_named_and_not_listed(
         kc.shape(A.vanilla(2, "tanh"), method="lost")
 
 
+def test_a_method_of_ones_own_is_listed_and_may_replace_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names, dks = list(METHODS), METHODS["dks"]
+    monkeypatch.setattr(METHODS, "own", {})
+    METHODS["own"] = METHODS["dks"] = METHODS["tat"]
+    assert list(METHODS) == [*names, "own"] and len(METHODS) == len(names) + 1
+    assert kc.shape(A.vanilla(20, "relu"), method="own").method == "tat"
+    METHODS.clear()
+    assert METHODS["dks"] is dks and "own" not in METHODS
+
+
 WITHOUT_TOKENS = """
 import sys
 from importlib.abc import MetaPathFinder
