@@ -11,7 +11,7 @@ from ...network import layers as L
 from ...network import primitives as P
 from ...network.network import Network
 from ..widths import filled
-from .geometry import (
+from ..windows import (
     Gather,
     Mixing,
     Window,

@@ -13,7 +13,8 @@ from math import lgamma, log
 
 import numpy as np
 
-from ...calculi.attention.weights import alibi_slopes, buckets_of, visible
+from ...calculi.attention.weights import visible
+from ...network.score_biases import alibi_slopes, buckets_of
 from ..trace import Mask, Normalise
 from .numbers import normed
 
