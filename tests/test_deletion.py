@@ -8,10 +8,16 @@ import deletion
 import pytest
 
 
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return deletion.copied(tmp_path_factory.mktemp("kcalc"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("guest", deletion.DETACHED)
-def test_the_spine_works_without_a_guest(guest: str, tmp_path: Path) -> None:
-    assert "reinstall kcalc" in deletion.check_core(guest, deletion.without(guest, tmp_path))
+@pytest.mark.parametrize("guest", deletion.detached())
+def test_the_spine_works_without_a_guest(guest: str, copy: Path) -> None:
+    with deletion.without(guest, copy):
+        assert "reinstall kcalc" in deletion.check_core(guest, copy)
 
 
 @pytest.mark.parametrize("guest", deletion.guests())
