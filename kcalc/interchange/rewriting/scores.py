@@ -13,7 +13,7 @@ from math import lgamma, log
 
 import numpy as np
 
-from ...calculi.attention.weights import visible
+from ...foundation.guests import RULES
 from ...network.score_biases import alibi_slopes, buckets_of
 from ..trace import Mask, Normalise
 from .numbers import normed
@@ -192,7 +192,7 @@ def mask_of(masked: Array) -> Mask:
     first = int(np.argmin(sees[:, 0])) or columns  # the first token that does not see token 0
     known = (Mask(causal), Mask(causal, window=apart), Mask(causal, chunk=first))
     for mask in known if rows == columns else ():
-        if (~masked == visible(mask, rows, columns)).all():
+        if (~masked == RULES["masks", "Attend"](mask, rows, columns)).all():
             return mask
     future = np.triu(np.ones((rows, columns), dtype=bool), 1)
     unlike = (masked != (future & causal)).any(axis=-1)
