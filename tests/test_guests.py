@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import kcalc as kc
-from kcalc import wiring
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
 from kcalc.fields.balls import ball_field
 from kcalc.foundation.guests import DRAWINGS, KERNELS, MissingGuest, Registry, brought
@@ -47,12 +45,6 @@ def test_every_drawing_is_asked_for_by_the_name_of_a_result() -> None:
 def test_every_question_to_a_number_system_is_registered() -> None:
     questions = {key.partition(",")[0].strip("'") for key in asked("KERNELS")}
     assert questions == {key[0] for key in KERNELS.places if isinstance(key, tuple)}
-
-
-@pytest.mark.parametrize("registry", wiring.REGISTRIES, ids=lambda registry: registry.what)
-def test_every_place_is_there(registry: Registry) -> None:
-    for key in registry.places:
-        assert callable(registry[key]) or inspect.ismodule(registry[key]), key
 
 
 def test_nothing_but_pictures_imports_plotting() -> None:
