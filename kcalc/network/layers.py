@@ -20,6 +20,7 @@ from ..activations import Activation, activation
 from ..fields.arguments import as_number, one_number
 from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
+from . import masks as M
 from . import primitives as P
 from .primitives import Primitive, Program, Reads
 
@@ -715,6 +716,9 @@ class ClassToken(Layer):
         ]
 
 
+BY_PLACE = {*M.MASKS, "rotary", "alibi", "relative"}  # what tells the tokens of an Attend apart
+
+
 @dataclass(frozen=True)
 class Attend(Layer):
     """Attention over T tokens.
@@ -770,10 +774,9 @@ class Attend(Layer):
     def __post_init__(self) -> None:
         for name in ("heads", "key_width", "key_heads"):
             _count(self, name, optional=True)
-        for name in ("window", "chunk"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(given, f"Attend: {name}", 1))
-        for name in ("causal", "sink", "alibi", "wide"):
+        for name, value in M.checked(self).items():
+            object.__setattr__(self, name, value)
+        for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
                 object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
         if isinstance(self.scale, str):
@@ -838,17 +841,28 @@ class Attend(Layer):
                 f"odd",
             )
 
+    @property
+    def masks(self) -> M.Masks:
+        """Its masks (:mod:`kcalc.network.masks`)."""
+        return M.masks_of(self)
+
+    def alike(self) -> Attend:
+        """The attention without masks, rotary embeddings and biases, which keeps tokens alike."""
+        void = {item.name: item.default for item in fields(self) if item.name in BY_PLACE}
+        return replace(self, **void)
+
     def _relative(self) -> tuple[float, int, int]:
         """The checked field ``relative``."""
         given = items(self.relative, "Attend.relative")
         if len(given) != 3:
             raise _fail(self, f"relative is (sigma, buckets, furthest), got {glimpse(given)}")
         sigma = one_number(given[0], "sigma of Attend.relative")
-        buckets = whole(given[1], "buckets of Attend.relative", 2 if self.causal else 4)
+        sides = 2 if M.one_sided(self.masks) else 4
+        buckets = whole(given[1], "buckets of Attend.relative", sides)
         furthest = whole(given[2], "furthest distance of Attend.relative", 2)
         if not 0 < sigma < LARGEST_BIAS:
             raise _fail(self, f"sigma of relative lies between 0 and {LARGEST_BIAS:g}, got {sigma}")
-        near = buckets // (2 if self.causal else 4)
+        near = buckets // sides
         if furthest <= near:
             raise _fail(
                 self,
@@ -861,7 +875,7 @@ class Attend(Layer):
         names = (
             "heads",
             "key_width",
-            "causal",
+            "masks",
             "scale",
             "normaliser",
             "identity",
@@ -870,8 +884,6 @@ class Attend(Layer):
             "rotary",
             "alibi",
             "wide",
-            "window",
-            "chunk",
             "relative",
         )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)

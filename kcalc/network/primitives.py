@@ -20,6 +20,7 @@ from ..foundation.errors import GraphError
 
 if TYPE_CHECKING:
     from ..activations import Activation
+    from .masks import Masks
 
 Node = Hashable
 
@@ -260,13 +261,14 @@ class Shuffle(Primitive):
 class Attend(Primitive):
     """Attention over tokens: queries, keys and values are its three inputs.
 
-    Fields as in :class:`kcalc.network.layers.Attend`.
+    Fields as in :class:`kcalc.network.layers.Attend`; ``masks``: a token sees what all of them let
+    it see.
     """
 
     heads: int | None
     key_width: int | None
     wide: bool | None
-    causal: bool
+    masks: Masks
     scale: Any
     normaliser: str
     identity: Any
@@ -274,8 +276,6 @@ class Attend(Primitive):
     sink: bool
     rotary: float | None
     alibi: bool
-    window: int | None
-    chunk: int | None
     relative: tuple[float, int, int] | None
 
     @property
@@ -288,15 +288,6 @@ class Attend(Primitive):
         """The channels of queries and keys that are drawn; None for Gaussian scores."""
         wide = self.scale == "linear" if self.wide is None else self.wide
         return None if wide else self.key_width
-
-    def cuts(self, tokens: int) -> bool:
-        """Whether its windows or chunks hold fewer tokens than there are."""
-        return min(tokens, self.window or tokens, self.chunk or tokens) < tokens
-
-    @property
-    def masks(self) -> bool:
-        """Whether some token may not see another one."""
-        return self.causal or self.window is not None or self.chunk is not None
 
 
 @dataclass(frozen=True, kw_only=True)

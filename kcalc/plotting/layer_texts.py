@@ -104,13 +104,9 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
             str(getattr(layer.activation, "name", layer.activation)), plain
         )
     if kind == "Attend":
-        told = (
-            (layer.heads, "{} heads"),
-            (layer.window, "window {}"),
-            (layer.chunk, "chunks of {}"),
-        )
-        parts = [text.format(size) for size, text in told if size is not None]
-        return ", ".join(["attention", *parts])
+        heads = [] if layer.heads is None else [f"{layer.heads} heads"]
+        masks = (mask.label.format(mask.value) for mask in layer.masks)
+        return ", ".join(["attention", *heads, *filter(None, masks)])
     if kind == "Embedding":
         return "embedding" if layer.features is None else f"embedding {layer.features}"
     if kind == "Positions":

@@ -462,7 +462,7 @@ NOTHING[0] = False
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a hole": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=HOLE),
-        "none of those that are known (causal, windows, chunks): token 4 sees 4 of",
+        "none of those that are known (causal, window, chunk): token 4 sees 4 of",
     ),
     "over queries": (
         lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,
