@@ -17,6 +17,7 @@ from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.compose import no_rule
 from ..network.network import Network, sum_weights
+from ..network.primitives import Norm, Reads
 from .initialisers import Fan, Initialiser
 from .parameterization import ABC, Parameterization
 
@@ -349,6 +350,8 @@ class Lowering:
 
     @rule.register
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Shape]) -> Shape:
+        if not isinstance(layer.lowered(Reads(node, (), (inputs[0].channels,))), Norm):
+            raise no_rule("arrays", layer, node)  # part of it has no layer of its own
         groups, size = getattr(layer, "groups", 1), (inputs[0].channels,)
         self.shared(node, groups, "groups", size[0])
         tensors = (

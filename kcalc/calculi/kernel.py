@@ -224,8 +224,8 @@ class Kernel:
             self.note(node, BATCH, "heuristic")
             return below.map(lambda pair: self.statistics.batched(pair, between, node))
         check_several(op, node)
+        check_groups(self.statistics, op, node, below)
         if op.over == "positions":
-            check_groups(self.statistics, op, node, below)
             self.note(node, ALIKE, "convention")
 
         def normalised(state: Channels) -> Channels:

@@ -81,7 +81,7 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
     notes: list[Note] = []
     for node, epsilon in there.items():
         square, variance = values.get(network.parents(node)[0], (1.0, 1.0))
-        rms = isinstance(network.layer(node), L.RMSNorm)
+        rms = not network.layer(node).centred
         divided = square if rms else variance
         if epsilon > COUNTS * divided:
             beside = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -100,12 +100,23 @@ class Layer:
 
     ``arity``: the least and greatest number of inputs. ``per_input``: {field of one number per
     input: these numbers in words}. ``passes``: whether kernel maps take its output for its input,
-    as they do for pooling.
+    as they do for pooling. ``family``: the group of layers that one colour of drawings stands for:
+    "input", "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
     """
 
     arity: ClassVar[tuple[float, float]] = (1, 1)
     per_input: ClassVar[Mapping[str, str]] = {}
     passes: ClassVar[bool] = False
+    family: ClassVar[str] = "other"
+
+    def __repr__(self) -> str:
+        """The fields; those with ``repr=False`` only where they differ from their defaults."""
+        shown = [
+            f"{item.name}={getattr(self, item.name)!r}"
+            for item in fields(self)
+            if item.repr or getattr(self, item.name) != item.default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
@@ -177,6 +188,7 @@ class Input(Layer):
     features: int | Any = None  # a whole number or a symbol
     image_shape: tuple[int, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (0, 0)
+    family: ClassVar[str] = "input"
 
     def __post_init__(self) -> None:
         _count(self, "features", optional=True)
@@ -236,6 +248,7 @@ class Affine(Layer):
     standardised: bool = False
     dilation: int | tuple[int, ...] = 1
     trained: bool | str = True
+    family: ClassVar[str] = "affine"
 
     def __post_init__(self) -> None:
         _trained(self, TRAINED)
@@ -306,6 +319,7 @@ class Nonlinear(Layer):
     """
 
     activation: Activation
+    family: ClassVar[str] = "activation"
 
     if TYPE_CHECKING:  # the constructor takes more types than it keeps
 
@@ -330,6 +344,7 @@ class SurrogateGradient(Layer):
 
     activation: Activation
     slope: Activation
+    family: ClassVar[str] = "activation"
 
     if TYPE_CHECKING:  # the constructor takes more types than it keeps
 
@@ -353,6 +368,7 @@ class Sum(Layer):
     weights: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
     per_input: ClassVar[Mapping[str, str]] = {"weights": "weights"}
+    family: ClassVar[str] = "join"
 
     if TYPE_CHECKING:
 
@@ -391,6 +407,7 @@ class Concat(Layer):
     channels: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
     per_input: ClassVar[Mapping[str, str]] = {"channels": "channel counts"}
+    family: ClassVar[str] = "join"
 
     if TYPE_CHECKING:
 
@@ -459,6 +476,7 @@ class Product(Layer):
     """The elementwise product of its inputs."""
 
     arity: ClassVar[tuple[float, float]] = (2, MANY)
+    family: ClassVar[str] = "join"
 
     def lowered(self, reads: Reads) -> Primitive:
         return P.Prod(origin=self)
@@ -474,6 +492,7 @@ class GatedUnit(Layer):
 
     activation: Activation
     arity: ClassVar[tuple[float, float]] = (2, 2)
+    family: ClassVar[str] = "join"
 
     if TYPE_CHECKING:
 
@@ -491,31 +510,59 @@ class GatedUnit(Layer):
 
 @dataclass(frozen=True)
 class Normalisation(Layer):
-    """Base of normalisations.
+    """Base of normalisations, which networks can be rid of.
 
-    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`.
+    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`; so is a field
+    ``groups``, where there is one. A normalisation that does more has a program in its ``lowered``.
     """
 
     centred: ClassVar[bool] = True
     over: ClassVar[str] = "channels"
+    family: ClassVar[str] = "normalisation"
 
-    def lowered(self, reads: Reads) -> P.Norm:
-        return P.Norm(centred=self.centred, over=self.over, reads=reads.channels[0], origin=self)
+    def norm(self, reads: Reads) -> P.Norm:
+        """The division itself."""
+        given = {"over": self.over, "groups": getattr(self, "groups", 1)}
+        return P.Norm(centred=self.centred, **given, reads=reads.channels[0], origin=self)
+
+    def lowered(self, reads: Reads) -> Primitive | Program:
+        return self.norm(reads)
+
+    def emits(self, reads: Reads) -> Any:
+        count, groups = super().emits(reads), getattr(self, "groups", 1)
+        if self.over == "channels" and isinstance(count, int) and count % groups:
+            raise GraphError(
+                f"node {reads.node!r}: {groups} groups do not divide the {count} channels of its "
+                f"input"
+            )
+        return count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerNorm(Normalisation):
     """Per location: subtract the mean over channels, divide by the standard deviation.
 
-    The gain is 1, the bias 0, epsilon 0.
+    The gain is 1, the bias 0, epsilon 0. ``groups``: channels in as many groups, each by itself.
     """
 
+    groups: int = field(default=1, repr=False)
 
-@dataclass(frozen=True)
+    def __post_init__(self) -> None:
+        _count(self, "groups")
+
+
+@dataclass(frozen=True, repr=False)
 class RMSNorm(Normalisation):
-    """Per location: divide by the root mean square over channels (gain 1, epsilon 0)."""
+    """Per location: divide by the root mean square over channels (gain 1, epsilon 0).
 
+    ``groups``: channels in as many groups, each by itself, such as the heads of an attention.
+    """
+
+    groups: int = field(default=1, repr=False)
     centred: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _count(self, "groups")
 
 
 @dataclass(frozen=True)
@@ -537,7 +584,7 @@ class BatchNorm(Normalisation):
             raise _fail(self, f"batch_c must lie in [0, 1), got {self.batch_c}")
 
     def lowered(self, reads: Reads) -> P.Norm:
-        return replace(super().lowered(reads), batch_c=self.batch_c)
+        return replace(self.norm(reads), batch_c=self.batch_c)
 
 
 @dataclass(frozen=True)
@@ -554,9 +601,6 @@ class GroupNorm(Normalisation):
 
     def __post_init__(self) -> None:
         _count(self, "groups")
-
-    def lowered(self, reads: Reads) -> P.Norm:
-        return replace(super().lowered(reads), groups=self.groups)
 
 
 @dataclass(frozen=True)
@@ -636,6 +680,7 @@ class Embedding(Layer):
     vocabulary: int | Any = None
     sigma: Number = 1
     trained: bool | str = True
+    family: ClassVar[str] = "affine"
 
     def __post_init__(self) -> None:
         _trained(self)
@@ -667,6 +712,7 @@ class Positions(Layer):
     sigma: Number = 1
     length: int | Any = None
     trained: bool | str = True
+    family: ClassVar[str] = "join"
 
     def __post_init__(self) -> None:
         _trained(self)
@@ -700,6 +746,7 @@ class ClassToken(Layer):
     sigma: Number = 1
     count: int = 1
     trained: bool | str = True
+    family: ClassVar[str] = "join"
 
     def __post_init__(self) -> None:
         _trained(self)
@@ -770,6 +817,7 @@ class Attend(Layer):
     chunk: int | None = None
     relative: tuple[float, int, int] | None = None
     arity: ClassVar[tuple[float, float]] = (3, 3)
+    family: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
         for name in ("heads", "key_width", "key_heads"):
@@ -937,6 +985,7 @@ class Pool(Layer):
     stride: int | tuple[int, ...] | None = None
     padding: str = "valid"
     passes: ClassVar[bool] = True
+    family: ClassVar[str] = "pooling"
 
     def __post_init__(self) -> None:
         choice(self.kind, "pooling kind", POOLS)
@@ -978,6 +1027,7 @@ class Resize(Layer):
     kind: str = "nearest"
     place: int | tuple[int, ...] = 0
     passes: ClassVar[bool] = True
+    family: ClassVar[str] = "pooling"
 
     def __post_init__(self) -> None:
         choice(self.kind, "kind of a Resize", RESIZES)
@@ -1011,6 +1061,7 @@ class PixelShuffle(Layer):
     factor: int | tuple[int, ...] = 2
     back: bool = False
     passes: ClassVar[bool] = True
+    family: ClassVar[str] = "pooling"
 
     def __post_init__(self) -> None:
         _extent(self, "factor")
@@ -1150,10 +1201,10 @@ def layer_of(op: Primitive) -> Layer | None:
         case P.Prod():
             return Product()
         case P.Norm(over="channels"):
-            return LayerNorm() if op.centred else RMSNorm()
-        case P.Norm(over="positions"):
+            return LayerNorm(op.groups) if op.centred else RMSNorm(op.groups)
+        case P.Norm(over="positions", centred=True):
             return GroupNorm(op.groups)
-        case P.Norm():
+        case P.Norm(over="batch", centred=True, groups=1):
             return BatchNorm(op.batch_c)
         case P.Blend(matrix=matrix) if matrix is not None:
             return TokenMix(matrix, op.random)

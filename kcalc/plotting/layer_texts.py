@@ -13,35 +13,6 @@ from typing import Any
 from .layered import Node
 
 LONGEST = 24
-KINDS = {
-    "Input": "input",
-    "Affine": "affine",
-    "Nonlinear": "activation",
-    "SurrogateGradient": "activation",
-    "Sum": "join",
-    "Concat": "join",
-    "Product": "join",
-    "GatedUnit": "join",
-    "LayerNorm": "normalisation",
-    "RMSNorm": "normalisation",
-    "BatchNorm": "normalisation",
-    "GroupNorm": "normalisation",
-    "Pool": "pooling",
-    "Resize": "pooling",
-    "PixelShuffle": "pooling",
-    "Embedding": "affine",
-    "Positions": "join",
-    "ClassToken": "join",
-    "Attend": "attention",
-}
-
-
-def layer_kind(layer: Any) -> str:
-    """The group of layers that one colour stands for.
-
-    "input", "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
-    """
-    return KINDS.get(type(layer).__name__, "other")
 
 
 def number_text(value: Any, plain: bool = False) -> str:

@@ -115,9 +115,9 @@ class Needs:
             case L.Sum():
                 if wish is not None:
                     self.wish.setdefault(parent, wish)
-            case L.Affine() | L.LayerNorm():
+            case L.Affine() | L.Normalisation(over="channels", centred=True):
                 pass
-            case L.RMSNorm():
+            case L.Normalisation(over="channels"):
                 self._ask(parent, Need(None, 0.0, node))
             case L.Scale():
                 shift = None if need.shift is None else need.shift / float(layer.factor)
@@ -348,9 +348,9 @@ class Absorption:
             self.changes.append(f"{node}: weights {_listed(weights)} -> {_listed(changed)}")
         return (Block(1.0, scale, shift),)
 
-    @forward.register(L.LayerNorm | L.RMSNorm)
-    def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
-        if self._single(node, parents[0]).scale < 0:
+    @forward.register
+    def _(self, layer: L.Normalisation, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        if layer.over == "channels" and self._single(node, parents[0]).scale < 0:
             raise KcalcError(
                 f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an "
                 f"Affine in front"
