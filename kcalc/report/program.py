@@ -166,7 +166,7 @@ def _step(
         case P.Join():
             total = float(sum(op.channels))
             return Step(node, "cat", reads, tuple(float(k) / total for k in op.channels))
-        case P.Norm(over="channels"):
+        case P.Norm(over="channels", groups=1):
             return Step(node, "ln" if op.centred else "rms", reads)
         case (
             None
