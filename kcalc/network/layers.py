@@ -766,7 +766,7 @@ class ClassToken(Layer):
 BY_PLACE = {*M.MASKS, "rotary", "alibi", "relative"}  # what tells the tokens of an Attend apart
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Attend(Layer):
     """Attention over T tokens.
 
@@ -778,7 +778,9 @@ class Attend(Layer):
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries
     and keys; None: not said. ``causal``: token i sees the tokens up to i. ``window``: it sees the
     tokens j with ``|i - j| < window`` alone; ``chunk``: those of its own chunk of as many tokens,
-    counted from the first; None: all. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear"
+    counted from the first; None: all. ``prefix``: token i sees the tokens up to i and the first
+    ``prefix`` ones, as in a prefix language model, which has ``causal=False``; None: no such mask.
+    A token sees what all of its masks let it see. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear"
     ``1 / key_width``, or a number, which needs ``key_width``.
     ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid",
     ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``,
@@ -816,6 +818,7 @@ class Attend(Layer):
     window: int | None = None
     chunk: int | None = None
     relative: tuple[float, int, int] | None = None
+    prefix: int | None = field(default=None, repr=False)
     arity: ClassVar[tuple[float, float]] = (3, 3)
     family: ClassVar[str] = "attention"
 
@@ -824,6 +827,12 @@ class Attend(Layer):
             _count(self, name, optional=True)
         for name, value in M.checked(self).items():
             object.__setattr__(self, name, value)
+        if self.causal and self.prefix is not None:
+            raise _fail(
+                self,
+                "prefix is a causal mask behind the first tokens, which causal=True would hide from "
+                "each other; use causal=False",
+            )
         for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
                 object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))

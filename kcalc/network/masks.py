@@ -115,8 +115,27 @@ class Chunk(Mask):
         return int(np.argmin(sees[:, 0])) or sees.shape[1]
 
 
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """A token sees those up to itself, and all of the first ``value`` tokens."""
+
+    name: ClassVar[str] = "prefix"
+    text: ClassVar[str] = "a prefix of {} tokens"
+    label: ClassVar[str] = "prefix {}"
+
+    def sees(self, rows: Array, columns: Array) -> Array:
+        return (rows >= columns) | (columns < self.value)
+
+    def hides(self, tokens: int) -> bool:
+        return self.value < tokens
+
+    @classmethod
+    def guess(cls, sees: Array) -> int | None:
+        return int(np.argmin(sees.all(axis=0))) or None
+
+
 # their fields of an Attend, in the order in which words name them
-MASKS: Mapping[str, type[Mask]] = {kind.name: kind for kind in (Causal, Window, Chunk)}
+MASKS: Mapping[str, type[Mask]] = {kind.name: kind for kind in (Causal, Window, Chunk, Prefix)}
 
 
 def checked(layer: object) -> dict[str, Any]:
