@@ -38,6 +38,7 @@ __all__ = [
     "GroupNorm",
     "Identity",
     "Input",
+    "L2Norm",
     "Layer",
     "LayerNorm",
     "Nonlinear",
@@ -563,6 +564,34 @@ class RMSNorm(Normalisation):
 
     def __post_init__(self) -> None:
         _count(self, "groups")
+
+
+@dataclass(frozen=True)
+class L2Norm(Normalisation):
+    """Per location: divide by the Euclidean norm over channels, ``scale x / |x|`` (epsilon 0).
+
+    ``groups``: channels in as many groups, each by itself, such as the heads of an attention whose
+    queries and keys are normalised. ``scale``: the gain at initialisation. The mean square of the
+    output is ``scale^2`` over the channels of a group, so it needs the channels of its input.
+    """
+
+    groups: int = 1
+    scale: Number = 1
+    centred: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _count(self, "groups")
+        _positive(self, "scale")
+
+    def lowered(self, reads: Reads) -> Program:
+        (count,) = reads.channels
+        if count is None:
+            raise GraphError(
+                f"node {reads.node!r} (L2Norm): the channels of {reads.parents[0]!r}, by which its "
+                f"output is scaled, are not known; give features= there"
+            )
+        size = self.scale * sp.sqrt(sp.sympify(self.groups) / count)
+        return [(self.norm(reads), (0,)), (P.Mix(weights=(size,), origin=self), (1,))]
 
 
 @dataclass(frozen=True)
@@ -1243,6 +1272,7 @@ KINDS: dict[str, type[Layer]] = {
         GatedUnit,
         LayerNorm,
         RMSNorm,
+        L2Norm,
         BatchNorm,
         GroupNorm,
         TokenMix,
