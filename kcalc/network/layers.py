@@ -809,8 +809,8 @@ class Attend(Layer):
     tokens j with ``|i - j| < window`` alone; ``chunk``: those of its own chunk of as many tokens,
     counted from the first; None: all. ``prefix``: token i sees the tokens up to i and the first
     ``prefix`` ones, as in a prefix language model, which has ``causal=False``; None: no such mask.
-    A token sees what all of its masks let it see. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear"
-    ``1 / key_width``, or a number, which needs ``key_width``.
+    A token sees what all of its masks let it see. ``scale``: "sqrt" is ``1 / sqrt(key_width)``,
+    "linear" ``1 / key_width``, or a number, which needs ``key_width``.
     ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid",
     ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``,
     ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
@@ -859,8 +859,8 @@ class Attend(Layer):
         if self.causal and self.prefix is not None:
             raise _fail(
                 self,
-                "prefix is a causal mask behind the first tokens, which causal=True would hide from "
-                "each other; use causal=False",
+                "prefix is a causal mask behind the first tokens, and causal=True would hide these "
+                "from each other; use causal=False",
             )
         for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
