@@ -509,7 +509,7 @@ class GatedUnit(Layer):
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Normalisation(Layer):
     """Base of normalisations, which networks can be rid of.
 
