@@ -315,7 +315,7 @@ class Kernel:
     @rule.register
     def _(
         self,
-        op: P.Mask | P.Reshape | P.Resize | P.Shuffle | P.Stop,
+        op: P.Passing,
         node: Node,
         inputs: Sequence[Channels],
     ) -> Channels:

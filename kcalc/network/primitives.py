@@ -38,6 +38,15 @@ class Primitive:
 
 
 @dataclass(frozen=True)
+class Passing(Primitive):
+    """Base of those that kernel maps take as the identity of their one input.
+
+    They move or drop numbers, so that a positive factor of the input is one of the output. Only
+    what follows positions, or gradients, may have another rule for one of them.
+    """
+
+
+@dataclass(frozen=True)
 class Source(Primitive):
     """An input of the network."""
 
@@ -104,7 +113,7 @@ class Surrogate(Primitive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop(Primitive):
+class Stop(Passing):
     """Its input, of which gradients see nothing; ``unknown``: why they see it in an unknown way."""
 
     unknown: str = ""
@@ -218,7 +227,7 @@ class Max(Window):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mask(Primitive):
+class Mask(Passing):
     """Entries set to 0 at random, a fraction ``rate`` of them, the others divided by ``1 - rate``.
 
     It is the identity in evaluation.
@@ -228,12 +237,12 @@ class Mask(Primitive):
 
 
 @dataclass(frozen=True)
-class Reshape(Primitive):
+class Reshape(Passing):
     """Positions become channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize(Primitive):
+class Resize(Passing):
     """Another number of positions.
 
     Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
@@ -250,7 +259,7 @@ class Resize(Primitive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffle(Primitive):
+class Shuffle(Passing):
     """Channels become positions, ``factor`` (rows, columns) of them each; ``back``: the reverse."""
 
     factor: tuple[int, ...]

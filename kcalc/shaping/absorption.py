@@ -124,16 +124,7 @@ class Needs:
                 self._pass(parent, Need(need.scale, shift, need.reader), wish)
             case L.Pool(kind="weighted_mean") | L.Resize(kind="zeros"):
                 self._pass(parent, Need(need.scale, 0.0, node), wish)
-            case (
-                L.Identity()
-                | L.Flatten()
-                | L.Pool()
-                | L.Resize()
-                | L.PixelShuffle()
-                | L.Dropout()
-                | L.StopGradient()
-                | L.Concat()
-            ):
+            case L.Layer(passes=True) | L.Concat():
                 self._pass(parent, need, wish)
             case _:
                 self._ask(parent, Need(1.0, 0.0, node))
@@ -239,14 +230,11 @@ class Absorption:
     def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         """The relation of a node from those of its parents.
 
-        This rule is for inputs, and for layers that are only exact between plain maps.
+        This rule is for inputs, for layers that pass their input on, and for those that are only
+        exact between plain maps.
         """
-        return (Block(1.0, 1.0, Form(0.0)),)
-
-    @forward.register(
-        L.Identity | L.Flatten | L.Dropout | L.StopGradient | L.Pool | L.Resize | L.PixelShuffle
-    )
-    def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        if not layer.passes:
+            return (Block(1.0, 1.0, Form(0.0)),)
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
             raise KcalcError(
