@@ -321,7 +321,7 @@ class Kernel:
     ) -> Channels:
         if isinstance(op, P.Mask):
             self.note(node, "dropout is the identity (evaluation)", "convention")
-        if isinstance(op, P.Resize) and op.mixes:
+        if isinstance(op, P.Moving) and op.mixes:
             self.note(node, INTERPOLATION)
         return inputs[0]
 

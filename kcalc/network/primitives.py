@@ -47,6 +47,16 @@ class Passing(Primitive):
 
 
 @dataclass(frozen=True)
+class Moving(Passing):
+    """Base of those that change how many positions there are, or which."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a position reads several."""
+        return False
+
+
+@dataclass(frozen=True)
 class Source(Primitive):
     """An input of the network."""
 
@@ -242,7 +252,7 @@ class Reshape(Passing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize(Passing):
+class Resize(Moving):
     """Another number of positions.
 
     Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
@@ -259,7 +269,7 @@ class Resize(Passing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffle(Passing):
+class Shuffle(Moving):
     """Channels become positions, ``factor`` (rows, columns) of them each; ``back``: the reverse."""
 
     factor: tuple[int, ...]

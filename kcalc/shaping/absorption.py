@@ -230,10 +230,15 @@ class Absorption:
     def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         """The relation of a node from those of its parents.
 
-        This rule is for inputs, for layers that pass their input on, and for those that are only
-        exact between plain maps.
+        This rule is for inputs, for layers that pass their input on, for norms, and for those that
+        are only exact between plain maps.
         """
         if not layer.passes:
+            if _divides_channels(layer) and self._single(node, parents[0]).scale < 0:
+                raise KcalcError(
+                    f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put "
+                    f"an Affine in front"
+                )
             return (Block(1.0, 1.0, Form(0.0)),)
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
@@ -336,15 +341,6 @@ class Absorption:
             self.changes.append(f"{node}: weights {_listed(weights)} -> {_listed(changed)}")
         return (Block(1.0, scale, shift),)
 
-    @forward.register
-    def _(self, layer: L.Normalisation, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
-        if layer.over == "channels" and self._single(node, parents[0]).scale < 0:
-            raise KcalcError(
-                f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an "
-                f"Affine in front"
-            )
-        return (Block(1.0, 1.0, Form(0.0)),)
-
     def _single(self, node: Node, parent: Node) -> Block:
         blocks = self.blocks[parent]
         if not self._uniform(blocks):
@@ -365,6 +361,10 @@ class Absorption:
     def relation(self, block: Block) -> Relation:
         """A block in numbers; shifts still open are 0."""
         return Relation(block.share, block.scale, self.value(block.shift).number)
+
+
+def _divides_channels(layer: L.Layer) -> bool:
+    return isinstance(layer, L.Normalisation) and layer.over == "channels"
 
 
 def _zero_padded(layer: L.Affine) -> bool:

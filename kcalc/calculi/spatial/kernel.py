@@ -146,8 +146,8 @@ class LocationKernel:
         return self.pools.mean(node, inputs[0])
 
     @rule.register
-    def _(self, op: P.Resize | P.Shuffle, node: Node, inputs: Sequence[Channels]) -> Channels:
-        if isinstance(op, P.Resize) and op.mixes:
+    def _(self, op: P.Moving, node: Node, inputs: Sequence[Channels]) -> Channels:
+        if op.mixes:
             return self.pools.mean(node, inputs[0])
         return inputs[0].map(lambda pair: self.pools.gathered(pair, node))
 
