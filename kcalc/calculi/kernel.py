@@ -218,7 +218,7 @@ class Kernel:
         """
         (below,) = inputs
         if op.over == "batch":
-            if op.batch_c is None:
+            if op.batch_c is None or not op.centred:
                 raise no_rule("kernel maps", op, node)
             between = self.field.number(op.batch_c)
             self.note(node, BATCH, "heuristic")

@@ -135,6 +135,42 @@ def test_text_and_documents() -> None:
     assert kinds == ["Input", "Affine", "RMSNorm", "Scale", "Nonlinear", "Affine"]
 
 
+class SizeNorm(L.GroupNorm):
+    """Division by the root mean square over channels and locations, a norm that kcalc lacks."""
+
+    centred = False
+
+
+def test_a_norm_of_facts_of_its_own() -> None:
+    """Over locations of one size it keeps c values, which a GroupNorm behind relu does not."""
+
+    def network(*norms: Any) -> kc.Network:
+        layers = [L.Affine(8, sigma_b=0.5), L.Nonlinear("relu"), *norms, L.Affine(4)]
+        return kc.chain(L.Input(6, image_shape=(2, 3)), *layers)
+
+    images = np.random.default_rng(0).standard_normal((3, 2, 3, 6))
+    images /= np.sqrt(np.square(images).mean(axis=-1, keepdims=True))
+
+    def matrix(net: kc.Network) -> Any:
+        made: Any = kc.c_map(net, spatial="exact")(images)
+        return np.asarray(made)
+
+    np.testing.assert_allclose(matrix(network(SizeNorm())), matrix(network()), rtol=1e-9)
+    assert np.abs(matrix(network(L.GroupNorm())) - matrix(network())).max() > 0.05
+    assert kc.c_map(network(SizeNorm()))(0.4) == pytest.approx(kc.c_map(network())(0.4), rel=1e-9)
+    import jax
+
+    net = network(SizeNorm())
+    model = kc.to_jax(net)
+    x = jax.random.normal(jax.random.key(0), (2, 3, 6))
+    params = model.init(jax.random.key(1), x)
+    first, last = (np.asarray(params[n]["weight"], float) for n in net.nodes_of(L.Affine))
+    bias = np.asarray(params[net.nodes_of(L.Affine)[0]]["bias"], float)
+    h = np.maximum(np.asarray(x, float) @ first + bias, 0)
+    wanted = h / np.sqrt(np.square(h).mean()) @ last
+    np.testing.assert_allclose(np.asarray(model.apply(params, x)), wanted, atol=2e-5)
+
+
 @pytest.mark.parametrize("kind", [L.L2Norm, L.RMSNorm, L.LayerNorm])
 def test_groups_that_do_not_fit(kind: Any) -> None:
     with pytest.raises(kc.KcalcError, match="node 'n0': 5 groups do not divide the 32 channels"):
