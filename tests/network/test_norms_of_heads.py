@@ -167,7 +167,7 @@ def test_a_norm_of_facts_of_its_own() -> None:
     first, last = (np.asarray(params[n]["weight"], float) for n in net.nodes_of(L.Affine))
     bias = np.asarray(params[net.nodes_of(L.Affine)[0]]["bias"], float)
     h = np.maximum(np.asarray(x, float) @ first + bias, 0)
-    wanted = h / np.sqrt(np.square(h).mean()) @ last
+    wanted = (h / np.sqrt(np.square(h).mean()) @ last).reshape(2, 3, 4)
     np.testing.assert_allclose(np.asarray(model.apply(params, x)), wanted, atol=2e-5)
 
 
