@@ -284,13 +284,15 @@ class Arrays:
         The statistics are over the channels of each location, over those of a group and all
         locations, or over a batch.
         """
-        if layer.over == "batch":
+        form: Any = self.nodes[node].form
+        statistics, takes_mean, groups = form
+        if statistics == "batch":
             return self._over_batch(inputs[0], node)
-        x, groups = _wide(inputs[0]), getattr(layer, "groups", 1)
-        axes = len(self.nodes[node].shape.locations or ()) if layer.over == "positions" else 0
+        x = _wide(inputs[0])
+        axes = len(self.nodes[node].shape.locations or ()) if statistics == "positions" else 0
         split = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
         over = (*range(split.ndim - 2 - axes, split.ndim - 2), split.ndim - 1)
-        centred = split - split.mean(axis=over, keepdims=True) if layer.centred else split
+        centred = split - split.mean(axis=over, keepdims=True) if takes_mean else split
         out = divided(centred, (centred * centred).mean(axis=over, keepdims=True)).reshape(x.shape)
         return self._gained(out, node).astype(inputs[0].dtype)
 

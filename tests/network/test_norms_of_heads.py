@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import kcalc as kc
 from kcalc.interchange import network_from_dict, network_to_dict
+from kcalc.network import primitives as P
 from kcalc.plotting.layer_texts import layer_text
 
 L = kc.layers
@@ -164,11 +166,32 @@ def test_a_norm_of_facts_of_its_own() -> None:
     model = kc.to_jax(net)
     x = jax.random.normal(jax.random.key(0), (2, 3, 6))
     params = model.init(jax.random.key(1), x)
-    first, last = (np.asarray(params[n]["weight"], float) for n in net.nodes_of(L.Affine))
-    bias = np.asarray(params[net.nodes_of(L.Affine)[0]]["bias"], float)
+    one, two = map(str, net.nodes_of(L.Affine))
+    first, last = (np.asarray(params[n]["weight"], float) for n in (one, two))
+    bias = np.asarray(params[one]["bias"], float)
     h = np.maximum(np.asarray(x, float) @ first + bias, 0)
     wanted = (h / np.sqrt(np.square(h).mean()) @ last).reshape(2, 3, 4)
     np.testing.assert_allclose(np.asarray(model.apply(params, x)), wanted, atol=2e-5)
+
+
+class Halves(L.Normalisation):
+    """A norm that says how many groups it has in its primitive only."""
+
+    def lowered(self, reads: P.Reads) -> P.Norm:
+        return replace(self.norm(reads), groups=2)
+
+
+def test_arrays_run_what_calculi_read() -> None:
+    import jax
+
+    net = kc.chain(L.Input(6), L.Affine(8, bias=False), Halves())
+    model = kc.to_jax(net)
+    x = jax.random.normal(jax.random.key(0), (5, 6))
+    params = model.init(jax.random.key(1), x)
+    halves = np.asarray(x @ params["affine_1"]["weight"]).reshape(5, 2, 4)
+    wanted = halves - halves.mean(axis=2, keepdims=True)
+    wanted /= np.sqrt(np.square(wanted).mean(axis=2, keepdims=True))
+    np.testing.assert_allclose(model.apply(params, x), wanted.reshape(5, 8), atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", [L.L2Norm, L.RMSNorm, L.LayerNorm])
