@@ -6,32 +6,19 @@ Which scores a mask leaves, and which bias a score has.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ...activations import Activation, activation
+from ...network import masks
 
 Array = Any
 
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Whether a token (row) sees another one (column) by the mask of an ``Attend``, an array."""
-    return _visible(op.causal, op.window, op.chunk, rows, columns)
-
-
-@lru_cache(maxsize=4)
-def _visible(
-    causal: bool, window: int | None, chunk: int | None, rows: int, columns: int
-) -> np.ndarray:
-    one, two = np.arange(rows)[:, None], np.arange(columns)
-    sees = one >= two if causal else np.ones((rows, columns), dtype=bool)
-    if window is not None:
-        sees = sees & (np.abs(one - two) < window)
-    sees = sees if chunk is None else sees & (one // chunk == two // chunk)
-    sees.flags.writeable = False
-    return sees
+    """Whether a token (row) sees another one (column) by the masks of an ``Attend``, an array."""
+    return masks.visible(op.masks, rows, columns)
 
 
 def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
@@ -51,17 +38,20 @@ def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
     """
     apart = np.arange(columns) - np.arange(rows)[:, None]
     _, buckets, furthest = op.relative
-    return buckets_of(apart, buckets, furthest, op.causal)
+    return buckets_of(apart, buckets, furthest, masks.one_sided(op.masks))
 
 
-def buckets_of(apart: np.ndarray, buckets: int, furthest: int, causal: bool) -> np.ndarray:
-    """The buckets of distances ``j - i``, an array of whole numbers, as there."""
-    half = buckets if causal else buckets // 2
-    near, size = half // 2, np.maximum(-apart, 0) if causal else np.abs(apart)
+def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) -> np.ndarray:
+    """The buckets of distances ``j - i``, an array of whole numbers, as there.
+
+    ``one_sided``: no token sees a later one.
+    """
+    half = buckets if one_sided else buckets // 2
+    near, size = half // 2, np.maximum(-apart, 0) if one_sided else np.abs(apart)
     ratio = np.log(np.maximum(size, 1) / near) / math.log(furthest / near)
     # powers of the ratio stand at the edges of buckets, to rounding
     far = np.minimum(near + (ratio * (half - near) + 1e-9).astype(int), half - 1)
-    return np.where(size < near, size, far) + (0 if causal else half * (apart > 0))
+    return np.where(size < near, size, far) + (0 if one_sided else half * (apart > 0))
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
