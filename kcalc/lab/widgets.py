@@ -15,10 +15,10 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from . import Network, c_map, residual_blocks, shape, with_residual_weights
-from . import layers as L
-from .foundation.errors import KcalcError
-from .plotting import c_maps, claim, three_digits
+from .. import Network, c_map, residual_blocks, shape, with_residual_weights
+from .. import layers as L
+from ..foundation.errors import KcalcError
+from ..plotting import c_maps, claim, three_digits
 
 __all__ = ["Explorer", "explore"]
 

@@ -11,9 +11,8 @@ import sympy as sp
 from numpy.linalg import eigvalsh, norm
 from sympy import Poly, Symbol, expand, symbols
 
-from ... import architectures, chain, ntk, shape
+from ... import architectures, chain, ntk, regression, shape
 from ... import layers as L
-from ...regression import TrainingCurve
 from ..bench import Array, Bench, at_most, equal, exact, proved, statistical
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -70,7 +69,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     """
     for _ in bench.rounds(5, 40):
         K, cross, y, start, start_test, rate, steps = _descent(bench)
-        curve = TrainingCurve.of(
+        curve = regression.TrainingCurve.of(
             K, y, cross, learning_rate=rate, initial=start, initial_test=start_test
         )
         for t in (0, 1, 7, 60):
@@ -112,7 +111,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(5, 40):
         K, _, y, start, _, rate, steps = _descent(bench)
         values, vectors = np.linalg.eigh(K)
-        curve = TrainingCurve.of(K, y, learning_rate=rate, initial=start)
+        curve = regression.TrainingCurve.of(K, y, learning_rate=rate, initial=start)
         for t in (0, 1, 7, 60):
             truth = ((y - steps(t)[0]) ** 2).sum() / 2
             printed = ((1 - rate * values) ** (2 * t) * (vectors.T @ (y - start)) ** 2).sum() / 2
@@ -122,7 +121,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 "the printed sum and kcalc's curve against steps of gradient descent",
                 1e-9,
             )
-        best = TrainingCurve.of(K, y, learning_rate=1 / values[-1], initial=start)
+        best = regression.TrainingCurve.of(K, y, learning_rate=1 / values[-1], initial=start)
         gap = log((1 - values[0] / values[-1]) / (1 - values[1] / values[-1]))
         late = int(12 / gap) + 1
         yield equal(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import truth
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import truth
 from . import (  # noqa: F401  (they enter criteria)
     depth,
     escaped,
@@ -71,7 +71,7 @@ def audit(
     tensors, quantised weights, and models on several devices.
     """
     _import_torch()
-    from ..interchange.torch_model import undisturbed
+    from ...interchange.torch_model import undisturbed
 
     also = known_codes(also, "also")
     checked(recipe)
@@ -106,7 +106,7 @@ def _import_torch() -> None:
 def _subject(given: Any, example_inputs: Any) -> Subject:
     import torch
 
-    from ..interchange.torch_model import copied
+    from ...interchange.torch_model import copied
 
     original, laws, places = drawn(given)
     again = None if isinstance(given, torch.nn.Module) else partial(_again, given)

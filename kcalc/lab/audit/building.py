@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ...foundation.errors import KcalcError
 from .held import held
 
 
@@ -18,7 +18,7 @@ def built(builder: Callable[[], Any]) -> Any:
     except KcalcError:
         raise
     except (Exception, SystemExit) as error:
-        from ..interchange.torch_model import place
+        from ...interchange.torch_model import place
 
         text = " ".join(str(error).split())[:200] or "without a message"
         advice = "" if place(error) else "; give a function that needs no arguments"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.families import family
+from ...foundation.families import family
 from .operations import DATALESS, SUMS
 from .program import Program, Value
 from .reaching import leaf_of, leaves_of_gradients, numeric

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ...foundation.errors import KcalcError
 from .examples import redrawn
 from .objective import objective
 from .program import unchecked
@@ -52,7 +52,7 @@ def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
         with sdpa_kernel(SDPBackend.MATH):  # as in the run: checkpoints run their layers again
             return torch.autograd.grad(loss, wanted, allow_unused=True)
     except Exception as error:
-        from ..interchange.torch_model import first_line, place
+        from ...interchange.torch_model import first_line, place
 
         raise KcalcError(
             f"the gradient of the model's result could not be taken{place(error)}: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ...foundation.errors import KcalcError
 
 BATCH, TOKENS = 4, 64
 ADVICE = (
@@ -20,7 +20,7 @@ def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any
 
     Raises: KcalcError where there are no examples and the model has no configuration that says.
     """
-    from ..interchange import by_name, listed
+    from ...interchange import by_name, listed
 
     device = next((p.device for p in model.parameters()), None)
     if examples is None:
@@ -35,8 +35,8 @@ def arguments(model: Any, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any
 def _tensor(model: Any, value: Any, where: Any) -> Any:
     import torch
 
-    from ..interchange import example_shape, is_shape
-    from ..interchange.torch_model import argument, drawn_ids
+    from ...interchange import example_shape, is_shape
+    from ...interchange.torch_model import argument, drawn_ids
 
     if is_shape(value):
         shape = example_shape(value, str(where))
@@ -70,7 +70,7 @@ def _configured(model: Any) -> dict[str, Any]:
     """Inputs that the configuration of a model of transformers asks for."""
     import torch
 
-    from ..interchange.torch_model import drawn_ids
+    from ...interchange.torch_model import drawn_ids
 
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.errors import KcalcError, glimpse
+from ...foundation.errors import KcalcError, glimpse
 from .subject import Subject, families
 
 SEVERITIES = ("note", "warning", "error")

@@ -8,9 +8,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..foundation.errors import KcalcError
-from ..foundation.files import read_at_most
-from ..foundation.plain_arguments import file_path
+from ...foundation.errors import KcalcError
+from ...foundation.files import read_at_most
+from ...foundation.plain_arguments import file_path
 from .findings import CHANGED, Finding, part
 from .laws import EXACT, Law
 from .subject import parts

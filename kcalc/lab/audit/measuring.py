@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ...foundation.errors import KcalcError
 from .cutting import Cut, cuts
 from .descent import dead, dense, gradients_of
 from .examples import ADVICE, arguments
@@ -121,8 +121,8 @@ def _trained(fresh: Callable[[], Any], call: Any) -> Any:
 
 def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
     """``configured``: whether the inputs were made from the model's configuration."""
-    from ..interchange import as_one
-    from ..interchange.torch_model import first_line, place
+    from ...interchange import as_one
+    from ...interchange.torch_model import first_line, place
 
     args, kwargs = call
     try:

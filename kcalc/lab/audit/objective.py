@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ...foundation.errors import KcalcError
 from .held import returned
 
 CLASSES = 10

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ..foundation.errors import KcalcError, glimpse
+from ...foundation.errors import KcalcError, glimpse
 from .findings import Finding, criterion, named, part
 from .subject import Subject, parts
 
@@ -180,7 +180,7 @@ def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, 
     """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
     import torch
 
-    from ..interchange.torch_model import duplicate
+    from ...interchange.torch_model import duplicate
 
     model, given = subject.model, subject.optimizer
     if isinstance(given, torch.optim.Optimizer | list | tuple):

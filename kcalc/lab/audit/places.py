@@ -48,7 +48,7 @@ def run_at() -> str:
 @lru_cache(4096)
 def _kind(file: str) -> str:
     parts = file.replace(os.sep, "/")
-    if "/kcalc/audit/" in parts:
+    if "/kcalc/lab/audit/" in parts:
         return AUDIT
     library = "/torch/" in parts or parts.startswith("<")
     return LIBRARY if library or parts.endswith("/transformers/initialization.py") else USER

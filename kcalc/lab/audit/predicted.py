@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ...foundation.errors import KcalcError
 from .operations import NORMS, TABLES
 from .subject import Subject
 
@@ -48,8 +48,8 @@ def predict(subject: Subject) -> Prediction:
 
 def _predicted(subject: Subject, example: Any) -> Prediction:
     """The prediction for one example input. Raises: what a reader or the calculus raises."""
-    from .. import interchange
-    from .. import layers as L
+    from ... import interchange
+    from ... import layers as L
 
     obstacle = _obstacle(subject, example)
     if obstacle:
@@ -98,7 +98,7 @@ def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
     """Whether ids have rows of zeros, other than those for padding, which ``example`` lacks."""
     import torch
 
-    from ..interchange.torch_model import padding_ids
+    from ...interchange.torch_model import padding_ids
 
     zero = ~value.tensor.any(-1)
     ids = value.inputs[1].tensor
@@ -114,7 +114,7 @@ def _single_input(subject: Subject) -> Any:
 
     Token ids for padding, whose rows may be zero, are exchanged for others of the input.
     """
-    from ..interchange.torch_model import unpadded
+    from ...interchange.torch_model import unpadded
 
     args, kwargs = subject.measured.call
     if kwargs:
@@ -131,7 +131,7 @@ def _single_input(subject: Subject) -> Any:
 
 def _values(subject: Subject, network: Any, example: Any) -> Any:
     """The values at every node: for token ids sampled, else for inputs of one mean square."""
-    from .. import node_values
+    from ... import node_values
 
     if not example.is_floating_point():
         return node_values(network, tokens=example.cpu().numpy())

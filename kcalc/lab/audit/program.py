@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..foundation.process_state import cached_property
+from ...foundation.process_state import cached_property
 from .held import held, returned
 from .operations import DATALESS, TABLES
 from .places import run_at

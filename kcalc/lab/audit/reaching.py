@@ -27,7 +27,7 @@ def reached(program: Program, name: str) -> bool:
 
 def foreign(program: Program, original: Any) -> dict[str, str]:
     """{parameter of the original that the run of its copy has read: the module that read it}."""
-    from ..interchange.torch_model import memory
+    from ...interchange.torch_model import memory
 
     held = {memory(p): name for name, p in original.named_parameters() if p.numel()}
     found: dict[str, str] = {}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.errors import KcalcError, glimpse, unknown
 from .depth import common_parameter
 from .findings import Finding, criterion, named
 from .laws import differ

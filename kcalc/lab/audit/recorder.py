@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..foundation.errors import KcalcError, glimpse
+from ...foundation.errors import KcalcError, glimpse
 from .building import built, usable
 from .held import held as held_by
 from .laws import Law, estimated, truncated_moments

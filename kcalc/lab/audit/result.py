@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..foundation.errors import KcalcError
-from ..foundation.files import write_whole
-from ..foundation.plain_arguments import choice, file_path
-from ..foundation.printing import Tabled, html_table, shown, text_table
+from ...foundation.errors import KcalcError
+from ...foundation.files import write_whole
+from ...foundation.plain_arguments import choice, file_path
+from ...foundation.printing import Tabled, html_table, shown, text_table
 from .findings import SEVERITIES, Finding, known_codes
 from .laws import Law
 from .lock import changes, lock_text

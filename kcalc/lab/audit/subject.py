@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from ..foundation.families import family
-from ..foundation.process_state import cached_property
+from ...foundation.families import family
+from ...foundation.process_state import cached_property
 from .contractions import Contraction
 from .laws import Law, alike
 from .measuring import Measured

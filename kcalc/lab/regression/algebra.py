@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..fields.arguments import raw_array
-from ..fields.jax_field import is_jax
-from ..foundation.errors import KcalcError, glimpse
-from ..maps import KernelMap
-from ..matrices import float_matrix, not_positive_definite, symmetric_matrix
+from ...fields.arguments import raw_array
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError, glimpse
+from ...maps import KernelMap
+from ...matrices import float_matrix, not_positive_definite, symmetric_matrix
 
 Array = Any  # a NumPy or a JAX array
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..fields.arguments import one_number, raw_array, real_array
-from ..fields.jax_field import is_jax
-from ..foundation.errors import KcalcError, glimpse
-from ..foundation.guests import DRAWINGS
-from ..foundation.plain_arguments import choice, text, whole
-from ..foundation.printing import Shown, plain, shown
-from ..foundation.process_state import cached_property
-from ..matrices import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
+from ...fields.arguments import one_number, raw_array, real_array
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.guests import DRAWINGS
+from ...foundation.plain_arguments import choice, text, whole
+from ...foundation.printing import Shown, plain, shown
+from ...foundation.process_state import cached_property
+from ...matrices import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
 from .algebra import algebra_of, gram, inputs, targets
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..fields.arguments import raw_array
-from ..fields.jax_field import is_jax
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import whole
-from ..foundation.process_state import ALONE, cached_property
+from ...fields.arguments import raw_array
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...foundation.process_state import ALONE, cached_property
 
 __all__ = ["KeptKernel", "MatrixRecord", "kept_kernel"]
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from .. import Network, ntk
-from .. import layers as L
-from ..calculi import PARAMETERIZATIONS
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError, without_option
-from ..foundation.plain_arguments import choice, whole
-from ..network import require_network
+from ... import Network, ntk
+from ... import layers as L
+from ...calculi import PARAMETERIZATIONS
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, without_option
+from ...foundation.plain_arguments import choice, whole
+from ...network import require_network
 from .algebra import diagonal, gram
 from .kept import KeptKernel, kept_kernel
 

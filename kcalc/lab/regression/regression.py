@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from .. import spectrum as spectra
-from ..fields.jax_field import is_jax
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import whole
-from ..foundation.printing import Shown, plain, shown
-from ..foundation.process_state import cached_property
-from ..matrices import Spectrum, ridge_value
+from ... import spectrum as spectra
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...foundation.printing import Shown, plain, shown
+from ...foundation.process_state import cached_property
+from ...matrices import Spectrum, ridge_value
 from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
 
 __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]

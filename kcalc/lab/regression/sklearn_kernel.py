@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import Network
-from ..foundation.errors import KcalcError
+from ... import Network
+from ...foundation.errors import KcalcError
 
 if TYPE_CHECKING:
     from .network_kernel import NetworkKernel
@@ -32,7 +32,7 @@ def sklearn_kernel(
     kind: "ntk" or "nngp". sigma_w, sigma_b: values for all Affine layers, hyperparameters that GPR
     and GPC optimise; None keeps the network's own. Bounds: for the optimiser, or "fixed".
     parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value that all rows
-    count as having. See :class:`kcalc.regression.network_kernel.NetworkKernel`. For
+    count as having. See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For
     ``kernel="precomputed"`` use ``kc.ntk(net).matrix(X, Y)``.
 
     Raises: KcalcError where scikit-learn is not installed.

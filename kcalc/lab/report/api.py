@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .. import layers as L
-from ..foundation.errors import KcalcError, glimpse
-from ..foundation.files import destination, write_whole
-from ..foundation.plain_arguments import file_path, text
+from ... import layers as L
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.files import destination, write_whole
+from ...foundation.plain_arguments import file_path, text
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,8 +95,8 @@ def report(
     Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model,
     unknown activations, methods and targets, and a file that cannot be written.
     """
-    from ..interchange import listed
-    from ..shaping import Shaping
+    from ...interchange import listed
+    from ...shaping import Shaping
     from .network_facts import gathered
     from .page import rendered
     from .subject import subject

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import Network
-from ..activations import Activation, Leaky, activation
-from ..calculi.subnetworks import maximal_slope, subnetworks
-from ..foundation.errors import KcalcError
+from ... import Network
+from ...activations import Activation, Leaky, activation
+from ...calculi.subnetworks import maximal_slope, subnetworks
+from ...foundation.errors import KcalcError
 from .local_tables import LocalTable, packed, raw_table, shaped_table
 from .program import ENTRY, Program, Step, compiled
 from .replay import check, exact, run

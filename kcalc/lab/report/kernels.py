@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import Network, ntk
-from .. import layers as L
-from ..calculi import predicted_limit
-from ..foundation.errors import KcalcError
+from ... import Network, ntk
+from ... import layers as L
+from ...calculi import predicted_limit
+from ...foundation.errors import KcalcError
 
 SPHERE = 10  # dimensions of the inputs' space
 DEGREES = 9

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import Constants
-from ..activations import Activation
-from ..fields.chebyshev import clenshaw, fitted, points
-from ..foundation.errors import KcalcError
-from ..shaping import constants_for
+from ... import Constants
+from ...activations import Activation
+from ...fields.chebyshev import clenshaw, fitted, points
+from ...foundation.errors import KcalcError
+from ...shaping import constants_for
 
 Array = np.ndarray
 SIZES = (33, 49, 73, 109, 161)  # numbers of angles, tried in turn

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import Network, slope_polynomial
-from .. import layers as L
-from ..calculi import open_nodes
-from ..calculi.fluctuations import fluctuations
-from ..calculi.scaling import scaling
-from ..calculi.subnetworks import maximal_slope, subnetworks
-from ..foundation.errors import KcalcError
-from ..maps import Approximable
-from ..shaping import METHODS, Shaping, record
+from ... import Network, slope_polynomial
+from ... import layers as L
+from ...calculi import open_nodes
+from ...calculi.fluctuations import fluctuations
+from ...calculi.scaling import scaling
+from ...calculi.subnetworks import maximal_slope, subnetworks
+from ...foundation.errors import KcalcError
+from ...maps import Approximable
+from ...shaping import METHODS, Shaping, record
 from .explorer import Explorer, explorer
 from .kernels import Kernel, kernel
 from .over_tokens import OverTokens, over_tokens, usual_tokens
@@ -279,7 +279,7 @@ def _others(facts: Facts, network: Network) -> None:
 
 
 def _assumptions(network: Network) -> Sequence[Any]:
-    from .. import c_map
+    from ... import c_map
 
     if len(network) <= LONGEST:
         return c_map(network).assumptions

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import Network, c_map, gradients, node_values, token_map
-from .. import layers as L
-from ..calculi.attention import SampledGradients, SampledValues
-from ..foundation.errors import KcalcError
-from ..maps import Assumption
-from ..network import read_tokens
+from ... import Network, c_map, gradients, node_values, token_map
+from ... import layers as L
+from ...calculi.attention import SampledGradients, SampledValues
+from ...foundation.errors import KcalcError
+from ...maps import Assumption
+from ...network import read_tokens
 from .markup import number
 
 Node = Hashable

@@ -11,8 +11,8 @@ from base64 import b64encode
 from importlib import metadata
 from typing import Any
 
-from ..foundation.templates import asset, template
-from ..version import __version__
+from ...foundation.templates import asset, template
+from ...version import __version__
 from .kernels import SPHERE, meaning
 from .markup import embedded, number
 from .network_facts import Facts
@@ -26,10 +26,10 @@ def rendered(facts: Facts, command: str) -> str:
     """The whole page as text."""
     from markupsafe import Markup
 
-    script = "\n".join(asset("kcalc.report", name) for name in SCRIPTS)
+    script = "\n".join(asset("kcalc.lab.report", name) for name in SCRIPTS)
     hashed = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     view = shown(facts)
-    return template(asset("kcalc.report", "page.html")).render(
+    return template(asset("kcalc.lab.report", "page.html")).render(
         view,
         facts=facts,
         verdict=verdict,
@@ -37,7 +37,7 @@ def rendered(facts: Facts, command: str) -> str:
         number=number,
         provenance=provenance(command),
         fingerprint=f"sha256-{hashed}",  # the page allows its own script, and no other
-        style=Markup(asset("kcalc.report", "page.css")),
+        style=Markup(asset("kcalc.lab.report", "page.css")),
         script=Markup(script),
         data=Markup(embedded(_data(facts, view["parts"]))),
     )

@@ -4,8 +4,8 @@ The page evaluates it.
 
 State of a feature map: groups of channels ``(share, q, gap, mean)``, ``gap = 1 - c``, both inputs
 of one q value. The rules are those of :mod:`kcalc.calculi.kernel` for fresh Gaussian
-pre-activations and independent addends; :mod:`kcalc.report.replay` runs a program in Python, and a
-program that differs from the kernel calculus is not used.
+pre-activations and independent addends; :mod:`kcalc.lab.report.replay` runs a program in Python,
+and a program that differs from the kernel calculus is not used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import Network
-from .. import network as P
-from ..activations import Activation
-from ..foundation.errors import KcalcError
-from ..network import Block, Operation, require_numbers
+from ... import Network
+from ... import network as P
+from ...activations import Activation
+from ...foundation.errors import KcalcError
+from ...network import Block, Operation, require_numbers
 
 Node = Hashable
 ENTRY = -1

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import Network, c_map
-from ..activations import Activation
-from ..foundation.errors import KcalcError
+from ... import Network, c_map
+from ...activations import Activation
+from ...foundation.errors import KcalcError
 from .program import ENTRY, Program, Step
 
 Array = Any

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from .. import layers as L
-from ..calculi import polynomial_texts
-from ..foundation.errors import glimpse
-from ..foundation.guests import DRAWINGS
+from ... import layers as L
+from ...calculi import polynomial_texts
+from ...foundation.errors import glimpse
+from ...foundation.guests import DRAWINGS
 from .markup import number
 from .network_facts import LONGEST, Facts
 

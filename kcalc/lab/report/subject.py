@@ -10,12 +10,12 @@ from typing import Any
 
 import sympy as sp
 
-from .. import Network, Reading, read
-from .. import layers as L
-from ..activations import Activation, Leaky
-from ..fields.arguments import as_number
-from ..foundation.errors import KcalcError, glimpse, unknown
-from ..shaping import METHODS, Shaping, replace_activations, shape
+from ... import Network, Reading, read
+from ... import layers as L
+from ...activations import Activation, Leaky
+from ...fields.arguments import as_number
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...shaping import METHODS, Shaping, replace_activations, shape
 
 DOMAINS = {"zeta": (1.0, math.inf), "eta": (0.0, 1.0), "tau": (0.0, math.inf)}
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import Network, c_map
-from .. import layers as L
-from ..activations import Activation
-from ..calculi import kind
-from ..foundation.errors import KcalcError
-from ..shaping.traces import STARTS, depth_trace
+from ... import Network, c_map
+from ... import layers as L
+from ...activations import Activation
+from ...calculi import kind
+from ...foundation.errors import KcalcError
+from ...shaping.traces import STARTS, depth_trace
 
 MOST_POINTS = 240
 

@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from .. import Network
-from .. import layers as L
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import whole
-from ..network import unused_name
+from ... import Network
+from ... import layers as L
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...network import unused_name
 
 Node = Hashable
 MOST = 2**31 - 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .. import Model, Network, layers, to_jax
-from ..foundation.errors import KcalcError, glimpse
-from ..foundation.plain_arguments import items, mapping, text, whole
+from ... import Model, Network, layers, to_jax
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import items, mapping, text, whole
 from .data import Split, check_split
 from .fitting import Trainer, check_settings
 from .optimisers import optimiser

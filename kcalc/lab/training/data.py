@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import normalise_locations
-from ..fields.arguments import raw_array
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import text, truth, whole
+from ... import normalise_locations
+from ...fields.arguments import raw_array
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import text, truth, whole
 from .optional_imports import extra
 
 Array = np.ndarray

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import Model
-from ..foundation.errors import KcalcError
+from ... import Model
+from ...foundation.errors import KcalcError
 from .data import Split, check_split
 from .kfac import NAME as KFAC
 from .kfac import KfacSteps

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..foundation.errors import KcalcError
-from ..foundation.process_state import cached_property
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import cached_property
 from .optional_imports import extra
 from .steps import Progress, Steps, Tree, correct, cross_entropy
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import choice
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import choice
 from .optional_imports import extra
 from .settings import Settings
 

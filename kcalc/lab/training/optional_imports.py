@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..foundation.errors import KcalcError
+from ...foundation.errors import KcalcError
 
 
 def extra(module: str, package: str | None = None, name: str = "train") -> Any:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError
-from ..foundation.files import write_whole
-from ..foundation.guests import DRAWINGS
-from ..foundation.plain_arguments import choice, file_path
-from ..foundation.printing import Shown, text_table
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.files import write_whole
+from ...foundation.guests import DRAWINGS
+from ...foundation.plain_arguments import choice, file_path
+from ...foundation.printing import Shown, text_table
 
 
 @dataclass(frozen=True)

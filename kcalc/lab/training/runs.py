@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError
-from ..foundation.guests import DRAWINGS
-from ..foundation.printing import Shown, plain
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.guests import DRAWINGS
+from ...foundation.printing import Shown, plain
 from .settings import Settings
 
 

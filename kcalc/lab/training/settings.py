@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import choice, text, whole
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import choice, text, whole
 
 Array = np.ndarray
 MOST = 2**31 - 1  # the integers that compiled loops count in

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import Model
-from ..foundation.errors import KcalcError
-from ..foundation.process_state import cached_property
+from ... import Model
+from ...foundation.errors import KcalcError
+from ...foundation.process_state import cached_property
 from .data import Split
 from .optimisers import optimiser
 from .settings import Settings

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from .. import Network
-from .. import network as P
-from ..foundation.errors import KcalcError
-from ..network import owner
+from ... import Network
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...network import owner
 
 Node = Hashable
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError, glimpse, unknown
-from ..foundation.plain_arguments import is_key, items, truth, whole
-from ..foundation.printing import Shown, spread
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.plain_arguments import is_key, items, truth, whole
+from ...foundation.printing import Shown, spread
 from .rules import Options, options
 from .torch_training import Family, default_loss, result_of
 

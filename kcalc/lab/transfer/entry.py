@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .. import Network
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError, glimpse
-from ..foundation.plain_arguments import choice, items, whole
+from ... import Network
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import choice, items, whole
 from .growth import growth_between, open_growth
 from .result import Transfer
 from .rules import derive, options, placements

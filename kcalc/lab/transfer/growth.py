@@ -11,11 +11,11 @@ from typing import Any
 
 import sympy as sp
 
-from .. import Network
-from .. import layers as L
-from .. import network as P
-from ..foundation.errors import KcalcError
-from ..network import owner
+from ... import Network
+from ... import layers as L
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...network import owner
 from .branches import Branch, along_stream, branches, grown_places, refuse_nested
 from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
 from .shortcuts import PROBES, Carried, carried, carried_alone, stream

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError, unknown
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, unknown
 from .result import ParameterRule, Transfer, require_known
 
 OPTIMIZERS = ("sgd", "adamw")

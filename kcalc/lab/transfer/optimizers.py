@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..foundation.errors import KcalcError, glimpse
+from ...foundation.errors import KcalcError, glimpse
 from .powers import HALF, ONE, Power
 from .sizes import Use
 

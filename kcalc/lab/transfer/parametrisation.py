@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .. import Network
-from ..foundation.errors import KcalcError, glimpse, unknown
-from ..foundation.plain_arguments import is_key, items
+from ... import Network
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.plain_arguments import is_key, items
 from .growth import open_growth
 from .optimizers import rates
 from .powers import WIDTH, degrees

@@ -6,12 +6,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..foundation.errors import KcalcError, unknown
-from ..foundation.families import family
-from ..foundation.keyed import Keyed
-from ..foundation.plain_arguments import is_key
-from ..foundation.printing import Shown, plain, shown
-from ..maps import Assumption
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.families import family
+from ...foundation.keyed import Keyed
+from ...foundation.plain_arguments import is_key
+from ...foundation.printing import Shown, plain, shown
+from ...maps import Assumption
 from .powers import DEPTH, Power, degrees, value
 
 Node = Hashable
@@ -183,7 +183,7 @@ class Transfer(Keyed[ParameterRule], Shown):
         return text if not isinstance(number, float) or power == 1 else f"{text} = {shown(number)}"
 
     def __str__(self) -> str:
-        from ..foundation.printing import text_table
+        from ...foundation.printing import text_table
 
         lines = [repr(self), text_table(self._rows())]
         lines += [f"edit: {edit}" for edit in self.edits]

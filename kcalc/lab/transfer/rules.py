@@ -9,13 +9,13 @@ from typing import Any
 
 import sympy as sp
 
-from .. import Network
-from .. import network as P
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError, glimpse
-from ..foundation.plain_arguments import choice
-from ..maps import Assumption
-from ..network import owner
+from ... import Network
+from ... import network as P
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import choice
+from ...maps import Assumption
+from ...network import owner
 from .growth import Growth
 from .optimizers import GAUGES, Rates, bias_rates, decay_power, multiplier, named_optimizer, rates
 from .powers import DEPTH, HALF, ONE, Power, order_of, value

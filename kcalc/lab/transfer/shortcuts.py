@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from .. import Network
-from .. import network as P
-from ..foundation.errors import KcalcError
-from ..maps import Assumption
-from ..network import owner
+from ... import Network
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...maps import Assumption
+from ...network import owner
 from .branches import Branch, on_stream
 
 Node = Hashable

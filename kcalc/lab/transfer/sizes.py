@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
-from .. import Network
-from .. import network as P
-from ..foundation.errors import KcalcError
-from ..network import interpret, interpret_back, no_rule, owner
+from ... import Network
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...network import interpret, interpret_back, no_rule, owner
 from .branches import Branch
 from .powers import DEPTH, HALF, ONE, ZERO, Order, Power
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import items, truth, whole
-from ..foundation.printing import Shown, spread
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import items, truth, whole
+from ...foundation.printing import Shown, spread
 from .coordinates import extents, family_of, positive, undone
 from .rules import options
 from .torch_training import Family, part

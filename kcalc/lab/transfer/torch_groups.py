@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fields.arguments import one_number
-from ..foundation.errors import KcalcError
-from ..foundation.plain_arguments import choice
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import choice
 from .result import EPSILONS, ParameterRule, Transfer, require_known
 
 

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .. import Reading, read
-from .. import layers as L
-from .. import network as P
-from ..foundation.errors import KcalcError, glimpse
-from ..interchange import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
-from ..interchange.torch_model import copied
-from ..network import owner
+from ... import Reading, read
+from ... import layers as L
+from ... import network as P
+from ...foundation.errors import KcalcError, glimpse
+from ...interchange import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
+from ...interchange.torch_model import copied
+from ...network import owner
 from .growth import growth_between, matching_name
 from .result import Transfer
 from .rules import Options, Placement, derive

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..foundation.errors import KcalcError, glimpse
+from ...foundation.errors import KcalcError, glimpse
 from .entry import call_builder
 from .result import QUANTITIES, Transfer
 from .rules import Options
@@ -102,7 +102,7 @@ def part(x: Any, rows: Any) -> Any:
 
 def result_of(model: Any, x: Any) -> Any:
     """The model's output; a dictionary holds arguments by name, as for :func:`kcalc.read`."""
-    from ..interchange import by_name
+    from ...interchange import by_name
 
     args, kwargs = by_name(model.forward, (x,))
     return model(*args, **kwargs)
