@@ -290,9 +290,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_moved(
-    {
-        name: f"lab.{name}"
-        for name in ["audit", "regression", "report", "training", "transfer", "widgets"]
-    }
-)
+_moved({name: f"lab.{name}" for name in _FORMER})

@@ -13,14 +13,14 @@ from ... import layers as L
 from ...activations import Activation
 from ...calculi import kind
 from ...foundation.errors import KcalcError
-from ...shaping.traces import STARTS, depth_trace
+from ...foundation.guests import SHAPING
 
 MOST_POINTS = 240
 
 
 @dataclass
 class Trace:
-    """Rows along the depth: number of nonlinear layers, q, c values from ``STARTS``.
+    """Rows along the depth: number of nonlinear layers, q, c values from the c values ``starts``.
 
     ``nodes``: {drawn node: (q, c from c = 0)}.
     """
@@ -31,6 +31,7 @@ class Trace:
     nodes: dict[Any, tuple[float, float]] = field(default_factory=dict)
     slope: float = float("nan")
     level: float = float("nan")
+    starts: tuple[float, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -48,7 +49,7 @@ class Trace:
         rows = sorted({*range(0, len(self.depth), step), len(self.depth) - 1})
         columns = {"depth": self.depth, "q": self.q, "c": self.c}
         thin = {name: [values[i] for i in rows] for name, values in columns.items()}
-        return {"starts": STARTS, **thin}
+        return {"starts": self.starts, **thin}
 
 
 def trace(network: Network, **tokens: Any) -> Trace:
@@ -56,8 +57,8 @@ def trace(network: Network, **tokens: Any) -> Trace:
 
     Raises: KcalcError where the kernel calculus does not apply.
     """
-    rows = depth_trace(network, **tokens)
-    values = zip(rows.nodes, rows.q, rows.values[:, STARTS.index(0.0)], strict=True)
+    rows = SHAPING["depth trace"](network, **tokens)
+    values = zip(rows.nodes, rows.q, rows.values[:, rows.cosines.index(0.0)], strict=True)
     slope, level = ends(network, **tokens)
     last = {int(rows.depth[i]): i for i in rows.trunk}  # behind so many nonlinear layers
     trunk = list(last.values())
@@ -68,6 +69,7 @@ def trace(network: Network, **tokens: Any) -> Trace:
         {node: (float(q), float(c)) for node, q, c in values},
         slope,
         level,
+        rows.cosines,
     )
     if not np.all(np.isfinite(found.q)):
         raise KcalcError("q values overflow on the way through the network")
