@@ -101,4 +101,4 @@ class TestControls:
 
 
 def test_kcalc_needs_no_widgets() -> None:
-    assert importlib.import_module("kcalc.widgets").explore is widgets.explore
+    assert importlib.import_module("kcalc.lab.widgets").explore is widgets.explore

@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 
 import kcalc as kc  # noqa: E402
 
-SCHEMA = json.loads((Path(kc.__file__).parent / "audit" / "audit-1.json").read_text())
+SCHEMA = json.loads((Path(kc.__file__).parent / "lab" / "audit" / "audit-1.json").read_text())
 BROKEN = PAIRS["w3 scaled for w2"]
 
 

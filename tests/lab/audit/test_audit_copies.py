@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from kcalc import KcalcError  # noqa: E402
-from kcalc.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit  # noqa: E402
 
 WIDTH = 16
 shared: Any = None

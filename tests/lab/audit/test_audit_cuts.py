@@ -33,7 +33,7 @@ from audit_models import (  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from kcalc.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit  # noqa: E402
 
 DATA = (16, 8)
 

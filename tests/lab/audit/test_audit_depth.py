@@ -21,7 +21,7 @@ from audit_models import (  # noqa: E402
 )
 from torch import nn  # noqa: E402
 
-from kcalc.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit  # noqa: E402
 
 READERS = ("qkv.weight", "mlp.0.weight")
 

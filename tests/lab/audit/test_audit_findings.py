@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from audit_models import PAIRS, Pair
 
-from kcalc.audit import CRITERIA, audit
+from kcalc.lab.audit import CRITERIA, audit
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())

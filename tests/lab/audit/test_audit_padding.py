@@ -13,7 +13,7 @@ from audit_models import IDS, Decoder, Gated, RMSNorm  # noqa: E402
 from torch import nn  # noqa: E402
 
 import kcalc as kc  # noqa: E402
-from kcalc.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit  # noqa: E402
 
 
 class Padded(nn.Module):

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from kcalc.audit import audit  # noqa: E402
+from kcalc.lab.audit import audit  # noqa: E402
 
 
 class Many(nn.Module):

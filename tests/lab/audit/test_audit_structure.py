@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from transformer_models import GPT2, T5, Bert, Llama, ViT  # noqa: E402
 
-from kcalc.audit import Audit, audit  # noqa: E402
+from kcalc.lab.audit import Audit, audit  # noqa: E402
 
 IDS = torch.arange(12).reshape(2, 6)
 

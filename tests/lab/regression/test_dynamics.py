@@ -12,7 +12,7 @@ from refusals import refused
 from scipy import integrate
 
 import kcalc as kc
-from kcalc.regression import TrainingCurve
+from kcalc.lab.regression import TrainingCurve
 
 A = kc.architectures
 K = kc.ntk(A.vanilla(2, "relu", sigma_w=2**0.5))

@@ -18,7 +18,7 @@ from sklearn.kernel_ridge import KernelRidge
 from wiring import wired
 
 import kcalc as kc
-from kcalc.regression import TrainingCurve
+from kcalc.lab.regression import TrainingCurve
 
 condition_number, spectrum = kc.spectrum.condition_number, kc.spectrum.spectrum
 

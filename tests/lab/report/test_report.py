@@ -22,9 +22,9 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.cli import main
-from kcalc.report.local_tables import raw_table, shaped_table
-from kcalc.report.program import compiled
-from kcalc.report.replay import check, run, shortened
+from kcalc.lab.report.local_tables import raw_table, shaped_table
+from kcalc.lab.report.program import compiled
+from kcalc.lab.report.replay import check, run, shortened
 
 L, A = kc.layers, kc.architectures
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ data }}{% if %}\u2028\x00"

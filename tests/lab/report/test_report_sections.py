@@ -12,10 +12,10 @@ import sympy as sp
 from refusals import refused
 
 import kcalc as kc
-from kcalc.report import program
-from kcalc.report.local_tables import levels_needed, raw_table
-from kcalc.report.program import Step, compiled
-from kcalc.report.replay import State, applied, run
+from kcalc.lab.report import program
+from kcalc.lab.report.local_tables import levels_needed, raw_table
+from kcalc.lab.report.program import Step, compiled
+from kcalc.lab.report.replay import State, applied, run
 
 A, L = kc.architectures, kc.layers
 X = sp.Symbol("x", real=True)

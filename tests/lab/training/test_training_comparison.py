@@ -11,7 +11,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc import training
-from kcalc.training import Comparison, Result, Settings, classifier, compare
+from kcalc.lab.training import Comparison, Result, Settings, classifier, compare
 
 L = kc.layers
 SPLIT = training.digits()
