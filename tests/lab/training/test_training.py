@@ -387,7 +387,7 @@ def test_a_library_that_lacks_another_is_not_called_missing(
 
 def test_importing_does_not_load_what_training_needs() -> None:
     code = (
-        "import sys, kcalc.lab.training; sys.exit(any(m in sys.modules for m in ('optax', 'sklearn', "
-        "'jax', 'matplotlib.pyplot')))"
+        "import sys, kcalc.lab.training; sys.exit(any(m in sys.modules for m in ('optax', "
+        "'sklearn', 'jax', 'matplotlib.pyplot')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
