@@ -108,6 +108,9 @@ if TYPE_CHECKING:
         vanilla_maps,
         with_residual_weights,
     )
+    from .shaping.depth_laws import DepthLaws, depth_laws
+    from .shaping.profiles import DepthProfile, depth_profile
+    from .shaping.token_phases import token_gain, token_phases
     from .verification import empirical_ntk, hessian_blocks, verify_kernels
 
 # rooms that are imported when one of their names is first used
