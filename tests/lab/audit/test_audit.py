@@ -68,7 +68,7 @@ def test_findings_have_file_and_line() -> None:
     found = kc.audit(BROKEN.broken, IDS)
     (finding,) = found.found()
     file, _, line = finding.place.rpartition(":")
-    text = (Path(__file__).parents[1] / Path(file).name).read_text().splitlines()[int(line) - 1]
+    text = (Path(__file__).parents[2] / Path(file).name).read_text().splitlines()[int(line) - 1]
     assert "normal_" in text
     with refused("INIT-DEPTH-PLACE"):
         found.check()

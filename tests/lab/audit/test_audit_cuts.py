@@ -282,7 +282,7 @@ def test_lines_are_those_that_make_or_cut_off(
     if finished and isinstance(build(), Listed):
         text = "layer(x)"  # where a list was filled is known of builders only
     file, _, line = finding.place.rpartition(":")
-    source = Path(__file__).parents[1] / Path(file).name
+    source = Path(__file__).parents[2] / Path(file).name
     source = source if source.exists() else Path(__file__)
     assert text in source.read_text().splitlines()[int(line) - 1]
 

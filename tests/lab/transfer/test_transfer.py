@@ -20,7 +20,7 @@ OPTIMIZERS = ("sgd", "adamw", "adafactor", "muon", "muon-match-rms")
 GAUGES = ("none", "mup", "abc", "unit")
 ROLES = {"affine_1": "input", "affine_2": "hidden", "affine_3": "readout"}
 SETTINGS = ("learning_rate", "epsilon", "weight_decay")
-ORACLE = Path(__file__).parents[1] / "oracles" / "transfer_mup.json"
+ORACLE = Path(__file__).parents[2] / "oracles" / "transfer_mup.json"
 
 
 def perceptron() -> kc.Network:

@@ -17,7 +17,7 @@ import kcalc as kc
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
-ROWS = json.loads((Path(__file__).parents[1] / "oracles" / "transfer_mup.json").read_text())
+ROWS = json.loads((Path(__file__).parents[2] / "oracles" / "transfer_mup.json").read_text())
 
 
 def perceptron(width: int, depth: int = 2) -> Any:
