@@ -70,7 +70,7 @@ def audit(
     Raises: KcalcError for builders that raise, models that do not run on the examples, meta
     tensors, quantised weights, and models on several devices.
     """
-    _import_torch()
+    _import_needed()
     from ...interchange.torch_model import undisturbed
 
     also = known_codes(also, "also")
@@ -96,7 +96,10 @@ def audit(
         )
 
 
-def _import_torch() -> None:
+def _import_needed() -> None:
+    """Import what every audit needs. Raises: KcalcError where it is missing."""
+    from ... import interchange  # noqa: F401
+
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -95,7 +95,7 @@ def report(
     Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model,
     unknown activations, methods and targets, and a file that cannot be written.
     """
-    from ...interchange import listed
+    from ... import interchange
     from ...shaping import Shaping
     from .network_facts import gathered
     from .page import rendered
@@ -109,7 +109,7 @@ def report(
             )
         destination(file_path(path))
     command = None if command is None else text(command, "command")
-    about = subject(net_or_model, listed(example_inputs), name, title, activation)
+    about = subject(net_or_model, interchange.listed(example_inputs), name, title, activation)
     again = activation is not None or method is not None or targets
     over = {"tokens": tokens, "token_cosine": token_cosine}
     if about.network.nodes_of(L.TokenMix) and tokens is not None:
