@@ -90,6 +90,25 @@ def brought(place: str) -> Any:
     return getattr(found, name) if name else found
 
 
+def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a room, which imports a module when one of its names is first used.
+
+    ``room``: its ``__name__``; ``homes``: {module: the names that the room has from it}. A guest
+    that one module needs is then not missed by the others.
+    """
+    own = room.partition(".")[2]
+    places = {
+        name: f"{own}.{module}:{name}" for module, names in homes.items() for name in names.split()
+    }
+
+    def opened(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        return brought(places[name])
+
+    return opened
+
+
 @dataclass(frozen=True)
 class Reading:
     """A way to read networks, beside the plain one, that options of a call ask for.

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import node_values, q_and_variances
 from ..foundation.errors import KcalcError
+from ..foundation.guests import READINGS
 from ..network import layers as L
 from ..network.network import Network
 from ..network.notes import Note, read_at
@@ -98,7 +98,9 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
 def _of_one_token(network: Network) -> dict[Hashable, tuple[float, float]]:
     """q values over one token, also in place of variances: masks do nothing there."""
     alone = network.map_layers(lambda _, layer: layer.alike(), L.Attend)
-    if tells_tokens_apart(alone, 1):  # beside a class token the token is not alone
+    tells_apart = READINGS.answering("tells_tokens_apart", tokens=1)
+    # beside a class token the token is not alone
+    if tells_apart is not None and tells_apart(alone):
         return {}
     return {node: (v.q1, v.q1) for node, v in node_values(alone, tokens=1).items()}
 

@@ -14,7 +14,7 @@ import sympy as sp
 
 from ..activations import Activation
 from ..foundation.errors import GraphError, KcalcError, glimpse, unknown
-from ..foundation.guests import DRAWINGS
+from ..foundation.guests import DRAWINGS, MissingGuest
 from ..foundation.plain_arguments import is_key, items, mapping, text
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -463,8 +463,11 @@ class Network:
         ends = f"{_names(self.inputs)} -> {_names(self.outputs)}"
         return f"Network({len(self)} nodes, {sum(map(len, self._parents.values()))} edges, {ends})"
 
-    def _repr_html_(self) -> str:
-        return DRAWINGS["Network.html"](self)
+    def _repr_html_(self) -> str | None:
+        try:
+            return DRAWINGS["Network.html"](self)
+        except MissingGuest:
+            return None  # notebooks then show the text
 
 
 def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:

@@ -32,12 +32,12 @@ from ..checks import check_several, check_variance
 from ..freshness import Algebra
 from ..kernel import Kernel
 from ..kernel_activations import Activations
+from ..location_maps import LocationMaps
 from ..second_moments import Moments
 from ..tangent import Tangent, refuse_jumps
 from ..zero_inputs import ZeroMoments, ZeroProducts, check_not_negative
 from .convolutions import Convolutions, Weights
 from .forms import Forms
-from .local import LocationMaps
 from .plan import mixes
 from .pools import Pools
 

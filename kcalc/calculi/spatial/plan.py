@@ -12,7 +12,7 @@ from ...network import primitives as P
 from ...network.compose import no_rule
 from ...network.network import Network
 from ..widths import filled
-from .geometry import (
+from ..windows import (
     Gather,
     Mixing,
     Window,

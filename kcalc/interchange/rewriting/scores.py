@@ -13,8 +13,8 @@ from math import lgamma, log
 
 import numpy as np
 
-from ...calculi.attention.weights import alibi_slopes, buckets_of
 from ...network.masks import MASKS, Masks, one_sided, recognised
+from ...network.score_biases import alibi_slopes, buckets_of
 from ..trace import Normalise
 from .numbers import normed
 
