@@ -17,7 +17,7 @@ import numpy as np
 
 import kcalc as kc
 from kcalc import training
-from kcalc.training import Comparison, Settings
+from kcalc.lab.training import Comparison, Settings
 
 from .book import Table
 from .sections.compiled import gradient_step, shaped

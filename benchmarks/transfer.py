@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import kcalc as kc
-from kcalc.transfer.optimizers import GAUGES, OPTIMIZERS
+from kcalc.lab.transfer.optimizers import GAUGES, OPTIMIZERS
 
 L = kc.layers
 NAMES = ("tables", "changes", "digits")

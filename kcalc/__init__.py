@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import activations
 from . import wiring as wiring
-from .activations import Activation, activation
-from .activations import gains as gains
-from .activations.gains import gain
-from .activations.gaussian_expectations import expectation, pair_expectation
-from .foundation import symbols
 from .foundation.after_import import after_import
 from .foundation.errors import FreshnessError, GraphError, KcalcError, NoRule, UnreachableTarget
 from .foundation.guests import brought as _brought
-from .network import architectures, layers
-from .network.combinators import chain, repeat, residual
-from .network.network import Network
-from .network.skips import averaging_shortcuts, skip_network
+from .foundation.moved import moved as _moved
 from .version import __version__
 
 if TYPE_CHECKING:
-    from . import claims
+    from . import activations, claims
+    from .activations import Activation, activation
+    from .activations import gains as gains
+    from .activations.gains import gain
+    from .activations.gaussian_expectations import expectation, pair_expectation
     from .backend import (
         Model,
         coordinate_check,
@@ -63,6 +58,7 @@ if TYPE_CHECKING:
         subnetworks,
     )
     from .calculi.tied_readout import TiedReadout, tied_readout
+    from .foundation import symbols
     from .interchange import (
         Edits,
         Reading,
@@ -73,15 +69,33 @@ if TYPE_CHECKING:
         read,
         save_json,
     )
-    from .matrices import spectrum as spectrum
-    from .network import token_mixing
-    from .regression import (
+    from .lab import regression as regression
+    from .lab import training as training
+    from .lab import widgets as widgets
+    from .lab.audit import Audit, audit
+    from .lab.regression import (
         gaussian_process,
         kept_kernel,
         kernel_regression,
         sklearn_kernel,
         training_curve,
     )
+    from .lab.report import report
+    from .lab.transfer import (
+        ParameterRule,
+        TrainedCoordinates,
+        Transfer,
+        TransferCheck,
+        abc_exponents,
+        trained_coordinates,
+        transfer,
+        transfer_check,
+    )
+    from .matrices import spectrum as spectrum
+    from .network import architectures, layers, token_mixing
+    from .network.combinators import chain, repeat, residual
+    from .network.network import Network
+    from .network.skips import averaging_shortcuts, skip_network
     from .shaping import (
         Constants,
         RegionalShaping,
@@ -94,19 +108,16 @@ if TYPE_CHECKING:
         vanilla_maps,
         with_residual_weights,
     )
-    from .transfer import (
-        ParameterRule,
-        TrainedCoordinates,
-        Transfer,
-        TransferCheck,
-        abc_exponents,
-        trained_coordinates,
-        transfer_check,
-    )
+    from .shaping.depth_laws import DepthLaws, depth_laws
+    from .shaping.profiles import DepthProfile, depth_profile
+    from .shaping.token_phases import token_gain, token_phases
     from .verification import empirical_ntk, hessian_blocks, verify_kernels
 
 # rooms that are imported when one of their names is first used
 _ROOMS = {
+    "activations": "Activation activation",
+    "activations.gains": "gain",
+    "activations.gaussian_expectations": "expectation pair_expectation",
     "backend": "Model coordinate_check lsuv normalise_locations scale_output to_jax wli",
     "calculi.attention.maps": "token_map",
     "calculi.attention.sampling": "Sampling",
@@ -125,18 +136,32 @@ _ROOMS = {
     "calculi.subnetworks": "maximal maximal_c_value maximal_curvature maximal_slope subnetworks",
     "calculi.tied_readout": "TiedReadout tied_readout",
     "interchange": "Edits Reading apply_edits load_edited load_edits load_json read save_json",
-    "regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel training_curve",
+    "lab.audit": "Audit audit",
+    "lab.regression": "gaussian_process kept_kernel kernel_regression sklearn_kernel "
+    "training_curve",
+    "lab.report": "report",
+    "lab.transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck abc_exponents "
+    "trained_coordinates transfer transfer_check",
+    "network.combinators": "chain repeat residual",
+    "network.network": "Network",
+    "network.skips": "averaging_shortcuts skip_network",
     "shaping": "Constants RegionalShaping Shaping depth_limit equivalent_parameters phase_diagram "
     "residual_blocks shape vanilla_maps with_residual_weights",
     "shaping.depth_laws": "DepthLaws depth_laws",
     "shaping.profiles": "DepthProfile depth_profile",
     "shaping.token_phases": "token_gain token_phases",
-    "transfer": "ParameterRule TrainedCoordinates Transfer TransferCheck abc_exponents "
-    "trained_coordinates transfer_check",
     "verification": "empirical_ntk hessian_blocks verify_kernels",
 }
-_PACKAGES = {"claims", "matrices", "plotting", *(room.partition(".")[0] for room in _ROOMS)}
-_MODULES = {"spectrum": "matrices.spectrum", "token_mixing": "network.token_mixing"}
+_PACKAGES = {"claims", "fields", "gaussian", "maps", "matrices", "plotting"}
+_PACKAGES |= {room.partition(".")[0] for room in _ROOMS}
+_MODULES = {
+    "gains": "activations.gains",
+    "spectrum": "matrices.spectrum",
+    "symbols": "foundation.symbols",
+    **{name: f"network.{name}" for name in ("architectures", "layers", "token_mixing")},
+    **{name: f"lab.{name}" for name in ("regression", "training", "widgets")},
+}
+_FORMER = ("audit", "regression", "report", "training", "transfer", "widgets")  # now in lab
 _PLACES = {name: name for name in _PACKAGES} | _MODULES
 _PLACES |= {name: f"{room}:{name}" for room, names in _ROOMS.items() for name in names.split()}
 
@@ -268,7 +293,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# functions that have the names of their packages, which take the names above
-from .audit import Audit, audit  # noqa: E402
-from .report import report  # noqa: E402
-from .transfer import transfer  # noqa: E402
+_moved({name: f"lab.{name}" for name in _FORMER})

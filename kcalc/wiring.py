@@ -36,7 +36,6 @@ READINGS.register(
     ],
 )
 RULES.register(("arrays", "Attend"), "calculi.attention.arrays:attend")
-RULES.register(("masks", "Attend"), "calculi.attention.weights:visible")
 for name in ("bert", "gpt2", "llama", "t5", "transformer_stack", "vit"):
     ARCHITECTURES.register(name, f"network.architectures.transformers:{name}")
 

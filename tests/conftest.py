@@ -102,7 +102,14 @@ class Stopwatch:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"{os.getpid()}.jsonl"
-        for name in ("kcalc.shaping", "kcalc.interchange", "kcalc.report", "torch", "jax", "keras"):
+        for name in (
+            "kcalc.shaping",
+            "kcalc.interchange",
+            "kcalc.lab.report",
+            "torch",
+            "jax",
+            "keras",
+        ):
             with contextlib.suppress(ImportError):  # its import is no part of the first test's time
                 importlib.import_module(name)
 

@@ -34,7 +34,7 @@ from result_examples import (
 )
 
 import kcalc as kc
-from kcalc.training import Settings, Split
+from kcalc.lab.training import Settings, Split
 
 L = kc.layers
 A = kc.architectures

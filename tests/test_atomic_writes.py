@@ -30,8 +30,8 @@ from kcalc.cli import main
 from kcalc.cli.command import write
 from kcalc.foundation.files import replacing, write_whole
 from kcalc.interchange.json_format import write_json
-from kcalc.report.api import NetworkReport
-from kcalc.training import Comparison
+from kcalc.lab.report.api import NetworkReport
+from kcalc.lab.training import Comparison
 
 OLD = b"what was there\n"
 

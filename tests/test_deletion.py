@@ -32,7 +32,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guest", deletion.detached())
+@pytest.mark.parametrize("guest", deletion.guests())
 def test_the_spine_works_without_a_guest(guest: str, copy: Path) -> None:
     with deletion.without(guest, copy):
         assert "reinstall kcalc" in deletion.check_core(guest, copy)

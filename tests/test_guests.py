@@ -17,7 +17,7 @@ from kcalc.fields.balls import ball_field
 from kcalc.foundation.guests import DRAWINGS, KERNELS, MissingGuest, Readings, Registry, brought
 
 ROOM = Path(kc.__file__).parent
-FREE = ("plotting", "widgets.py", "verification/plots.py", "training/plots.py")
+FREE = ("plotting", "lab/widgets.py", "verification/plots.py", "lab/training/plots.py")
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

@@ -22,6 +22,7 @@ from kcalc.fields.balls import ball_field
 from kcalc.foundation.rootfinding import finite_part
 from kcalc.gaussian.certified import hermite, line, ranges
 from kcalc.gaussian.certified.activation import certified_within
+from kcalc.lab.report.markup import number
 from kcalc.plotting.curves import q_maps
 from kcalc.plotting.frame import save
 from kcalc.plotting.kernels import gradient_trace
@@ -29,7 +30,6 @@ from kcalc.plotting.moments import depth_trace, fluctuation_trace, moment_trace
 from kcalc.plotting.scaling import block_map, ratio_histogram, weight_scalings
 from kcalc.plotting.smoothness import residual_spectrum, singular_value_histograms
 from kcalc.plotting.svg import _character_width
-from kcalc.report.markup import number
 from kcalc.verification.plots import errors_by_width
 from kcalc.verification.scaling import hessian_blocks
 from kcalc.verification.spectra import training_spectra

@@ -123,4 +123,4 @@ def test_one_version() -> None:
 def test_the_package_says_that_it_is_typed() -> None:
     assert (ROOT / "kcalc" / "py.typed").exists()
     assert not list((ROOT / "kcalc").rglob("test_*.py"))
-    assert (ROOT / "kcalc" / "report" / "assets" / "page.html").exists()
+    assert (ROOT / "kcalc" / "lab" / "report" / "assets" / "page.html").exists()

@@ -16,16 +16,13 @@ import pytest
 import kcalc as kc
 
 HERE, ROOT = Path(__file__).parent, Path(kc.__file__).parents[1]
-CLIENTS = ("audit", "claims", "cli", "regression", "report", "training", "transfer")
-FILES = [
-    *(path for room in CLIENTS for path in (HERE / room).glob("*.py")),
-    HERE / "test_widgets.py",
-]
+CLIENTS = ("claims", "cli", "lab")
+FILES = [path for room in CLIENTS for path in sorted((HERE / room).rglob("*.py"))]
 # inner modules of clients that their tests may import
 EXCEPTIONS = {
-    "kcalc.report.local_tables": "the page's tables, which JavaScript evaluates, by number",
-    "kcalc.report.program": "the page's program, refused before there is a page",
-    "kcalc.report.replay": "Python's reading of that program, which a page is checked by",
+    "kcalc.lab.report.local_tables": "the page's tables, which JavaScript evaluates, by number",
+    "kcalc.lab.report.program": "the page's program, refused before there is a page",
+    "kcalc.lab.report.replay": "Python's reading of that program, which a page is checked by",
 }
 
 
@@ -38,8 +35,8 @@ def modules() -> frozenset[str]:
 
 @cache
 def rooms() -> frozenset[str]:
-    """The packages right below kcalc, and its modules of one file."""
-    return frozenset(name for name in modules() if name.count(".") == 1)
+    """The packages right below kcalc and its lab, and their modules of one file."""
+    return frozenset(name for name in modules() if re.fullmatch(r"kcalc(\.lab)?\.\w+", name))
 
 
 @cache
@@ -51,7 +48,7 @@ def inner() -> frozenset[str]:
 def public(module: str, name: str) -> bool:
     """Whether a door offers a name."""
     if module == "kcalc":
-        return name in kc.__all__ or f"kcalc.{name}" in rooms()
+        return name in kc.__all__ or bool({f"kcalc.{name}", f"kcalc.lab.{name}"} & rooms())
     door = importlib.import_module(module)
     offered = getattr(door, "__all__", None)
     if offered is None:  # a room of one file
@@ -111,8 +108,9 @@ def test_tests_of_clients_use_public_names(path: Path) -> None:
 def test_inner_names_are_found() -> None:
     for text, module in (
         ("from kcalc.calculi.kernel import Kernel", "kcalc.calculi.kernel"),
-        ("from kcalc.transfer import sizes", "sizes of kcalc.transfer"),
-        ("import kcalc.audit.depth", "kcalc.audit.depth"),
+        ("from kcalc.lab.transfer import sizes", "sizes of kcalc.lab.transfer"),
+        ("import kcalc.lab.audit.depth", "kcalc.lab.audit.depth"),
+        ("from kcalc.audit import Audit", "kcalc.audit"),
         ("def f():\n    from kcalc import _ROOMS", "_ROOMS of kcalc"),
         ("kc.report.pages; kc.calculi.kernel.Kernel", "kcalc.calculi.kernel"),
         ("patch('kcalc.cli.verify.verify', 3)", "kcalc.cli.verify"),

@@ -10,10 +10,10 @@ import errno
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from ..foundation.errors import FreshnessError, KcalcError
+from ..foundation.guests import brought
 from ..version import __version__
 from .command import call, describe, pure_output
 from .wording import Options, spoken
@@ -130,7 +130,7 @@ def parser(words: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
             name, help=help, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name in words:
-            run = import_module(f".{name}", __name__).run
+            run = brought(f"cli.{name}:run")
             describe(verb, run)
             verb.set_defaults(run=run, known={action.dest: action for action in verb._actions})
     return top

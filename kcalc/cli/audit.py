@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from ..audit import DOCUMENTS, RECIPES, SEVERITIES, Audit, audit, known_codes, lock_text
 from ..foundation.errors import KcalcError
+from ..lab.audit import DOCUMENTS, RECIPES, SEVERITIES, Audit, audit, known_codes, lock_text
 from .command import Option, write
 from .models import PYTHON, Inputs, assembled, python_attribute
 from .text import check_files

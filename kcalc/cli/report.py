@@ -12,7 +12,7 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.plain_arguments import file_path
-from ..report import report
+from ..lab.report import report
 from ..shaping import METHODS
 from .command import GIVEN, Option, write
 from .models import PYTHON, is_model

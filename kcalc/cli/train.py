@@ -12,8 +12,8 @@ from .. import Model, Network, layers, shape, to_jax, training
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.plain_arguments import choice, whole
+from ..lab.training import OPTIMISERS, Settings, Split
 from ..shaping import METHODS
-from ..training import OPTIMISERS, Settings, Split
 from .command import Option, Plot, number, save_figure, write
 from .networks import NET_HELP, ShortcutWeight, named_network
 from .targets import TARGETS, flag, owners

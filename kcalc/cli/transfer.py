@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from ..calculi import open_nodes
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import whole
-from ..transfer import GAUGES, OPTIMIZERS, Transfer, transfer
+from ..lab.transfer import GAUGES, OPTIMIZERS, Transfer, transfer
 from .command import Option
 from .models import PYTHON, Inputs, assembled, python_attribute
 from .networks import named_network

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 from .. import claims
-from ..claims import BUDGETS, COPIES, PAPERS, check_file, errata_text
 from ..foundation.errors import KcalcError
 from .command import Option, write
 from .text import check_files
@@ -20,7 +19,9 @@ INTERRUPTED = 130
 def run(
     paper: Annotated[
         tuple[str, ...] | None,
-        Option("claims of this paper only (may be given several times)", choices=tuple(PAPERS)),
+        Option(
+            "claims of this paper only (may be given several times)", choices=tuple(claims.PAPERS)
+        ),
     ] = None,
     claim: Annotated[
         tuple[str, ...] | None,
@@ -35,7 +36,9 @@ def run(
             "--errata",
         ),
     ] = False,
-    budget: Annotated[str, Option("how much to compute; default quick", choices=BUDGETS)] = "quick",
+    budget: Annotated[
+        str, Option("how much to compute; default quick", choices=claims.BUDGETS)
+    ] = "quick",
     seed: Annotated[int, Option("of the random numbers; default 0")] = 0,
     processes: Annotated[
         int | None,
@@ -72,7 +75,7 @@ def run(
                 f"--errata checks no claims, so that {others[0]} has nothing to do; leave one of "
                 f"the two out"
             )
-        print(errata_text(claims.errata(paper)))
+        print(claims.errata_text(claims.errata(paper)))
         return 0
     _check_files(files)
     try:
@@ -97,7 +100,7 @@ run.__doc__ = f"""Check the statements of the source papers.
 
 They are checked exactly, by enclosures, numerically, by Monte Carlo, or by counterexample.
 
-{textwrap.fill(COPIES, 86)}
+{textwrap.fill(claims.COPIES, 86)}
 
 Examples:
   kcalc verify --budget quick
@@ -114,4 +117,4 @@ def _check_files(files: dict[str, str | None]) -> None:
     """Refuse files that cannot be written and options that name one file."""
     if files["--journal"] == "-":
         raise KcalcError("--journal needs a file that can be read again, not standard output")
-    check_files(files, lambda path: check_file(Path(path)))
+    check_files(files, lambda path: claims.check_file(Path(path)))

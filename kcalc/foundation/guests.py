@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -70,7 +70,7 @@ class Registry:
         return text_table([(self.what, "brought by"), *self.rows()])
 
 
-@cache
+@lru_cache(maxsize=512)
 def brought(place: str) -> Any:
     """The object at ``"room.module:name"``, a place below ``kcalc``; a module without a name.
 

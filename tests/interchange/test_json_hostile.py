@@ -10,11 +10,11 @@ import pytest
 import sympy as sp
 
 import kcalc as kc
-from kcalc.audit import lock
 from kcalc.cli.targets import given_tokens
 from kcalc.fields.degrees import Degrees, expandable, poly
 from kcalc.interchange import network_from_dict
 from kcalc.interchange.fusion import recognised
+from kcalc.lab.audit import lock
 
 x = sp.Symbol("x", real=True)
 X = {"symbol": "x"}

@@ -14,7 +14,7 @@ import kcalc as kc
 from kcalc.cli.models import assembled, by_name, sizes
 from kcalc.interchange.example_shapes import listed
 from kcalc.interchange.named_inputs import by_name as call_of
-from kcalc.report.subject import subject
+from kcalc.lab.report.subject import subject
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

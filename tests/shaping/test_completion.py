@@ -14,8 +14,9 @@ from kcalc.shaping import METHODS, TARGETS
 
 LAZY = """
 import sys, kcalc
-assert not {"kcalc.calculi", "kcalc.shaping", "kcalc.backend", "kcalc.claims"} & set(sys.modules)
-import kcalc.report
+assert sum(name.startswith("kcalc") for name in sys.modules) < 20
+assert "kcalc.foundation" in sys.modules and "kcalc.lab" not in sys.modules
+import kcalc.lab.report
 assert callable(kcalc.report)
 print(kcalc.c_map.__module__, kcalc.claims.__name__, kcalc.shaping.METHODS["dks"].__name__)
 """

@@ -19,7 +19,7 @@ import torch
 import torchvision
 import transformers
 
-from kcalc.audit import Audit, audit
+from kcalc.lab.audit import Audit, audit
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()

@@ -30,8 +30,6 @@ TABLE = Path("tests") / "guests.json"
 SPINE = ("foundation", "fields", "gaussian", "activations", "maps", "network", "calculi")
 """Rooms of tests; files in them that no guest claims test the spine."""
 COPIED = ("kcalc", "tests", "pyproject.toml")
-ATTACHED = ("lab", "clients")
-"""Guests that kcalc still imports; all others are deleted by default."""
 
 CORE = """
 import kcalc as kc
@@ -176,11 +174,6 @@ def update(guest: str, failed: dict[str, str]) -> None:
     (ROOT / TABLE).write_text(text + "\n", encoding="utf-8")
 
 
-def detached() -> list[str]:
-    """Guests without which kcalc works."""
-    return [guest for guest in guests() if guest not in ATTACHED]
-
-
 def delete(guest: str, copy: Path, tests: list[str], core: bool, updated: bool) -> bool:
     """Print what holds without a guest; whether all of it does."""
     with without(guest, copy):
@@ -201,7 +194,7 @@ def main() -> None:
     parser.add_argument("--core", action="store_true", help="run no tests")
     parser.add_argument("--update", action="store_true", help="write the tests that need the guest")
     given = parser.parse_args()
-    chosen = detached() if given.guest == "all" else [given.guest]
+    chosen = [*guests()] if given.guest == "all" else [given.guest]
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
         hold = [delete(guest, copy, given.tests, given.core, given.update) for guest in chosen]

@@ -6,33 +6,20 @@ Which scores a mask leaves, and which bias a score has.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ...activations import Activation, activation
+from ...network import masks
 from ...network.score_biases import buckets_of
 
 Array = Any
 
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Whether a token (row) sees another one (column) by the mask of an ``Attend``, an array."""
-    return _visible(op.causal, op.window, op.chunk, rows, columns)
-
-
-@lru_cache(maxsize=4)
-def _visible(
-    causal: bool, window: int | None, chunk: int | None, rows: int, columns: int
-) -> np.ndarray:
-    one, two = np.arange(rows)[:, None], np.arange(columns)
-    sees = one >= two if causal else np.ones((rows, columns), dtype=bool)
-    if window is not None:
-        sees = sees & (np.abs(one - two) < window)
-    sees = sees if chunk is None else sees & (one // chunk == two // chunk)
-    sees.flags.writeable = False
-    return sees
+    """Whether a token (row) sees another one (column) by the masks of an ``Attend``, an array."""
+    return masks.visible(op.masks, rows, columns)
 
 
 def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
@@ -48,7 +35,7 @@ def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
     """The bucket of the learned bias of every score, (rows, columns), by ``relative``."""
     apart = np.arange(columns) - np.arange(rows)[:, None]
     _, buckets, furthest = op.relative
-    return buckets_of(apart, buckets, furthest, op.causal)
+    return buckets_of(apart, buckets, furthest, masks.one_sided(op.masks))
 
 
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from math import log, prod
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -13,7 +14,6 @@ from sympy import Poly, Symbol, expand, symbols
 
 from ... import architectures, chain, ntk, shape
 from ... import layers as L
-from ...regression import TrainingCurve
 from ..bench import Array, Bench, at_most, equal, exact, proved, statistical
 from ..claim import Evidence
 from ..families import PowerMap, power_maps
@@ -41,16 +41,15 @@ def _descent(
 ) -> tuple[Array, Array, Array, Array, Array, float, Callable[[int], tuple[Array, Array]]]:
     """Gradient descent on a random model that is linear in its parameters.
 
-    Returns: (K, k(x) of test inputs, y, f, f at test inputs, step size, function of t with the
-    outputs after t steps).
+    Returns: (features of the inputs, of test inputs, y, f, f at test inputs, step size, function of
+    t with the outputs after t steps).
     """
     n, m, width = 5, 3, 9
     J, test = bench.normal(n, width), bench.normal(m, width)
     y = bench.normal(n)
     start = bench.normal(n)
     start_test = bench.normal(m)
-    K = J @ J.T
-    rate = bench.uniform(0.5, 1) / eigvalsh(K)[-1]
+    rate = bench.uniform(0.5, 1) / eigvalsh(J @ J.T)[-1]
 
     def steps(t: int) -> tuple[Array, Array]:
         theta = np.zeros(width)
@@ -58,7 +57,14 @@ def _descent(
             theta = theta - rate * J.T @ (start + J @ theta - y)
         return start + J @ theta, start_test + test @ theta
 
-    return K, test @ J.T, y, start, start_test, rate, steps
+    return J, test, y, start, start_test, rate, steps
+
+
+def _curve(J: Array, y: Array, test: Array | None = None, **options: Any) -> Any:
+    """kcalc's training curve of the linear model; no other claim needs the lab."""
+    from ... import training_curve
+
+    return training_curve(lambda X, Y: X @ Y.T, J, y, test, **options)
 
 
 @claim("DKS-eq21", "Sec. 24.3.1, eqs. 21-22")
@@ -69,10 +75,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Under: the kernel stays what it is at initialisation, as at infinite width
     """
     for _ in bench.rounds(5, 40):
-        K, cross, y, start, start_test, rate, steps = _descent(bench)
-        curve = TrainingCurve.of(
-            K, y, cross, learning_rate=rate, initial=start, initial_test=start_test
-        )
+        J, new, y, start, start_test, rate, steps = _descent(bench)
+        K, cross = J @ J.T, new @ J.T
+        curve = _curve(J, y, new, learning_rate=rate, initial=start, initial_test=start_test)
         for t in (0, 1, 7, 60):
             train, test = steps(t)
             decay = np.linalg.matrix_power(np.eye(5) - rate * K, t)
@@ -110,9 +115,9 @@ def _(bench: Bench) -> Iterator[Evidence]:
     $\eta=1/\lambda_1$ its rate tends to $(1-1/\mathrm{cond}(K))^{2t}$
     """
     for _ in bench.rounds(5, 40):
-        K, _, y, start, _, rate, steps = _descent(bench)
-        values, vectors = np.linalg.eigh(K)
-        curve = TrainingCurve.of(K, y, learning_rate=rate, initial=start)
+        J, _, y, start, _, rate, steps = _descent(bench)
+        values, vectors = np.linalg.eigh(J @ J.T)
+        curve = _curve(J, y, learning_rate=rate, initial=start)
         for t in (0, 1, 7, 60):
             truth = ((y - steps(t)[0]) ** 2).sum() / 2
             printed = ((1 - rate * values) ** (2 * t) * (vectors.T @ (y - start)) ** 2).sum() / 2
@@ -122,7 +127,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 "the printed sum and kcalc's curve against steps of gradient descent",
                 1e-9,
             )
-        best = TrainingCurve.of(K, y, learning_rate=1 / values[-1], initial=start)
+        best = _curve(J, y, learning_rate=1 / values[-1], initial=start)
         gap = log((1 - values[0] / values[-1]) / (1 - values[1] / values[-1]))
         late = int(12 / gap) + 1
         yield equal(

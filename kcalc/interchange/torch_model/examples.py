@@ -227,6 +227,6 @@ def is_library(file: str) -> bool:
         file.startswith("<frozen")
         or "site-packages" in file
         or "/kcalc/interchange/" in file
-        or "/kcalc/audit/" in file
+        or "/kcalc/lab/audit/" in file
         or "/lib/python3" in file
     )

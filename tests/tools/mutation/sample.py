@@ -39,8 +39,8 @@ ROOMS = {
     "onnx": ("kcalc.interchange.onnx_model",),
     "shaping": ("kcalc.shaping",),
     "network": ("kcalc.network",),
-    "audit": ("kcalc.audit",),
-    "transfer": ("kcalc.transfer",),
+    "audit": ("kcalc.lab.audit",),
+    "transfer": ("kcalc.lab.transfer",),
     "cli": ("kcalc.cli",),
 }
 

@@ -1,0 +1,175 @@
+"""One call on a model: what its initialisation does, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import truth
+from . import (  # noqa: F401  (they enter criteria)
+    depth,
+    escaped,
+    hidden,
+    initialisation,
+    optimising,
+    sizes,
+    training,
+)
+from .building import built
+from .findings import findings_of, known_codes, named
+from .laws import Law
+from .measuring import measure
+from .predicted import Prediction
+from .predicted import predict as predicted
+from .reaching import reached
+from .recipes import checked
+from .recorder import SEED, drawn
+from .result import Audit
+from .subject import Subject
+from .tables import block_rows, parameter_rows, totals
+
+PATCH = 0.02  # the sigma given, for the run alone, to parameters that nobody initialised
+
+
+def audit(
+    builder_or_model: Any,
+    example_inputs: Any = None,
+    recipe: Any = None,
+    optimizer: Any = None,
+    also: tuple[str, ...] = (),
+    predict: bool = True,
+) -> Audit:
+    """What the initialisation of a PyTorch model does, and what is wrong with it.
+
+    builder_or_model: a function without arguments that returns a ``torch.nn.Module``, whose run is
+    recorded: the law of every parameter, the line that drew it, what it overwrote; or a module,
+    whose laws are estimated, with standard errors.
+
+    example_inputs: a shape (token ids where the model has an ``nn.Embedding``), a tensor, a tuple
+    of these, or a dictionary of them by argument name. None for models of transformers, whose
+    configuration says it.
+
+    recipe: "gpt2", "megatron", "olmo", "deepnorm", "fixup", "t-fixup", "nf-net"; ("mup", the
+    builder or the model of a base width); or {pattern of parameter names: a sigma, or "zeros",
+    "lecun", "he", "xavier", "torch"}, where the number of a gain or gate that is constant
+    (LayerScale, ReZero) is its value.
+
+    optimizer: an optimizer of the model, a list of them, or a function that takes the model and
+    returns one or a list.
+
+    also: codes of criteria that are off by default, "INIT-TRUNC".
+
+    predict: whether the model is also read with :func:`kcalc.read`, and the sizes of stream and
+    logits are predicted by the kernel calculus where it has rules for every layer.
+
+    Returns: an :class:`kcalc.Audit` with ``.findings``, ``.parameters`` and ``.blocks``. The model
+    is not changed.
+
+    Raises: KcalcError for builders that raise, models that do not run on the examples, meta
+    tensors, quantised weights, and models on several devices.
+    """
+    _import_needed()
+    from ...interchange.torch_model import undisturbed
+
+    also = known_codes(also, "also")
+    checked(recipe)
+    truth(predict, "predict")
+    with undisturbed():
+        subject = _subject(builder_or_model, example_inputs)
+        subject.recipe, subject.optimizer = recipe, optimizer
+        findings = findings_of(subject, also)
+        calculus = predicted(subject) if predict else Prediction()
+        remarks = (calculus.remark,) if calculus.remark else ()
+        return Audit(
+            type(subject.original).__name__,
+            "model" if subject.again is None else "builder",
+            findings,
+            parameter_rows(subject),
+            block_rows(subject, calculus.streams),
+            **totals(subject),
+            predicted_logits=calculus.logits,
+            laws=subject.laws,
+            remarks=(*_remarks(subject), *remarks),
+            assumptions=calculus.assumptions,
+        )
+
+
+def _import_needed() -> None:
+    """Import what every audit needs. Raises: KcalcError where it is missing."""
+    from ... import interchange  # noqa: F401
+
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise KcalcError("an audit needs PyTorch: pip install 'kcalc[torch]'") from None
+
+
+def _subject(given: Any, example_inputs: Any) -> Subject:
+    import torch
+
+    from ...interchange.torch_model import copied
+
+    original, laws, places = drawn(given)
+    again = None if isinstance(given, torch.nn.Module) else partial(_again, given)
+    model = copied(original)
+    _patched(model, laws)
+    values = {name: p.detach().clone() for name, p in model.named_parameters() if _gaps(laws[name])}
+
+    def fresh() -> Any:
+        other = copied(original)
+        with torch.no_grad():
+            for name, value in values.items():
+                other.get_parameter(name).copy_(value)
+        return other
+
+    measured = measure(model, example_inputs, fresh, original)
+    return Subject(model, laws, measured, original, again, places=places)
+
+
+def _again(builder: Callable[[], Any]) -> Any:
+    """Another draw of a builder's model, from a seed that the builder cannot set."""
+    import torch
+
+    torch.manual_seed(SEED + 1)
+    seed, torch.manual_seed = torch.manual_seed, lambda _: torch.default_generator
+    try:
+        return built(builder)
+    finally:
+        torch.manual_seed = seed
+
+
+def _patched(model: Any, laws: dict[str, Law]) -> None:
+    """Draw the parameters that nobody initialised, so that the model can be run."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if _gaps(laws[name]):
+                parameter.normal_(0, PATCH)
+
+
+def _gaps(law: Law) -> bool:
+    return law.name == "uninitialised" or law.partly_written
+
+
+def _remarks(subject: Subject) -> tuple[str, ...]:
+    """What was not looked at."""
+    measured = subject.measured
+    program = measured.structure.program
+    cut = {name for one in measured.cuts for name in one.names}
+    without = [n for n, g in measured.gradients.items() if g is None and n not in cut]
+    unread = [n for n in without if not reached(program, n)]
+    texts = {
+        "do not reach the result on these inputs": unread,
+        "do not enter the loss of this audit": [n for n in without if n not in unread],
+        "are detached copies of others (teachers, target networks)": [
+            name for one in measured.cuts if one.kind == "taught" for name in one.names
+        ],
+        "get no example (a choice among experts, or attention to one key)": measured.unreached,
+    }
+    remarks = [f"{len(n)} parameters {text}: {named(tuple(n))}" for text, n in texts.items() if n]
+    if measured.objective.kind == "linear":
+        remarks.append("LOSS-START is not applied: the result is not read as logits")
+    return tuple(remarks)

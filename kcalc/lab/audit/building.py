@@ -1,0 +1,74 @@
+"""The model that a builder returns, and what keeps a model from being audited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from .held import held
+
+
+def built(builder: Callable[[], Any]) -> Any:
+    """What a builder returns. Raises: KcalcError where it raises, or returns no module."""
+    import torch
+
+    try:
+        model = builder()
+    except KcalcError:
+        raise
+    except (Exception, SystemExit) as error:
+        from ...interchange.torch_model import place
+
+        text = " ".join(str(error).split())[:200] or "without a message"
+        advice = "" if place(error) else "; give a function that needs no arguments"
+        raise KcalcError(
+            f"the builder raised {type(error).__name__}{place(error)}: {text}{advice}"
+        ) from error
+    if not isinstance(model, torch.nn.Module):
+        raise KcalcError(
+            f"the builder returned a {type(model).__name__}; give a function that returns a "
+            f"torch.nn.Module"
+        )
+    return usable(model)
+
+
+def usable(model: Any) -> Any:
+    """A model that can be run here. Raises: KcalcError naming the obstacle and the remedy."""
+    import torch
+
+    if isinstance(model, torch.jit.ScriptModule):
+        raise KcalcError("a ScriptModule hides its operations: give the module as it was scripted")
+    for name, module in model.named_modules():
+        if ".quantized." in f"{type(module).__module__}.":
+            raise KcalcError(
+                f"{name or 'the model'} holds quantised weights ({type(module).__name__}): audit "
+                f"the model before it is quantised"
+            )
+    tensors = dict(model.named_parameters())
+    if not tensors:
+        others = [path for path, tensor in held(model).items() if tensor.requires_grad]
+        hint = "; register {}, by nn.ModuleList or nn.Parameter".format(", ".join(others[:3]))
+        raise KcalcError(
+            f"a {type(model).__name__} has no parameters to audit{hint if others else ''}"
+        )
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.nn.parameter.UninitializedParameter):
+            raise KcalcError(f"{name} has no shape yet: run the lazy module once, then audit it")
+        if tensor.device.type == "meta":
+            raise KcalcError(
+                f"{name} is a meta tensor without numbers: build the model on the CPU, without "
+                f"torch.device('meta')"
+            )
+        if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
+            raise KcalcError(
+                f"{name} holds quantised weights ({tensor.dtype}): audit the model before it is "
+                f"quantised"
+            )
+    devices = {str(t.device) for t in tensors.values()}
+    if len(devices) > 1:
+        raise KcalcError(
+            f"the parameters are on {', '.join(sorted(devices))}: bring them to one device, "
+            f"model.to('cpu')"
+        )
+    return model

@@ -1,0 +1,164 @@
+"""Parameters that gradient descent does not move: some steps, each in a fresh copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from .examples import redrawn
+from .objective import objective
+from .program import unchecked
+
+STEPS = 4
+STEP = 0.01  # size of an update over the size of the parameters
+SMALL = 1e-5  # a gradient over the largest one, below which it may be rounding
+ROUNDING = 1e-3  # of a gradient in 32 bits, what is left of it in 64 bits
+
+Gradients = dict[str, Any]
+
+
+def differentiated(
+    model: Any, call: Any, classes: bool, seed: int, names: list[str], before: Any = None
+) -> Gradients:
+    """{parameter: gradient} of one run, None where the loss does not depend on it.
+
+    ``before``: {parameter: the values with which the model runs}.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, value in (before or {}).items():
+            parameters[name].copy_(value)
+    args, kwargs = call
+    with sdpa_kernel(SDPBackend.MATH), unchecked():
+        aim = objective(model(*args, **kwargs), classes, seed)
+    found = gradients_of(aim.loss, [parameters[n] for n in names])
+    return dict(zip(names, map(dense, found), strict=True))
+
+
+def gradients_of(loss: Any, wanted: list[Any]) -> tuple[Any, ...]:
+    """The gradients of a loss, None where it does not depend on a tensor.
+
+    Raises: KcalcError where the model's own backward pass raises an error.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # as in the run: checkpoints run their layers again
+            return torch.autograd.grad(loss, wanted, allow_unused=True)
+    except Exception as error:
+        from ...interchange.torch_model import first_line, place
+
+        raise KcalcError(
+            f"the gradient of the model's result could not be taken{place(error)}: "
+            f"{first_line(error).rstrip('. ')}; see that its backward pass runs in evaluation mode"
+        ) from error
+
+
+def dense(gradient: Any) -> Any:
+    """A gradient as a dense tensor: tables may have sparse ones."""
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+
+
+def dead(
+    fresh: Callable[[], Any], call: Any, gradients: Gradients, classes: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parameters whose gradient is zero now and in the following steps.
+
+    ``fresh``: makes a copy of the model, which is run once, as models may keep results.
+
+    Returns: (those whose gradient is exactly zero, matrices whose gradient is rounding alone:
+    in 64 bits it is less than a thousandth of that in 32 bits).
+    """
+    names = [name for name, g in gradients.items() if g is not None and g.numel()]
+    zero = {name for name in names if not bool(gradients[name].any())}
+    rounded = _suspects(gradients) - zero
+    if not zero and not rounded:
+        return (), ()
+    model = fresh()
+    values = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for step in range(STEPS):
+        if step:
+            _descend(values, gradients)
+            try:
+                call, gradients = _further(fresh, call, classes, step, names, values)
+            except Exception:  # of models that run once, or on some weights alone
+                return (), ()
+            zero = {n for n in zero if gradients[n] is None or not bool(gradients[n].any())}
+        known = {name: gradients[name] for name in rounded}
+        rounded = _rounded(fresh, call, known, classes, step, values)
+        if not zero and not rounded:
+            break
+    return tuple(n for n in names if n in zero), tuple(n for n in names if n in rounded)
+
+
+def _further(
+    fresh: Callable[[], Any], call: Any, classes: bool, seed: int, names: list[str], values: Any
+) -> tuple[Any, Gradients]:
+    """(other inputs, the gradients there); the same inputs where the model takes no others."""
+    anew = redrawn(call, seed)
+    try:
+        return anew, differentiated(fresh(), anew, classes, seed, names, values)
+    except Exception:  # of models that take positive numbers alone, or sorted ones
+        return call, differentiated(fresh(), call, classes, seed, names, values)
+
+
+def _size(gradient: Any) -> float:
+    return math.sqrt(float(gradient.double().square().mean())) if gradient is not None else 0.0
+
+
+def _suspects(gradients: Gradients) -> set[str]:
+    """Matrices in 32 bits whose gradient is far below the largest."""
+    import torch
+
+    sizes = {n: _size(g) for n, g in gradients.items() if g is not None and g.numel()}
+    most = max(sizes.values(), default=0.0)
+    return {
+        n
+        for n, size in sizes.items()
+        if size < SMALL * most and gradients[n].ndim > 1 and gradients[n].dtype == torch.float32
+    }
+
+
+def _rounded(
+    fresh: Callable[[], Any],
+    call: Any,
+    gradients: Gradients,
+    classes: bool,
+    seed: int,
+    values: Gradients,
+) -> set[str]:
+    """The parameters of some gradients, in 32 bits, that all but vanish in 64 bits."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    if not gradients:
+        return set()
+
+    def wide(leaf: Any) -> Any:
+        return (
+            leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+        )
+
+    try:
+        found = differentiated(
+            fresh().double(), pytree.tree_map(wide, call), classes, seed, list(gradients), values
+        )
+    except Exception:  # of models that work in one precision alone
+        return set()
+    return {n for n in gradients if _size(found[n]) < ROUNDING * _size(gradients[n])}
+
+
+def _descend(values: Gradients, gradients: Gradients) -> None:
+    """One step of gradient descent, of a size relative to that of the parameters."""
+    moved = {n: g for n, g in gradients.items() if g is not None}
+    size = math.sqrt(sum(float(values[n].float().square().sum()) for n in moved))
+    slope = math.sqrt(sum(float(g.float().square().sum()) for g in moved.values()))
+    rate = STEP * size / slope if slope > 0 else 0.0
+    for name, gradient in moved.items():
+        values[name].sub_(gradient.to(values[name]), alpha=rate)

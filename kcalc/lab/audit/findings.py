@@ -1,0 +1,115 @@
+"""Findings, and the table of criteria that give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...foundation.errors import KcalcError, glimpse
+from .subject import Subject, families
+
+SEVERITIES = ("note", "warning", "error")
+CHANGED = "LOCK-CHANGED"
+"""The code of differences from a lock file, which no criterion gives."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a model's initialisation.
+
+    ``code``: of the table of criteria; ``severity``: "error", "warning" or "note"; ``parameters``:
+    the names of the parameters that it is about; ``message``: what was found; ``fix``: what to do;
+    ``place``: file and line where the parameters were last written, as in "model.py:12"; "" where
+    it is not known.
+    """
+
+    code: str
+    severity: str
+    parameters: tuple[str, ...]
+    message: str
+    fix: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        where = f" [{self.place}]" if self.place else ""
+        return f"{self.severity} {self.code}: {self.message}{where}; {self.fix}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as plain data."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "parameters": list(self.parameters),
+            "message": self.message,
+            "fix": self.fix,
+            "place": self.place,
+        }
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One row of the table: a code, its severity and rule in words, and its function."""
+
+    code: str
+    severity: str
+    rule: str
+    apply: Callable[[Subject], Iterator[Finding]]
+    standard: bool = True
+
+
+CRITERIA: dict[str, Criterion] = {}
+
+
+def criterion(code: str, severity: str, rule: str, standard: bool = True) -> Callable[..., Any]:
+    """Enter a function into the table under a code.
+
+    ``severity``: in words, for the table; ``standard``: False for one that is applied on request.
+    """
+
+    def enter(function: Callable[[Subject], Iterator[Finding]]) -> Any:
+        CRITERIA[code] = Criterion(code, severity, rule, function, standard)
+        return function
+
+    return enter
+
+
+def findings_of(subject: Subject, also: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+    """What all criteria find, the worst first; ``also``: codes that are off by default."""
+    found = [
+        finding
+        for entry in CRITERIA.values()
+        if entry.standard or entry.code in also
+        for finding in entry.apply(subject)
+    ]
+    return tuple(sorted(found, key=lambda f: -SEVERITIES.index(f.severity)))
+
+
+def known_codes(codes: Any, what: str) -> tuple[str, ...]:
+    """Codes, one or several. Raises: KcalcError for one that is not in the table."""
+    known = [*CRITERIA, CHANGED]
+    if not isinstance(codes, str | list | tuple | set | frozenset):
+        raise KcalcError(f"{what} must be codes of findings, got {glimpse(codes)}")
+    given = (codes,) if isinstance(codes, str) else tuple(codes)
+    for code in given:
+        if not isinstance(code, str) or code not in known:
+            raise KcalcError(f"{what}: unknown code {glimpse(code)}; codes: {', '.join(known)}")
+    return given
+
+
+def named(names: tuple[str, ...] | list[str], most: int = 3) -> str:
+    """Parameters in a message: the first families by their forms, and how many more there are."""
+    texts = forms(names)
+    more = sum(len(members) for members in list(families(names).values())[most:])
+    return ", ".join(texts[:most]) + (f" and {more} more" if more else "")
+
+
+def forms(names: tuple[str, ...] | list[str]) -> list[str]:
+    """Each family by its form and size, or by the name of its one member."""
+    found = families(names).items()
+    return [f"{form} ({len(n)})" if len(n) > 1 else next(iter(n)) for form, n in found]
+
+
+def part(form: str, names: tuple[str, ...]) -> str:
+    """A part of a model in a message: a parameter by its name, modules with their size."""
+    return names[0] if len(names) == 1 else f"{form} ({len(names)} parameters)"

@@ -1,0 +1,228 @@
+"""The measured columns: one forward and backward pass, then a few steps of gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from .cutting import Cut, cuts
+from .descent import dead, dense, gradients_of
+from .examples import ADVICE, arguments
+from .held import held
+from .objective import Objective, objective
+from .program import run_recorded
+from .reaching import foreign, shifts_batch, unreached
+from .structure import Structure, structure_of
+
+
+@dataclass
+class Measured:
+    """What a run of the model and its gradient say.
+
+    ``gradients``: {parameter: gradient}, None where the loss does not depend on it;
+    ``streams``: {index of a merge, or of a contraction where nothing merges: gradient of its
+    value}; ``dead``: parameters whose gradient was exactly zero at every step; ``rounded``: those
+    of which it was rounding alone; ``cuts``: what cuts off parameters that the run reads, and that
+    get no gradient from any of its results; ``unreached``: those that no example was given to by a
+    choice among layers; ``nonfinite``: texts that name where inf or NaN arose; ``call``: the
+    arguments of the call; ``listed``: {name: parameter}, as they were before the run.
+    """
+
+    structure: Structure
+    objective: Objective
+    gradients: dict[str, Any]
+    streams: dict[int, Any]
+    dead: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    unreached: tuple[str, ...] = ()
+    nonfinite: tuple[str, ...] = ()
+    call: tuple[tuple[Any, ...], dict[str, Any]] = field(default=((), {}))
+    listed: dict[str, Any] = field(default_factory=dict)
+
+
+def measure(
+    model: Any, example_inputs: Any, fresh: Callable[[], Any], original: Any = None
+) -> Measured:
+    """Run a model (a copy) on its examples, and differentiate.
+
+    ``fresh``: makes another copy of the model, in which nothing has run; ``original``: that model.
+
+    Raises: KcalcError where the model does not run on them, or the copy runs the original's layers.
+    """
+    import torch
+
+    call = arguments(model, example_inputs)
+    kept = [] if original is None else [(b, b.detach().clone()) for b in original.buffers()]
+    parameters = dict(model.named_parameters())
+    with _in_training_of_norms(model), torch.enable_grad():
+        program = _run(model, call, example_inputs is None)
+        _check_apart(program, original, kept)
+        structure = structure_of(program, parameters)
+        aim = objective(program.result, _classes(structure), 0)
+        names = [name for name, p in parameters.items() if p.requires_grad]
+        marked = [c.value for c in structure.merges or structure.contractions]
+        marked = [value for value in marked if value.tensor.requires_grad]
+        wanted = [parameters[name] for name in names] + [v.tensor for v in marked]
+        found = gradients_of(aim.loss, wanted)
+        gradients = dict(zip(names, map(dense, found[: len(names)]), strict=True))
+        trainable = {name: parameters[name] for name in names}
+        cut = tuple(cuts(structure, trainable, gradients, lambda: _trained(fresh, call)))
+        streams = {v.index: g for v, g in zip(marked, found[len(names) :], strict=True)}
+        measured = Measured(structure, aim, gradients, streams, cuts=cut, call=call)
+        measured.listed = parameters
+        measured.nonfinite = _nonfinite(measured)
+    if not measured.nonfinite and not _at_teacher(model, measured):
+        _descended(measured, fresh)
+    return measured
+
+
+def _at_teacher(model: Any, measured: Measured) -> bool:
+    """Whether every gradient is zero as a student still equals its teacher, a frozen copy."""
+    if any(g is not None and bool(g.any()) for g in measured.gradients.values()):
+        return False
+    moved = [p for p in measured.listed.values() if p.requires_grad and p.ndim > 1]
+    still = [p for p in measured.listed.values() if not p.requires_grad]
+    still += held(model).values()
+    copied = any(p.shape == q.shape and bool((p == q).all()) for p in moved for q in still)
+    return copied or any(cut.kind == "taught" for cut in measured.cuts)
+
+
+def _descended(measured: Measured, fresh: Callable[[], Any]) -> None:
+    """Fill in which parameters stay without a gradient."""
+    import torch
+
+    def prepared() -> Any:
+        model = fresh()
+        _evaluating(model)
+        return model
+
+    classes = _classes(measured.structure)
+    with torch.enable_grad():
+        zero, measured.rounded = dead(prepared, measured.call, measured.gradients, classes)
+    program = measured.structure.program
+    measured.unreached = tuple(name for name in zero if unreached(program, name))
+    still = (name for name in zero if name not in measured.unreached)
+    measured.dead = tuple(name for name in still if not shifts_batch(program, name))
+
+
+def _trained(fresh: Callable[[], Any], call: Any) -> Any:
+    """The program of a run in training mode, None where that raises (for want of targets)."""
+    model = fresh().train()
+    args, kwargs = call
+    try:
+        return run_recorded(model, lambda: model(*args, **kwargs), call)
+    except Exception:
+        return None
+
+
+def _run(model: Any, call: tuple[tuple[Any, ...], dict[str, Any]], configured: bool) -> Any:
+    """``configured``: whether the inputs were made from the model's configuration."""
+    from ...interchange import as_one
+    from ...interchange.torch_model import first_line, place
+
+    args, kwargs = call
+    try:
+        return run_recorded(model, lambda: model(*args, **kwargs), call)
+    except KcalcError:
+        raise
+    except Exception as error:
+        advice = "check that it runs on them as they are"
+        text = first_line(error).rstrip(". ")
+        if "out of range" in text or "indices" in text:
+            advice = "give the token ids as a tensor of whole numbers"
+        if "label" in str(error).lower() or "target" in str(error).lower():
+            advice = (
+                "a model that needs labels gets them in a dictionary: {'x': ..., 'labels': ...}"
+            )
+        if not kwargs and (told := as_one(model.forward, args)):
+            advice = told
+        if configured:
+            advice = f"the configuration gave {', '.join(call[1])} alone: {ADVICE}"
+        raise KcalcError(
+            f"the model did not run on the example inputs{place(error)}: {text}; {advice}"
+        ) from error
+
+
+def _check_apart(program: Any, original: Any, kept: list[tuple[Any, Any]]) -> None:
+    """Raises: KcalcError where a run has read parameters of the model of which a copy was run.
+
+    ``kept``: (buffer of the model, its numbers before the run), which it then gets back.
+    """
+    import torch
+
+    found = {} if original is None else foreign(program, original)
+    if not found:
+        return
+    with torch.no_grad():
+        for buffer, value in kept:
+            buffer.copy_(value)
+    (first, where), *others = found.items()
+    more = f" and {len(others)} more" if others else ""
+    raise KcalcError(
+        f"the model cannot be audited: {where or 'the model'}, in a copy, reads {first}{more} of "
+        f"the model itself, by a global name or through its class; reach its layers through self"
+    )
+
+
+def _classes(structure: Structure) -> bool:
+    """Whether the model's first output is a contraction with weights, as logits are."""
+    outputs = structure.program.outputs
+    ends = {c.value.index for c in structure.contractions if c.value.op != "convolution"}
+    return bool(outputs) and any(r in ends for r in structure.stream_roots(outputs[0]))
+
+
+def _evaluating(model: Any) -> list[Any]:
+    """Put all modules into evaluation, and batch norms into training. Returns: these."""
+    import torch
+
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    model.eval()
+    for norm in norms:
+        norm.train()
+    return norms
+
+
+@contextmanager
+def _in_training_of_norms(model: Any) -> Iterator[None]:
+    """Evaluation for all modules but batch norms, whose running statistics are kept."""
+    import torch
+
+    modes = {module: module.training for module in model.modules()}
+    norms = _evaluating(model)
+    kept = [(b, b.detach().clone()) for norm in norms for b in norm.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _nonfinite(measured: Measured) -> tuple[str, ...]:
+    """Where inf or NaN first arose, forward; else in which gradients."""
+    import torch
+
+    program = measured.structure.program
+    loss = measured.objective.loss
+    if bool(torch.isfinite(loss)) and all(
+        bool(v.tensor.isfinite().all()) for v in program.outputs if v.tensor.is_floating_point()
+    ):
+        return tuple(
+            f"the gradient of {name}"
+            for name, gradient in measured.gradients.items()
+            if gradient is not None and not bool(gradient.isfinite().all())
+        )
+    for value in program.values:
+        if value.flavour != "data" or value.op in ("where", "masked_fill", "add"):
+            continue
+        if not bool(value.tensor.isfinite().all()):
+            if value.op == "input":
+                return ("the example inputs",)
+            return (f"the result of {value.op} in {value.module or 'the model'}",)
+    return ("the result of the model",)

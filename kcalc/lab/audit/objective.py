@@ -1,0 +1,92 @@
+"""The loss of an audit: the model's own, random labels, or a random linear function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from .held import returned
+
+CLASSES = 10
+"""The least number of outputs without a name that are read as logits."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A scalar to differentiate.
+
+    ``kind``: "own", "labels" or "linear"; ``logits``: the tensor that was read as logits;
+    ``expected``: the mean loss over all labels, nan without logits.
+    """
+
+    loss: Any
+    kind: str
+    logits: Any = None
+    expected: float = math.nan
+
+
+def objective(result: Any, classes: bool, seed: int) -> Objective:
+    """The objective of one result of a model.
+
+    A result with a ``loss`` gives that. Logits give the cross entropy of random labels: tensors
+    named ``logits``, or the one tensor that a model returns where ``classes`` says that a readout
+    gives its last axis, and this has at least ten entries: fewer may be targets of a regression.
+    Other results give the mean product with normal numbers.
+
+    Raises: KcalcError for a result without a differentiable tensor.
+    """
+    import torch
+
+    own = _named(result, "loss")
+    logits = _named(result, "logits")
+    leaves = [
+        torch.view_as_real(leaf) if leaf.is_complex() else leaf
+        for leaf in returned(result)
+        if (leaf.is_floating_point() or leaf.is_complex()) and leaf.requires_grad
+    ]
+    if logits is None and classes and leaves and _many(leaves[0]):
+        logits = leaves[0]
+    if logits is not None and (logits.ndim not in (2, 3) or logits.shape[-1] < 2):
+        logits = None
+    expected = math.nan if logits is None else _expected(logits)
+    random = torch.Generator().manual_seed(seed)
+    if own is not None and own.requires_grad:
+        return Objective(own.float().mean(), "own", logits, expected)
+    if logits is not None and logits.requires_grad:
+        rows = logits.reshape(-1, logits.shape[-1]).float()
+        labels = torch.randint(rows.shape[1], (rows.shape[0],), generator=random).to(rows.device)
+        loss = torch.nn.functional.cross_entropy(rows, labels)
+        return Objective(loss, "labels", logits, expected)
+    if not leaves:
+        raise KcalcError(
+            "the model's result holds no tensor with a gradient; give a model with trainable "
+            "parameters whose forward returns its tensors"
+        )
+    loss = sum(
+        (leaf.float() * torch.randn(leaf.shape, generator=random).to(leaf.device)).mean()
+        for leaf in leaves
+    )
+    return Objective(loss, "linear")
+
+
+def _many(tensor: Any) -> bool:
+    return tensor.ndim in (2, 3) and tensor.shape[-1] >= CLASSES
+
+
+def _named(result: Any, name: str) -> Any:
+    import torch
+
+    try:
+        found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+    except Exception:  # a property of the user's own class may raise anything
+        found = None
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _expected(logits: Any) -> float:
+    """The mean over labels of the cross entropy: logsumexp(z) - mean(z), averaged over rows."""
+    rows = logits.detach().reshape(-1, logits.shape[-1]).float()
+    return float((rows.logsumexp(-1) - rows.mean(-1)).mean())

@@ -1,0 +1,212 @@
+"""Criteria on the optimiser: OPT-MISSING and PREC-STALL."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from ...foundation.errors import KcalcError, glimpse
+from .findings import Finding, criterion, named, part
+from .subject import Subject, parts
+
+STALLED = 0.5  # share of the weights
+
+
+@criterion(
+    "OPT-MISSING",
+    "error or warning",
+    "a trainable parameter is in no group of the given optimizer, in two, or in one whose learning "
+    "rate is 0 and has no schedule; warning: all rates are 0",
+)
+def missing(subject: Subject) -> Iterator[Finding]:
+    """Parameters that no group updates, or two do."""
+    if subject.optimizer is None:
+        return
+    try:
+        optimizers = optimizers_of(subject, subject.original)
+    except KcalcError:
+        raise
+    except ValueError as error:
+        if "more than one parameter group" not in str(error):
+            raise KcalcError(
+                f"the optimizer could not be made: {' '.join(str(error).split())[:200]}"
+            ) from error
+        yield Finding(
+            "OPT-MISSING",
+            "error",
+            (),
+            "some parameters are in more than one parameter group",
+            "put every parameter into one group",
+        )
+        return
+    counts = Counter(map(id, _held(optimizers)))
+    trainable = {n: p for n, p in subject.original.named_parameters() if p.requires_grad}
+    if not any(counts[id(p)] for p in trainable.values()):
+        yield Finding(
+            "OPT-MISSING",
+            "error",
+            tuple(trainable),
+            "the optimizer holds none of this model's parameters",
+            "give a function that makes it of the model, optimizer=lambda model: ...",
+            subject.place(tuple(trainable)),
+        )
+        return
+    for wrong, text in ((0, "in no group"), (2, "in two groups")):
+        names = [n for n, p in trainable.items() if min(counts[id(p)], 2) == wrong]
+        for form, members in parts(names, trainable).items():
+            yield Finding(
+                "OPT-MISSING",
+                "error",
+                members,
+                f"{part(form, members)}: trainable, and {text} of the optimizer",
+                "put it into one group, or set requires_grad=False",
+                subject.place(members),
+            )
+    yield from _still(subject, trainable, optimizers)
+
+
+def _still(subject: Subject, trainable: dict[str, Any], optimizers: list[Any]) -> Iterator[Finding]:
+    """Parameters in groups whose learning rate is 0 and stays so.
+
+    A schedule, which keeps the ``initial_lr`` of a group, may start at 0. If all rates are 0, some
+    code may set them before every step.
+    """
+    rates = {}
+    for group in (g for one in optimizers for g in one.param_groups if "lr" in g):
+        rate = max(float(group["lr"]), float(group.get("initial_lr", 0.0)))
+        for parameter in group["params"]:
+            rates[id(parameter)] = max(rate, rates.get(id(parameter), 0.0))
+    names = tuple(n for n, p in trainable.items() if rates.get(id(p), 1.0) == 0)
+    if not names:
+        return
+    every = all(rate == 0 for rate in rates.values())
+    yield Finding(
+        "OPT-MISSING",
+        "warning" if every else "error",
+        names,
+        f"{named(names)}: trainable, and the learning rate of its group is 0"
+        + (", as that of all groups" if every else ""),
+        "set the rate of the group"
+        + (
+            " unless your code sets it before every step"
+            if every
+            else ", or requires_grad=False where it is meant"
+        ),
+        subject.place(names),
+    )
+
+
+def optimizers_of(subject: Subject, model: Any) -> list[Any]:
+    """The user's optimizers, made for ``model`` where a function was given.
+
+    Raises: KcalcError for what is no optimizer.
+    """
+    import torch
+
+    given = subject.optimizer
+    if not isinstance(given, torch.optim.Optimizer | list | tuple) and callable(given):
+        given = _made(given, model)
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    if not several or not all(isinstance(one, torch.optim.Optimizer) for one in several):
+        raise KcalcError(
+            f"optimizer must be a torch.optim.Optimizer, a list of them, or a function that takes "
+            f"the model and returns one or a list, got {glimpse(given)}"
+        )
+    return several
+
+
+def _held(optimizers: list[Any]) -> list[Any]:
+    """The parameters in all groups."""
+    return [p for one in optimizers for group in one.param_groups for p in group["params"]]
+
+
+def _made(function: Any, model: Any) -> Any:
+    try:
+        return function(model)
+    except ValueError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise KcalcError(
+            f"the function of the optimizer raised {type(error).__name__}: {text}; it gets the "
+            f"model and returns an optimizer"
+        ) from error
+
+
+@criterion(
+    "PREC-STALL",
+    "warning",
+    "of the weights in 16 bits that the optimizer updates in place, more than half do not change "
+    "at one of its steps",
+)
+def stalled(subject: Subject) -> Iterator[Finding]:
+    """Updates that are lost when weights of 16 bits are rounded."""
+    import torch
+
+    narrow = {
+        name: p
+        for name, p in subject.parameters.items()
+        if p.dtype in (torch.bfloat16, torch.float16) and p.requires_grad
+    }
+    if subject.optimizer is None or not narrow:
+        return
+    unchanged, moved = _after_one_step(subject, tuple(narrow))
+    share = sum(unchanged.values()) / max(sum(moved.values()), 1)
+    if share <= STALLED:
+        return
+    names = tuple(n for n in narrow if moved[n] and unchanged[n] > STALLED * moved[n])
+    yield Finding(
+        "PREC-STALL",
+        "warning",
+        names,
+        f"{share:.0%} of the weights in 16 bits do not change at one step of the optimizer",
+        "keep a master copy of the weights in 32 bits, or round stochastically",
+        subject.place(names),
+    )
+
+
+def _stepped(optimizer: Any) -> None:
+    try:
+        optimizer.step()
+    except Exception as error:
+        raise KcalcError(
+            f"a step of {type(optimizer).__name__} raised {type(error).__name__}: "
+            f"{str(error)[:200]}; give an optimizer that steps without a closure"
+        ) from error
+
+
+def _after_one_step(subject: Subject, names: tuple[str, ...]) -> tuple[Counter, Counter]:
+    """{parameter: entries with a gradient that a step leaves unchanged}, {parameter: with one}."""
+    import torch
+
+    from ...interchange.torch_model import duplicate
+
+    model, given = subject.model, subject.optimizer
+    if isinstance(given, torch.optim.Optimizer | list | tuple):
+        model, given = duplicate((subject.original, given))
+        optimizers = list(given) if isinstance(given, list | tuple) else [given]
+    else:
+        optimizers = optimizers_of(subject, model)
+    held = set(map(id, _held(optimizers)))
+    parameters = dict(model.named_parameters())
+    kept = {name: p.detach().clone() for name, p in parameters.items()}
+    unchanged: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    for name, gradient in subject.measured.gradients.items():
+        parameters[name].grad = gradient
+    try:
+        for optimizer in optimizers:
+            _stepped(optimizer)
+        for name in names:
+            gradient = subject.measured.gradients.get(name)
+            if gradient is not None and id(parameters[name]) in held:
+                alive = gradient != 0
+                moved[name] = int(alive.sum())
+                unchanged[name] = int((alive & (parameters[name] == kept[name])).sum())
+    finally:
+        with torch.no_grad():
+            for name, value in kept.items():
+                parameters[name].copy_(value)
+                parameters[name].grad = None
+    return unchanged, moved

@@ -1,0 +1,65 @@
+"""Files and lines of the source, from the frames of a running program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+
+DEEPEST = 60  # frames looked at
+AUDIT, LIBRARY, USER = "audit", "library", "user"
+RUN = "run_recorded"  # the function of the audit that runs a model
+
+
+def drawn_at(initialisers: set[str]) -> str:
+    """The line of the source that asked for a write: the first above PyTorch's own.
+
+    Functions that pass on to an initialiser of the same name are passed over.
+    """
+    frame, last = sys._getframe(2), ""
+    for _ in range(DEEPEST):
+        if frame is None:
+            break
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if _kind(file) == USER and name not in initialisers:
+            return f"{short(file)}:{frame.f_lineno}"
+        last = f"{short(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return last
+
+
+def run_at() -> str:
+    """The line of the model's source that asked for an operation of an audit's run.
+
+    "" where only PyTorch's own modules stand between the audit and the operation.
+    """
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        kind = _kind(file)
+        if kind == USER:
+            return f"{short(file)}:{frame.f_lineno}"
+        if kind == AUDIT and frame.f_code.co_name == RUN:
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+@lru_cache(4096)
+def _kind(file: str) -> str:
+    parts = file.replace(os.sep, "/")
+    if "/kcalc/lab/audit/" in parts:
+        return AUDIT
+    library = "/torch/" in parts or parts.startswith("<")
+    return LIBRARY if library or parts.endswith("/transformers/initialization.py") else USER
+
+
+def short(file: str) -> str:
+    """A file's path from the working folder, or from its package, else its name and folder."""
+    parts = file.replace(os.sep, "/").split("/")
+    if "site-packages" in parts:
+        return "/".join(parts[parts.index("site-packages") + 1 :])
+    here = os.getcwd().replace(os.sep, "/").rstrip("/").split("/")
+    if parts[: len(here)] == here:
+        return "/".join(parts[len(here) :])
+    return "/".join(parts[-2:]) if len(parts) > 1 else file

@@ -1,0 +1,154 @@
+"""Sizes along the residual streams by the kernel calculus, beside the measured ones."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from .operations import NORMS, TABLES
+from .subject import Subject
+
+SHIFTED = 0.2  # a mean times the root of fan_in, over sigma
+EXAMPLES = 2  # examples that a reading gets
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """``streams``: {index of a merge's value: rms}; ``logits``: their rms, None without logits.
+
+    ``assumptions``: of the kernel calculus; ``remark``: why there is nothing, "" where there is.
+    """
+
+    streams: Mapping[int, float] = field(default_factory=dict)
+    logits: float | None = None
+    assumptions: tuple[Any, ...] = ()
+    remark: str = ""
+
+
+def predict(subject: Subject) -> Prediction:
+    """Read the model, and follow q through it: for its token ids, or the mean square of its input.
+
+    Every sum of the network must be a merge of the run, in the same order.
+    """
+    try:
+        example = _single_input(subject)
+        if example is None:
+            return Prediction(remark="nothing is predicted for a model of several inputs")
+        return _predicted(subject, example)
+    except KcalcError as error:
+        return Prediction(remark=f"nothing is predicted: {error}")
+    except Exception as error:  # what fails in a reader is no fault of the model
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return Prediction(remark=f"nothing is predicted: the model could not be read ({text})")
+
+
+def _predicted(subject: Subject, example: Any) -> Prediction:
+    """The prediction for one example input. Raises: what a reader or the calculus raises."""
+    from ... import interchange
+    from ... import layers as L
+
+    obstacle = _obstacle(subject, example)
+    if obstacle:
+        return Prediction(remark=f"nothing is predicted: {obstacle}")
+    network = interchange.read(subject.model, example).network
+    opaque = network.nodes_of(L.Opaque)
+    if opaque:
+        reason = network.layer(opaque[0]).reason
+        told = f"{opaque[0]} is not read" + (f" ({reason})" if reason else "")
+        return Prediction(remark=f"nothing is predicted: {told}")
+    merges = subject.measured.structure.merges
+    sums = network.nodes_of(L.Sum)
+    if len(sums) != len(merges):
+        return Prediction(remark="nothing is predicted: the network has sums that do not merge")
+    values = _values(subject, network, example)
+    streams = {m.value.index: _rms(values[node]) for m, node in zip(merges, sums, strict=True)}
+    logits = None
+    if subject.measured.objective.logits is not None and len(network.outputs) == 1:
+        logits = _rms(values[network.outputs[0]])
+    return Prediction(streams, logits, tuple(values.assumptions))
+
+
+def _obstacle(subject: Subject, example: Any) -> str:
+    """A parameter whose numbers the kernel calculus takes for independent draws of mean 0.
+
+    Returns: "" where there is none.
+    """
+    for name, used in subject.contracted.items():
+        law, size = subject.laws[name], subject.parameters[name].numel()
+        if law.sigma == 0 or law.name in ("eye", "dirac"):
+            return f"{name} is not random"
+        allowed = SHIFTED * law.sigma / used.fan_in**0.5 + 6 * law.sigma / max(size, 1) ** 0.5
+        if abs(law.mean) > allowed:
+            return f"the entries of {name} have the mean {law.mean:.3g}"
+    for value in subject.measured.structure.program.values:
+        biases = [n for v in value.inputs[2:3] for n in v.weights] if value.op in NORMS else []
+        for name in biases:
+            if bool(subject.parameters[name].any()):
+                return f"{name}, the bias of a norm, is not zero"
+        if value.op in TABLES and value.ids and _has_zero_rows(subject, value, example):
+            return "some token ids have a row of zeros in their table"
+    return ""
+
+
+def _has_zero_rows(subject: Subject, value: Any, example: Any) -> bool:
+    """Whether ids have rows of zeros, other than those for padding, which ``example`` lacks."""
+    import torch
+
+    from ...interchange.torch_model import padding_ids
+
+    zero = ~value.tensor.any(-1)
+    ids = value.inputs[1].tensor
+    if ids.shape == zero.shape:
+        padding = torch.tensor(sorted(padding_ids(subject.model)), device=ids.device)
+        absent = padding[~torch.isin(padding, example.to(padding.dtype))]
+        zero &= ~torch.isin(ids, absent.to(ids.dtype))
+    return bool(zero.any())
+
+
+def _single_input(subject: Subject) -> Any:
+    """The first examples of a model's one input, None where it has several.
+
+    Token ids for padding, whose rows may be zero, are exchanged for others of the input.
+    """
+    from ...interchange.torch_model import unpadded
+
+    args, kwargs = subject.measured.call
+    if kwargs:
+        names = list(inspect.signature(subject.model.forward).parameters)
+        if args or len(kwargs) != 1 or next(iter(kwargs)) != names[0]:
+            return None
+        args = tuple(kwargs.values())
+    if len(args) != 1 or not hasattr(args[0], "shape"):
+        return None
+    example = args[0][:EXAMPLES]
+    whole = not (example.is_floating_point() or example.is_complex())
+    return unpadded(subject.model, example, args[0]) if whole else example
+
+
+def _values(subject: Subject, network: Any, example: Any) -> Any:
+    """The values at every node: for token ids sampled, else for inputs of one mean square."""
+    from ... import node_values
+
+    if not example.is_floating_point():
+        return node_values(network, tokens=example.cpu().numpy())
+    size = float(example.float().square().mean())
+    if not subject.measured.structure.attention:
+        return node_values(network, 0.0, q=size)
+    return node_values(network, 0.0, q=size, tokens=_token_count(subject))
+
+
+def _token_count(subject: Subject) -> int:
+    """The number of positions that the first contraction of the input gives: of patches."""
+    first = subject.measured.structure.contractions[0].value.tensor
+    if first.ndim > 3:
+        return math.prod(first.shape[2:])
+    return int(subject.measured.structure.attention[0].softmax.tensor.shape[-2])
+
+
+def _rms(value: Any) -> float:
+    """The root of the q value of a node."""
+    return float(getattr(value, "q", None) or value.q1) ** 0.5

@@ -1,0 +1,282 @@
+"""One run of a PyTorch model as a graph: its operations, its weights, the tensors between.
+
+The run is recorded below autograd, where every module has become ATen operations; views of one
+memory are told apart by their layout. It needs no rule for any layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...foundation.process_state import cached_property
+from .held import held, returned
+from .operations import DATALESS, TABLES
+from .places import run_at
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor of the run.
+
+    ``op``: the operation, without its overload ("addmm"; "input", "parameter", "buffer" and
+    "constant" for what no operation made); ``inputs``: values that it read, in the order of its
+    arguments; ``numbers``: its other arguments; ``flavour``: "data" where it depends on the model's
+    numeric inputs, "weight" on parameters alone, else "other"; ``weights``: the parameters that a
+    "weight" is made of; ``module``: the module in which it arose; ``ids``: whether it depends on
+    the inputs at all; ``place``: the line of the model's source that asked for it.
+    """
+
+    index: int
+    op: str
+    inputs: tuple[Value, ...]
+    numbers: tuple[Any, ...]
+    tensor: Any
+    flavour: str
+    weights: tuple[str, ...] = ()
+    module: str = ""
+    ids: bool = False
+    ancestors: int = 0
+    place: str = ""
+
+    @property
+    def data(self) -> tuple[Value, ...]:
+        """The inputs that are data."""
+        return tuple(value for value in self.inputs if value.flavour == "data")
+
+    def depends_on(self, other: Value) -> bool:
+        """Whether a value was computed from another (or is it)."""
+        return self is other or bool(self.ancestors >> other.index & 1)
+
+
+@dataclass
+class Program:
+    """All values of one run in their order, and its result as the model returned it.
+
+    ``kept``: values that the model keeps in attributes, as an auxiliary loss; ``numbers``: the
+    values that became numbers of Python (``item``, ``tolist``, ``numpy``), with the lines;
+    ``find``: the value of a tensor.
+    """
+
+    values: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    result: Any = None
+    kept: list[Value] = field(default_factory=list)
+    numbers: list[tuple[Value, str]] = field(default_factory=list)
+    find: Callable[[Any], Value | None] = lambda _: None
+
+    @cached_property
+    def readers(self) -> dict[int, list[Value]]:
+        """{index: the values that read it}."""
+        found: dict[int, list[Value]] = {}
+        for value in self.values:
+            for source in value.inputs:
+                found.setdefault(source.index, []).append(value)
+        return found
+
+
+def run_recorded(model: Any, call: Callable[[], Any], inputs: Any) -> Program:
+    """Run ``call`` on a model, and list what happens.
+
+    ``inputs``: a nest with the tensors that are the model's inputs.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.overrides import TorchFunctionMode
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    leaving = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
+    run = _Run()
+    for name, parameter in model.named_parameters():
+        run.leaf("parameter", parameter, "weight", (name,))
+    for _, buffer in model.named_buffers():
+        run.leaf("buffer", buffer, "other")
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, torch.Tensor):
+            run.leaf("input", leaf, "data" if leaf.is_floating_point() else "other", ids=True)
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            run.note(func, args, kwargs or {}, out)
+            return out
+
+    class Leaving(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in leaving:
+                run.numbered(args[0])
+            return func(*args, **(kwargs or {}))
+
+    with _places(model, run), sdpa_kernel(SDPBackend.MATH), unchecked(), Leaving(), Recorder():
+        result = call()
+    program = Program(run.values, result=result, numbers=run.numbers, find=run.known)
+    kept = (run.known(tensor) for tensor in held(model).values() if tensor.grad_fn is not None)
+    program.kept = [value for value in kept if value is not None]
+    program.outputs = [value for leaf in returned(result) if (value := run.known(leaf)) is not None]
+    return program
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Run the layers behind reentrant checkpoints as they are: those hide them from autograd."""
+    from torch.utils import checkpoint
+
+    kept = checkpoint.CheckpointFunction
+
+    class Plain:
+        @staticmethod
+        def apply(function: Any, preserved: bool, *args: Any) -> Any:
+            return function(*args)
+
+    checkpoint.CheckpointFunction = Plain  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        checkpoint.CheckpointFunction = kept
+
+
+class _Run:
+    """The values so far, found by the memory and layout of their tensors."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.places: dict[tuple[Any, ...], Value] = {}
+        self.stored: dict[int, set[tuple[Any, ...]]] = {}
+        self.stack: list[str] = [""]
+        self.numbers: list[tuple[Value, str]] = []
+
+    def _add(self, value: Value) -> Value:
+        self.values.append(value)
+        self._place(_key(value.tensor), value)
+        return value
+
+    def _place(self, key: tuple[Any, ...], value: Value) -> None:
+        self.places[key] = value
+        self.stored.setdefault(key[0], set()).add(key)
+
+    def leaf(
+        self, op: str, tensor: Any, flavour: str, weights: tuple[str, ...] = (), ids: bool = False
+    ) -> Value:
+        """A tensor that no operation made."""
+        return self._add(
+            Value(len(self.values), op, (), (), tensor, flavour, weights, self.stack[-1], ids)
+        )
+
+    def known(self, tensor: Any) -> Value | None:
+        """The value of a tensor, None where no value has its memory.
+
+        A layout that no recorded operation gave (``transpose_`` inside a compiled operation changes
+        it unseen) is a view of the last value in that memory, of equal size if there is one.
+        """
+        key = _key(tensor)
+        if key in self.places or key[0] not in self.stored:
+            return self.places.get(key)
+        inside = [self.places[place] for place in self.stored[key[0]]]
+        source = max(inside, key=lambda v: (v.tensor.numel() == tensor.numel(), v.index))
+        return self._made("alias", (source,), (), tensor)
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Add the values that an operation gave."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        name = func._schema.name.split("::")[-1]
+        if name == "_local_scalar_dense":
+            self.numbered(args[0])
+        leaves = pytree.tree_leaves((args, kwargs))
+        inputs = tuple(
+            self.known(leaf) or self.leaf("constant", leaf, "other")
+            for leaf in leaves
+            if isinstance(leaf, torch.Tensor)
+        )
+        numbers = tuple(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
+        made = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        for tensor in made:
+            value = self._made(name, inputs, numbers, tensor)
+            if name.endswith("_") and func._schema.is_mutable:
+                self._written(tensor, value)
+
+    def numbered(self, tensor: Any) -> None:
+        """A tensor becomes numbers of Python."""
+        value = self.known(tensor)
+        if value is not None:
+            self.numbers.append((value, run_at()))
+
+    def _made(
+        self, name: str, inputs: tuple[Value, ...], numbers: tuple[Any, ...], tensor: Any
+    ) -> Value:
+        flavour, weights = _flavour(name, inputs, tensor)
+        value = Value(len(self.values), name.rstrip("_") or name, inputs, numbers, tensor, flavour)
+        value.weights, value.module, value.place = weights, self.stack[-1], run_at()
+        value.ids = any(i.ids for i in inputs) and name not in DATALESS
+        for source in inputs:
+            value.ancestors |= source.ancestors | 1 << source.index
+        return self._add(value)
+
+    def _written(self, tensor: Any, value: Value) -> None:
+        """Other views of memory that an operation in place has changed."""
+        key = _key(tensor)
+        for other in [place for place in self.stored.get(key[0], ()) if place != key]:
+            old = self.places[other]
+            if old.flavour != "data" or (value.flavour == "data" and not value.depends_on(old)):
+                merged = Value(
+                    len(self.values), "slice_scatter", (old, value), (), old.tensor, value.flavour
+                )
+                merged.module, merged.ids = value.module, value.ids or old.ids
+                merged.ancestors = old.ancestors | value.ancestors
+                merged.ancestors |= 1 << old.index | 1 << value.index
+                self._add(merged)
+            else:
+                self.places[other] = value
+
+
+def _key(tensor: Any) -> tuple[Any, ...]:
+    try:
+        memory = tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):  # sparse and quantised tensors
+        return (id(tensor),)
+    return (memory, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _flavour(name: str, inputs: tuple[Value, ...], tensor: Any) -> tuple[str, tuple[str, ...]]:
+    if name in DATALESS or not (tensor.is_floating_point() or tensor.is_complex()):
+        return "other", ()
+    if any(value.flavour == "data" for value in inputs):
+        return "data", ()
+    weights = dict.fromkeys(name for value in inputs for name in value.weights)
+    if not weights:
+        return "other", ()
+    by_ids = any(value.ids for value in inputs)
+    return ("data", ()) if by_ids or name in TABLES else ("weight", tuple(weights))
+
+
+@contextmanager
+def _places(model: Any, run: _Run) -> Iterator[None]:
+    """Keep the path of the module that runs."""
+    handles: list[Any] = []
+    for path, module in model.named_modules():
+
+        def begin(*_: Any, path: str = path) -> None:
+            run.stack.append(path)
+
+        def end(*_: Any) -> None:
+            if len(run.stack) > 1:
+                run.stack.pop()
+
+        try:
+            handles.append(module.register_forward_pre_hook(begin))
+            handles.append(module.register_forward_hook(end, always_call=True))
+        except (AttributeError, RuntimeError, TypeError):  # ScriptModules take none
+            continue
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

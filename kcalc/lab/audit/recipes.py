@@ -1,0 +1,334 @@
+"""INIT-RECIPE: sigmas that a recipe prescribes, and models that are known to follow one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ...foundation.errors import KcalcError, glimpse, unknown
+from .depth import common_parameter
+from .findings import Finding, criterion, named
+from .laws import differ
+from .recorder import drawn
+from .subject import Subject, families
+
+OFF = 0.02
+STANDARD_SIGMA = 0.02
+Expected = dict[str, float]
+
+
+def _base(subject: Subject) -> float:
+    """The sigma of the model's configuration, 0.02 without one."""
+    config = getattr(subject.model, "config", None)
+    for name in ("initializer_range", "init_method_std", "init_std"):
+        if isinstance(value := getattr(config, name, None), int | float):
+            return float(value)
+    return STANDARD_SIGMA
+
+
+def gpt2(subject: Subject) -> Expected:
+    """Matrices of one sigma, those that write to a stream of L blocks over (2L)^1/2.
+
+    [Radford et al. 2019, section 2.3]
+    """
+    sigma = _base(subject)
+    expected = dict.fromkeys(subject.matrices, sigma)
+    for stack in subject.stacks:
+        expected |= {name: sigma / math.sqrt(2 * stack.depth) for name in stack.written}
+    return expected
+
+
+def olmo(subject: Subject) -> Expected:
+    """Matrices fan_in^-1/2, those that write in block l (2 (l+1) fan_in)^-1/2, tables width^-1/2.
+
+    [OLMo, initialisation "mitchell"]
+    """
+    expected = {}
+    for name in subject.matrices:
+        used = subject.contracted.get(name)
+        table = "embedding" in subject.roles[name] or used is None
+        fan = subject.parameters[name].shape[-1] if table or used is None else used.fan_in
+        expected[name] = fan**-0.5
+    for stack in subject.stacks:
+        for family, names in stack.families.items():
+            if stack.writes(family):
+                for block, name in enumerate(names):
+                    expected[name] /= math.sqrt(2 * (block + 1))
+    return expected
+
+
+def deepnorm(subject: Subject) -> Expected:
+    """Xavier's sigma in branches, times (8L)^-1/4 but for queries and keys.
+
+    [Wang et al. 2022, decoders or encoders alone]
+    """
+    expected = {}
+    for stack in subject.stacks:
+        for names in stack.families.values():
+            for name in names:
+                used = subject.contracted[name]
+                roles = set(subject.roles[name])
+                gain = 1.0 if roles & {"query", "key"} else (8 * stack.depth) ** -0.25
+                expected[name] = gain * math.sqrt(2 / (used.fan_in + used.fan_out))
+    return expected
+
+
+def fixup(subject: Subject) -> Expected:
+    """Branches of m layers: He's sigma times L^(-1/(2m-2)), the last layer 0; the readout 0.
+
+    [Zhang et al. 2019]
+    """
+    expected = {}
+    for stack in subject.stacks:
+        for merge in stack.merges:
+            layers = len(merge.inside)
+            for contraction in merge.inside:
+                he = math.sqrt(2 / contraction.fan_in)
+                scale = len(stack.merges) ** (-1 / (2 * layers - 2)) if layers > 1 else 1.0
+                last = contraction in merge.writers
+                expected |= dict.fromkeys(contraction.parameters, 0.0 if last else he * scale)
+    for name in subject.matrices:
+        if "readout" in subject.roles[name]:
+            expected[name] = 0.0
+    return expected
+
+
+def t_fixup(subject: Subject) -> Expected:
+    """Xavier's sigma times .67 N^-1/4 in N encoder layers, times (9N)^-1/4 in N decoder layers.
+
+    Those are the factors of values, outputs and MLPs; layers of a stream that reads another one are
+    a decoder's. Tables of a model with a decoder: width^-1/2 (9N)^-1/4. Queries and keys, whose
+    gain is 1 in the text and 2^-1/2 in the authors' code, are left out. [Huang et al. 2020, section
+    3.2]
+    """
+    expected: Expected = {}
+    for stack in subject.stacks:
+        decoder = stack.reads_another
+        factor = (9 * stack.depth) ** -0.25 if decoder else 0.67 * stack.depth**-0.25
+        for name in (n for names in stack.families.values() for n in names):
+            if not {"query", "key"} & set(subject.roles[name]):
+                used = subject.contracted[name]
+                expected[name] = factor * math.sqrt(2 / (used.fan_in + used.fan_out))
+        for name in subject.matrices if decoder else ():
+            if "embedding" in subject.roles[name]:
+                expected[name] = factor * subject.parameters[name].shape[-1] ** -0.5
+    return expected
+
+
+def nf_net(subject: Subject) -> Expected:
+    """Contractions fan_in^-1/2, the readout .01.
+
+    [Brock et al. 2021, High-performance large-scale image recognition, the authors' code]
+    """
+    return {
+        name: 0.01 if "readout" in subject.roles[name] else used.fan_in**-0.5
+        for name, used in subject.contracted.items()
+        if subject.parameters[name].ndim > 1
+    }
+
+
+def mup(subject: Subject, base: Any) -> Expected:
+    """Sigmas of the model of a base width over (fan_in / its fan_in)^1/2 where inputs grow.
+
+    Where only the outputs grow, as in tables, sigma stays. Where only the inputs grow, at the
+    readout, it is 0, it stays (the model then multiplies by 1 / width), or it is divided by the
+    growth: of these three, the nearest is expected. [Yang et al. 2022, Tensor Programs V, tables 3
+    and 8]
+    """
+    model, laws, _ = drawn(base)
+    others = dict(model.named_parameters())
+    expected: Expected = {}
+    for name in subject.matrices:
+        if name not in others or others[name].ndim != subject.parameters[name].ndim:
+            raise KcalcError(
+                f"recipe: the model of the base width has no parameter {name} of as many axes; "
+                f"build both by one function of the width"
+            )
+        law, before = subject.laws[name], laws[name]
+        if law.name == before.name == "constant" and law.mean == before.mean:
+            continue
+        inputs, outputs = _growth(subject, name, tuple(others[name].shape))
+        readout = outputs == 1 != inputs and "embedding" not in subject.roles[name]
+        factors = (0.0, 1.0, 1 / inputs) if readout else (inputs**-0.5,)
+        factor = min(factors, key=lambda f: abs(f * before.sigma - law.sigma))
+        sigma, error = factor * before.sigma, math.hypot(law.error, factor * before.error)
+        expected[name] = law.sigma if not differ(replace(law, error=error), sigma, OFF) else sigma
+    return expected
+
+
+def _growth(subject: Subject, name: str, base: tuple[int, ...]) -> tuple[float, float]:
+    """(growth of the fan of inputs, growth of the other axes) from the shape ``base``.
+
+    Tables have one input. A contraction whose axes are not known contracts one that grew as all.
+    """
+    ratios = [n / m for n, m in zip(subject.parameters[name].shape, base, strict=True)]
+    used = subject.contracted.get(name)
+    if used is None:
+        return 1.0, math.prod(ratios)
+    axes = used.axes.get(name)
+    inputs = ratios[0] if axes is None else math.prod(ratios[axis] for axis in axes)
+    return inputs, math.prod(ratios) / inputs
+
+
+RECIPES: dict[str, Callable[..., Expected]] = {
+    "gpt2": gpt2,
+    "megatron": gpt2,
+    "olmo": olmo,
+    "deepnorm": deepnorm,
+    "fixup": fixup,
+    "t-fixup": t_fixup,
+    "nf-net": nf_net,
+    "mup": mup,
+}
+BY_FANS: dict[str, Callable[[int, int], float]] = {
+    "zeros": lambda fan_in, fan_out: 0.0,
+    "lecun": lambda fan_in, fan_out: fan_in**-0.5,
+    "he": lambda fan_in, fan_out: (2 / fan_in) ** 0.5,
+    "xavier": lambda fan_in, fan_out: (2 / (fan_in + fan_out)) ** 0.5,
+    "torch": lambda fan_in, fan_out: (3 * fan_in) ** -0.5,
+}
+KNOWN_CLASSES = (
+    "GPT2", "GPTBigCode", "ImageGPT", "DecisionTransformer", "ClvpForCausalLM", "ClvpModel",
+    "ClvpDecoder",
+)  # fmt: skip
+
+
+def checked(recipe: Any) -> Any:
+    """A recipe, as given. Raises: KcalcError for a name or a law that there is not."""
+    if recipe is None:
+        return None
+    if isinstance(recipe, tuple) and len(recipe) == 2 and recipe[0] == "mup":
+        return recipe
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise unknown("recipe", recipe, RECIPES)
+        if recipe == "mup":
+            raise KcalcError(
+                'the recipe "mup" compares two widths: give ("mup", a builder of the base width)'
+            )
+        return recipe
+    if not isinstance(recipe, Mapping):
+        raise KcalcError(
+            f"recipe must be one of {', '.join(RECIPES)}, or {{pattern of names: sigma or law}}, "
+            f"got {glimpse(recipe)}"
+        )
+    for pattern, law in recipe.items():
+        number = isinstance(law, int | float) and not isinstance(law, bool)
+        if not isinstance(pattern, str) or not (number or law in BY_FANS):
+            raise KcalcError(
+                f"recipe[{glimpse(pattern)}] must be a standard deviation, the value of a constant "
+                f"or one of {', '.join(BY_FANS)}, got {glimpse(law)}"
+            )
+        if number and not math.isfinite(law):
+            raise KcalcError(f"recipe[{pattern!r}] must be a finite number, got {law}")
+    return recipe
+
+
+def _patterns(subject: Subject, recipe: Mapping[str, Any]) -> Expected:
+    """The sigmas of a user's recipe: of several patterns that fit, the last counts."""
+    expected: Expected = {}
+    for pattern, law in recipe.items():
+        names = [name for name in subject.laws if fnmatchcase(name, pattern)]
+        if not names:
+            raise KcalcError(f"recipe[{pattern!r}]: no parameter has such a name")
+        for name in names:
+            if law in BY_FANS:
+                used = subject.contracted.get(name)
+                if used is None and law != "zeros":
+                    raise KcalcError(
+                        f"recipe[{pattern!r}] = {law!r}: {name} is in no contraction of the run, "
+                        f"and has no fan; give a number"
+                    )
+                fans = (used.fan_in, used.fan_out) if used else (1, 1)
+                expected[name] = BY_FANS[law](*fans)
+                continue
+            expected[name] = float(law)
+            if expected[name] < 0 and not _by_value(subject, name, expected[name]):
+                raise KcalcError(
+                    f"recipe[{pattern!r}] = {expected[name]:g} is no standard deviation; {name} "
+                    f"holds no constant: give a number >= 0"
+                )
+    return expected
+
+
+@criterion(
+    "INIT-RECIPE",
+    "error or warning",
+    "sigma, of gains and gates that are constant the value, is off the recipe by more than 4 "
+    "standard errors and 2 %: error where the recipe was "
+    "declared, warning where the class of the model is known to follow one (GPT-2's factor "
+    "(2L)^-1/2 for writers)",
+)
+def recipe(subject: Subject) -> Iterator[Finding]:
+    """Parameters that are off the declared recipe, or off that of a known class."""
+    if subject.recipe is None:
+        yield from _known(subject)
+        return
+    if isinstance(subject.recipe, str | tuple):
+        name, *base = [subject.recipe] if isinstance(subject.recipe, str) else subject.recipe
+        expected, title = RECIPES[name](subject, *base), name
+    else:
+        expected, title = _patterns(subject, subject.recipe), "given"
+    off = [n for n, sigma in expected.items() if _differs(subject, n, sigma)]
+    for names in families(off).values():
+        yield _off(subject, names, expected, "error", f"the {title} recipe")
+
+
+def _by_value(subject: Subject, name: str, expected: float) -> bool:
+    """Whether a recipe's number is the value of all entries of a parameter.
+
+    It is where that is no weight or table and holds one number (LayerScale, gates, gains); and 0.
+    """
+    constant = subject.laws[name].name == "constant"
+    return constant and (expected == 0 or name not in subject.matrices)
+
+
+def _differs(subject: Subject, name: str, expected: float) -> bool:
+    law = subject.laws[name]
+    if _by_value(subject, name, expected):
+        return not math.isclose(law.mean, expected, rel_tol=OFF)
+    return differ(law, expected, OFF)
+
+
+def _off(
+    subject: Subject, names: tuple[str, ...], expected: Expected, severity: str, title: str
+) -> Finding:
+    law, number = subject.laws[names[0]], expected[names[0]]
+    filled = number == 0 or _by_value(subject, names[0], number)
+    aim = f"the value {number:.4g}" if filled else f"sigma {number:.4g}"
+    fix = f"fill it with {number:.4g}" if filled else f"draw it with sigma {number:.4g}"
+    return Finding(
+        "INIT-RECIPE",
+        severity,
+        names,
+        f"{named(names)}: {law.size}, and {title} has {aim}",
+        f"{fix}; see that the code that does it is reached",
+        subject.place(names),
+    )
+
+
+def _known(subject: Subject) -> Iterator[Finding]:
+    """Writers of a class known for GPT-2's factor, of the streams that have one sigma inside."""
+    known = tuple(
+        f"{path}." if path else ""
+        for path, module in subject.model.named_modules()
+        if type(module).__name__.startswith(KNOWN_CLASSES)
+    )
+    for stack in subject.stacks if known else ():
+        common = common_parameter(stack)
+        if common is None or stack.depth < 2:
+            continue
+        if not all(name.startswith(known) for name in stack.written):
+            continue
+        usual, factor = subject.laws[common], (2 * stack.depth) ** -0.5
+        sigma: float = factor * usual.sigma
+        expected = {name: sigma for name, normed in stack.written.items() if not normed}
+        laws = {name: subject.laws[name] for name in expected}
+        errors = {name: math.hypot(law.error, factor * usual.error) for name, law in laws.items()}
+        off = [n for n, law in laws.items() if differ(replace(law, error=errors[n]), sigma, OFF)]
+        for names in families(off).values():
+            title = f"GPT-2's scheme, for {stack.depth} blocks,"
+            yield _off(subject, names, expected, "warning", title)

@@ -1,0 +1,240 @@
+"""The result of an audit: tables and findings, as text, HTML, JSON, SARIF and a lock file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from ...foundation.files import write_whole
+from ...foundation.plain_arguments import choice, file_path
+from ...foundation.printing import Tabled, html_table, shown, text_table
+from .findings import SEVERITIES, Finding, known_codes
+from .laws import Law
+from .lock import changes, lock_text
+from .sarif import sarif
+from .subject import families
+from .tables import BlockRow, ParameterRow
+
+ROWS = 14
+PLURAL = {"gain": "gains", "bias": "biases", "unused": "unused"}
+HEAD = ("parameters", "count", "role", "law", "sigma", "fan_in", "emits", "gradient")
+BLOCK_HEAD = ("block", "stream", "predicted", "branch", "cosine", "Var scores", "ln T", "gradient")
+
+
+@dataclass(frozen=True)
+class Audit(Tabled):
+    """What a model's initialisation does, and what is wrong with it.
+
+    ``name``: of the model's class; ``tier``: "builder" where its run was recorded, "model" where
+    laws are estimates; ``findings``: the worst first; ``parameters`` and ``blocks``: the tables;
+    ``logits``: their rms; ``loss``: the cross entropy at the start, averaged over labels;
+    ``uniform``: ln V; ``predicted_logits``: the rms of logits by the kernel calculus, whose
+    ``assumptions`` follow; ``laws``: {parameter: its law}; ``remarks``: on what was not looked at.
+    """
+
+    name: str
+    tier: str
+    findings: tuple[Finding, ...]
+    parameters: tuple[ParameterRow, ...]
+    blocks: tuple[BlockRow, ...]
+    logits: float | None = None
+    loss: float | None = None
+    uniform: float | None = None
+    predicted_logits: float | None = None
+    laws: Mapping[str, Law] = field(default_factory=dict, repr=False)
+    remarks: tuple[str, ...] = ()
+    assumptions: tuple[Any, ...] = field(default=(), repr=False)
+
+    def found(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+        """The findings of a severity or a worse one, without those of some codes.
+
+        fail_on: "error", "warning" or "note".
+        ignore: codes.
+
+        Raises: KcalcError for a severity or a code that there is not.
+        """
+        least = SEVERITIES.index(choice(fail_on, "severity", SEVERITIES))
+        ignore = known_codes(ignore, "ignore")
+        return tuple(
+            f
+            for f in self.findings
+            if SEVERITIES.index(f.severity) >= least and f.code not in ignore
+        )
+
+    def check(self, fail_on: str = "error", ignore: tuple[str, ...] = ()) -> Audit:
+        """For tests: the audit itself where :meth:`found` is empty.
+
+        fail_on: "error", "warning" or "note".
+        ignore: codes.
+
+        Returns: the audit. Raises: KcalcError that lists the findings.
+        """
+        found = self.found(fail_on, ignore)
+        if found:
+            lines = "\n".join(f"  {finding}" for finding in found)
+            raise KcalcError(f"{self.name}: {_count(len(found), 'finding')}\n{lines}")
+        return self
+
+    def changes(self, baseline: str | os.PathLike[str]) -> tuple[Finding, ...]:
+        """What differs from a lock file, as findings of the code LOCK-CHANGED.
+
+        baseline: the path of a file that :meth:`lock` wrote.
+
+        Raises: KcalcError for a file that is none.
+        """
+        return changes(self.laws, {r.name: r.shape for r in self.parameters}, baseline)
+
+    def lock(self, path: str | os.PathLike[str]) -> Path:
+        """Write the law and the sigma of every parameter to a file, for later comparison.
+
+        path: of the file.
+
+        Returns: the path. Raises: KcalcError where it cannot be written.
+        """
+        return write_whole(file_path(path), lock_text(self.name, self.parameters))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The audit as plain data, by the schema ``kcalc.audit/1``."""
+        return {
+            "schema": "kcalc.audit/1",
+            "name": self.name,
+            "tier": self.tier,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "parameters": [row.to_dict() for row in self.parameters],
+            "blocks": [row.to_dict() for row in self.blocks],
+            "logits": self.logits,
+            "loss": self.loss,
+            "uniform": self.uniform,
+            "predicted_logits": self.predicted_logits,
+            "assumptions": [f"{one.kind}: {one.text}" for one in self.assumptions],
+            "remarks": list(self.remarks),
+        }
+
+    def to_sarif(self) -> dict[str, Any]:
+        """The findings as a SARIF 2.1.0 log, which code hosts show beside the source."""
+        return sarif(self.findings)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the audit to a file.
+
+        path: ends in .json, .sarif, .html or .txt.
+
+        Returns: the path. Raises: KcalcError for another ending.
+        """
+        ending = file_path(path).suffix
+        if ending not in DOCUMENTS:
+            raise KcalcError(f"{path}: an audit is written as {', '.join(DOCUMENTS)}")
+        return write_whole(path, DOCUMENTS[ending](self))
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [row.to_dict() for row in self.parameters]
+
+    def __repr__(self) -> str:
+        return f"Audit({self.name}, {len(self.parameters)} parameters, {_tally(self.findings)})"
+
+    def __str__(self) -> str:
+        lines = [self._title()]
+        lines += [str(finding) for finding in self.findings]
+        lines += ["", text_table(self._parameter_lines(), ROWS)]
+        if self.blocks:
+            lines += ["", text_table(self._block_lines(), 6)]
+        lines += self.remarks
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        found = "".join(
+            f"<li><b>{escape(f.severity)} {escape(f.code)}</b> {escape(f.message)}"
+            f"{' <code>' + escape(f.place) + '</code>' if f.place else ''}<br>{escape(f.fix)}</li>"
+            for f in self.findings
+        )
+        blocks = html_table(self._block_lines(), "measured") if self.blocks else ""
+        remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks)
+        return (
+            f"<p><b>{escape(self._title())}</b></p><ul>{found}</ul>"
+            f"{html_table(self._parameter_lines(), 'families of parameters')}{blocks}{remarks}"
+        )
+
+    def _title(self) -> str:
+        text = f"{self.name} ({self.tier}): {_count(len(self.parameters), 'parameter')}, "
+        text += _tally(self.findings)
+        if self.loss is not None and self.logits is not None:
+            text += f"; logits' rms {self.logits:.3g}, loss {self.loss:.4g}, ln V"
+            text += f" {self.uniform:.4g}"
+        if self.predicted_logits is not None:
+            text += f"; predicted rms of logits {self.predicted_logits:.3g}"
+        return text
+
+    def _parameter_lines(self) -> list[tuple[str, ...]]:
+        """A line per family of weights that are alike; gains and biases in two lines."""
+        rows = {row.name: row for row in self.parameters}
+        small = {n for n, r in rows.items() if r.role in ("gain", "bias", "unused")}
+        lines: list[tuple[str, ...]] = [HEAD]
+        for form, names in families(n for n in rows if n not in small).items():
+            group = [rows[name] for name in names]
+            first = group[0]
+            lines.append(
+                (
+                    form,
+                    str(len(names)),
+                    first.role,
+                    first.law,
+                    _span([row.sigma for row in group]),
+                    shown(first.fan_in),
+                    _span([row.emits for row in group]),
+                    _span([row.gradient for row in group]),
+                )
+            )
+        for role in PLURAL:
+            group = [rows[name] for name in small if rows[name].role == role]
+            if group:
+                means = _span([row.mean for row in group])
+                sigma = _span([row.sigma for row in group])
+                lines.append(
+                    (f"{PLURAL[role]}, mean {means}", str(len(group)), role, "", sigma, "", "", "")
+                )
+        return lines
+
+    def _block_lines(self) -> list[tuple[str, ...]]:
+        lines: list[tuple[str, ...]] = [BLOCK_HEAD]
+        for b in self.blocks:
+            numbers = (b.branch, b.token_cosine, b.score_variance, b.log_keys, b.gradient)
+            lines.append((b.name, *(shown(n, 3) for n in (b.stream, b.predicted, *numbers))))
+        if all(b.predicted is None for b in self.blocks):
+            return [(*line[:2], *line[3:]) for line in lines]
+        return lines
+
+
+DOCUMENTS: dict[str, Callable[[Audit], str]] = {
+    ".json": lambda audit: json.dumps(audit.to_dict(), indent=1, allow_nan=False) + "\n",
+    ".sarif": lambda audit: json.dumps(audit.to_sarif(), indent=1) + "\n",
+    ".html": lambda audit: audit._repr_html_() + "\n",
+    ".txt": lambda audit: f"{audit}\n",
+}
+"""The texts of the files of an audit, by their ending."""
+
+
+def _span(numbers: list[float | None]) -> str:
+    """One number where all are within 1 %, else the least and the largest."""
+    known = [n for n in numbers if n is not None]
+    if not known:
+        return "-"
+    low, high = min(known), max(known)
+    if high - low <= 0.01 * max(abs(low), abs(high)):
+        return shown(high, 3)
+    return f"{shown(low, 2)} ... {shown(high, 2)}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def _tally(findings: tuple[Finding, ...]) -> str:
+    counts = {s: sum(f.severity == s for f in findings) for s in reversed(SEVERITIES)}
+    texts = [_count(n, severity) for severity, n in counts.items() if n]
+    return ", ".join(texts) or "no findings"

@@ -1,0 +1,191 @@
+"""What criteria look at: a model, the laws of its parameters, and its measured run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from ...foundation.families import family
+from ...foundation.process_state import cached_property
+from .contractions import Contraction
+from .laws import Law, alike
+from .measuring import Measured
+from .structure import Merge
+
+
+@dataclass
+class Subject:
+    """A model under audit.
+
+    ``model``: a copy that may be run; ``original``: the model as given or built;
+    ``laws``: {parameter: its law}; ``again``: a second draw of the model from another seed, None
+    where only one model was given; ``recipe``: as declared; ``optimizer``: what the user gave;
+    ``places``: {path: the line that wrote a tensor which is held and is no parameter}.
+    """
+
+    model: Any
+    laws: Mapping[str, Law]
+    measured: Measured
+    original: Any = None
+    again: Callable[[], Any] | None = None
+    recipe: Any = None
+    optimizer: Any = None
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """{name: parameter}, each once."""
+        return self.measured.listed
+
+    @property
+    def roles(self) -> dict[str, tuple[str, ...]]:
+        """{parameter: its roles}."""
+        return self.measured.structure.roles
+
+    @cached_property
+    def contracted(self) -> dict[str, Contraction]:
+        """{parameter: the contraction that reads it}, the first of several."""
+        found: dict[str, Contraction] = {}
+        for contraction in self.measured.structure.contractions:
+            for name in contraction.parameters:
+                found.setdefault(name, contraction)
+        return found
+
+    @cached_property
+    def matrices(self) -> list[str]:
+        """Contracted weights and tables: the parameters that recipes speak of."""
+        return [
+            name
+            for name, roles in self.roles.items()
+            if self.parameters[name].ndim > 1
+            and (name in self.contracted or set(roles) & {"embedding", "positions"})
+        ]
+
+    @cached_property
+    def stacks(self) -> list[Stack]:
+        """The residual streams of at least two merges."""
+        streams = self.measured.structure.streams()
+        return [Stack(self, merges) for merges in streams if len(merges) > 1]
+
+    def place(self, names: tuple[str, ...] | list[str]) -> str:
+        """Where the first of some parameters was last written."""
+        return next((self.laws[n].place for n in names if self.laws[n].place), "")
+
+
+@dataclass(eq=False)
+class Stack:
+    """The blocks along one residual stream.
+
+    ``families``: {name with the block's number as *: parameters}, the contracted ones in branches.
+    """
+
+    subject: Subject
+    merges: list[Merge]
+
+    @cached_property
+    def families(self) -> dict[str, tuple[str, ...]]:
+        """The contracted weights in the branches."""
+        names = dict.fromkeys(
+            name
+            for merge in self.merges
+            for contraction in merge.inside
+            for name in contraction.parameters
+            if self.subject.parameters[name].ndim > 1
+        )
+        return families(names)
+
+    @cached_property
+    def written(self) -> dict[str, bool]:
+        """{writer: whether a norm stands behind it}."""
+        found: dict[str, bool] = {}
+        for merge in self.merges:
+            for contraction in merge.writers:
+                for name in contraction.parameters:
+                    found[name] = found.get(name, False) or merge.normed
+        return found
+
+    @cached_property
+    def tables(self) -> list[str]:
+        """The tables and readouts of a model whose blocks are not drawn by their fans.
+
+        That is known where weights of equal sigma have different fans. Else there are none: nobody
+        can tell a sigma by a fan from that of a table with a factor for depth.
+        """
+        subject = self.subject
+        first = [names[0] for names in self.families.values()]
+        drawn = [(subject.laws[name].sigma, subject.contracted[name]) for name in first]
+        if not any(
+            alike(sigma, other) and used.fan_in != its.fan_in and used.fan_out != its.fan_out
+            for sigma, used in drawn
+            for other, its in drawn
+        ):
+            return []
+        members = {name for names in self.families.values() for name in names}
+        return [
+            name
+            for name, roles in subject.roles.items()
+            if name not in members
+            and subject.parameters[name].ndim > 1
+            and set(roles) & {"embedding", "positions", "readout"}
+        ]
+
+    def writes(self, family: str) -> bool:
+        """Whether the parameters of a family end branches."""
+        return any(name in self.written for name in self.families[family])
+
+    @cached_property
+    def reads_another(self) -> bool:
+        """Whether its branches read another stream, as a decoder reads its encoder."""
+        structure = self.subject.measured.structure
+        others = {
+            merge.value.index
+            for stream in structure.streams()
+            for merge in stream
+            if merge.stream != self.merges[0].stream
+        }
+        return any(
+            others & structure.stream_roots(contraction.data)
+            for merge in self.merges
+            for contraction in merge.inside
+        )
+
+    @cached_property
+    def depth(self) -> int:
+        """The number of blocks: of the largest family of writers."""
+        return max((len(n) for f, n in self.families.items() if self.writes(f)), default=0)
+
+
+def families(names: Any) -> dict[str, tuple[str, ...]]:
+    """Names by their form with the first number, which is the block's, as *."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(family(name), []).append(name)
+    return {form: tuple(members) for form, members in found.items()}
+
+
+def parts(names: Any, every: Any) -> dict[str, tuple[str, ...]]:
+    """Names by the largest modules all of whose parameters are among them, alike ones together.
+
+    ``every``: the names of all parameters. A part is a module ("backbone"), modules of one form
+    ("blocks.*.norm"), or the form of parameters whose modules have others.
+    """
+    chosen, kept = set(names), set()
+    for name in every:
+        if name not in chosen:
+            kept |= set(_paths(name))
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        whole = next((path for path in _paths(name) if path not in kept), name)
+        found.setdefault(family(whole), {}).setdefault(whole, []).append(name)
+    return {
+        form if len(members) > 1 else next(iter(members)): tuple(chain(*members.values()))
+        for form, members in found.items()
+    }
+
+
+def _paths(name: str) -> list[str]:
+    """The paths of the modules that hold a parameter, the outermost first, and its own."""
+    pieces = name.split(".")
+    return [".".join(pieces[: count + 1]) for count in range(len(pieces))]

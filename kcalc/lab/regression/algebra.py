@@ -1,0 +1,255 @@
+"""Linear algebra with kernel matrices.
+
+SciPy for NumPy arrays, ``jax.scipy`` for JAX arrays, one set of checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...fields.arguments import raw_array
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError, glimpse
+from ...maps import KernelMap
+from ...matrices import float_matrix, not_positive_definite, symmetric_matrix
+
+Array = Any  # a NumPy or a JAX array
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """Arrays and factorisations of JAX or of SciPy.
+
+    ``jax``: JAX, in double precision if ``double``; else SciPy.
+    """
+
+    jax: bool = False
+    double: bool = True
+
+    @property
+    def xp(self) -> Any:
+        """The library's module of arrays."""
+        if not self.jax:
+            return np
+        import jax.numpy as jnp
+
+        return jnp
+
+    @property
+    def linalg(self) -> Any:
+        """The library's module of factorisations."""
+        if not self.jax:
+            import scipy.linalg
+
+            return scipy.linalg
+        import jax.scipy.linalg
+
+        return jax.scipy.linalg
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """The context to compute in: JAX in double precision for double arrays."""
+        if not (self.jax and self.double):
+            return nullcontext()
+        import jax
+
+        return jax.enable_x64(True)
+
+    def matrix(self, value: Any, what: str) -> Array:
+        """A non-empty (n, m) array of finite floats; the values of a JAX tracer are not checked."""
+        if not self.jax:
+            return float_matrix(value, what)
+        if traced(value):
+            if value.ndim != 2:
+                raise KcalcError(f"{what} must be a matrix, got shape {value.shape}")
+            return value
+        return self.xp.asarray(float_matrix(value, what))
+
+    def square(self, value: Any, what: str = "the kernel matrix") -> Array:
+        """A symmetric (n, n) array of finite floats."""
+        if traced(value):
+            return self.matrix(value, what)
+        return (
+            symmetric_matrix(value, what)
+            if not self.jax
+            else self.xp.asarray(symmetric_matrix(value, what))
+        )
+
+    def cholesky(self, matrix: Array, ridge: float, name: str) -> Array:
+        """The lower Cholesky factor of ``matrix + ridge I``.
+
+        Nan under a JAX trace where there is none.
+
+        Raises: KcalcError with the smallest eigenvalue where there is none, or where solving with
+        it would leave no digit right.
+        """
+        moved = matrix + ridge * self.xp.eye(matrix.shape[0], dtype=matrix.dtype)
+        if self.jax:
+            factor = self.linalg.cholesky(moved, lower=True)
+            if not traced(factor):
+                check_factor(np.asarray(factor), np.asarray(moved), ridge, name)
+            return factor
+        try:
+            factor = self.linalg.cholesky(moved, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            factor = np.full_like(moved, np.nan)
+        check_factor(factor, moved, ridge, name)
+        return factor
+
+    def solve(self, factor: Array, right: Array) -> Array:
+        """(L L^T)^-1 right."""
+        return self.linalg.cho_solve((factor, True), right)
+
+    def half_solve(self, factor: Array, right: Array) -> Array:
+        """L^-1 right."""
+        return self.linalg.solve_triangular(factor, right, lower=True)
+
+
+def check_factor(factor: np.ndarray, matrix: np.ndarray, ridge: float, name: str) -> None:
+    """Check the Cholesky factor of a matrix.
+
+    Raises: KcalcError where a Cholesky factor is missing, or its condition number exceeds the
+    precision.
+    """
+    import scipy.linalg
+
+    if np.all(np.isfinite(factor)):
+        estimate: Any = scipy.linalg.get_lapack_funcs("pocon", (factor,))
+        reciprocal, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
+        if reciprocal > np.finfo(factor.dtype).eps:
+            return
+    eigenvalues = scipy.linalg.eigvalsh(matrix, check_finite=False)
+    raise not_positive_definite(float(eigenvalues[0]), float(eigenvalues[-1]), ridge, name)
+
+
+def traced(value: Any) -> bool:
+    """Whether a value is a JAX tracer, whose numbers cannot be looked at."""
+    if not is_jax(value):
+        return False
+    from jax.core import Tracer
+
+    return isinstance(value, Tracer)
+
+
+def algebra_of(*arrays: Any) -> Algebra:
+    """The library of the arrays: JAX if one of them is a JAX array.
+
+    JAX is not imported to find out.
+    """
+    given = [array for array in arrays if is_jax(array)]
+    if not given:
+        return Algebra()
+    return Algebra(jax=True, double=any(array.dtype == np.float64 for array in given))
+
+
+def targets(algebra: Algebra, y: Any, count: int, what: str = "y") -> tuple[Array, bool]:
+    """Targets as an (n, outputs) array, and whether they were given as (n,).
+
+    Raises: KcalcError for another length, nan or text.
+    """
+    y = y if is_jax(y) or traced(y) else raw_array(y, what)
+    shape = np.shape(y)
+    if len(shape) not in (1, 2) or shape[0] != count:
+        raise KcalcError(
+            f"{what} must have one row for each of the {count} inputs, shape ({count},) or "
+            f"({count}, outputs), got shape {shape}"
+        )
+    if not traced(y):
+        if not is_jax(y) and y.dtype.kind == "b":
+            y = y.astype(float)
+        return algebra.matrix(y.reshape(count, -1), what), len(shape) == 1
+    return y.reshape(count, -1), len(shape) == 1
+
+
+def gram(kernel: Any, X: Any, Y: Any = None) -> Array:
+    """The kernel matrix of rows of X against rows of Y.
+
+    ``kernel.matrix(X, Y)``, or ``kernel(X, Y)`` of a plain function.
+
+    Raises: KcalcError for something that is neither, or a kernel with several outputs.
+    """
+    if hasattr(kernel, "matrix"):
+        found = kernel.matrix(X, Y)
+    elif isinstance(kernel, KernelMap):
+        raise KcalcError(
+            "a Q or C map is not a kernel of inputs; give kc.ntk(net), or kc.ntk(net).nngp"
+        )
+    elif callable(kernel):
+        found = _called(kernel, X, X if Y is None else Y)
+    else:
+        given = getattr(kernel, "shape", None)
+        what = f"a matrix of shape {tuple(given)}" if given else f"{type(kernel).__name__}"
+        hint = (
+            "; a matrix says nothing of new inputs: pass the kernel itself, or a function that "
+            "makes the matrix of X and Y"
+            if given
+            else ""
+        )
+        raise KcalcError(
+            f"expected a kernel such as kc.ntk(net), or a function of (X, Y), got {what}{hint}"
+        )
+    if isinstance(found, Mapping):
+        raise KcalcError(
+            f"the kernel has several outputs ({', '.join(map(str, found))}); choose the network "
+            f"of one"
+        )
+    rows, columns = len(X), len(X if Y is None else Y)
+    shape = tuple(getattr(found, "shape", ()))
+    if shape != (rows, columns):
+        raise KcalcError(
+            f"the kernel of {rows} and {columns} inputs must be an array of shape ({rows}, "
+            f"{columns}), got {shape}"
+        )
+    return found
+
+
+def _called(kernel: Any, X: Any, Y: Any) -> Any:
+    try:
+        return kernel(X, Y)
+    except TypeError as error:
+        raise KcalcError(
+            f"a kernel that is a function takes (X, Y) and gives a matrix; {glimpse(kernel)} "
+            f"failed: {error}"
+        ) from error
+
+
+def diagonal(kernel: Any, X: Any, block: int = 64) -> Array:
+    """K(x, x) of each row.
+
+    It is computed from the row's q value where the kernel is a function of angle and q (NumPy),
+    else by small blocks of the matrix.
+    """
+    if hasattr(kernel, "at_angle") and not traced(X):
+        sizes = np.mean(np.square(np.asarray(X, dtype=float)), axis=1)
+        found = np.array(kernel.at_angle(np.zeros(len(X)), np.where(sizes > 0, sizes, 1.0)))
+        zero = np.flatnonzero(sizes == 0)
+        if zero.size:  # no angle
+            found[zero] = gram(kernel, X[zero[:1]])[0, 0]
+        return found
+    algebra = algebra_of(X)
+    parts = [algebra.xp.diagonal(gram(kernel, X[i : i + block])) for i in range(0, len(X), block)]
+    return algebra.xp.concatenate(parts)
+
+
+def inputs(X: Any, what: str = "X") -> Any:
+    """Inputs as an array with one row per input.
+
+    Raises: KcalcError for text, ragged rows, nan or no rows.
+    """
+    if traced(X):
+        return X
+    X = X if is_jax(X) else raw_array(X, what)
+    shape = np.shape(X)
+    if len(shape) < 2 or 0 in shape:
+        raise KcalcError(
+            f"{what} must be a non-empty array with one row per input, shape (n, features), got "
+            f"shape {shape}"
+        )
+    if is_jax(X):
+        float_matrix(X.reshape(len(X), -1), what)
+        return X
+    return float_matrix(np.asarray(X).reshape(shape[0], -1), what).reshape(shape)

@@ -1,0 +1,460 @@
+"""Training curves of an infinitely wide network under gradient descent on the square loss.
+
+The curves give its state at every step.
+
+The kernel keeps its value at initialisation, so that ``f_t - y = (I - eta Theta)^t (f_0 - y)`` on
+the training inputs; in the eigenbasis of Theta every direction decays by itself.
+[DKS sec. 24.2; Lee et al. 2019]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...fields.arguments import one_number, raw_array, real_array
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.guests import DRAWINGS
+from ...foundation.plain_arguments import choice, text, whole
+from ...foundation.printing import Shown, plain, shown
+from ...foundation.process_state import cached_property
+from ...matrices import Spectrum, checked_spectrum, float_matrix, symmetric_matrix
+from .algebra import algebra_of, gram, inputs, targets
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["TrainingCurve", "training_curve"]
+
+Array = np.ndarray
+LOSSES = ("sum", "mean")
+MOST_TIMES = 10**6
+
+
+def training_curve(
+    kernel: Any,
+    X: Any,
+    y: Any,
+    X_test: Any = None,
+    learning_rate: float | None = None,
+    initial: Any = None,
+    initial_test: Any = None,
+    loss: str = "sum",
+) -> TrainingCurve:
+    """Predictions and loss of an infinitely wide network in training on the square loss.
+
+    kernel: ``kc.ntk(net)``, or any function of (X, Y) that gives the tangent kernel's matrix (the
+    loss averaged over initialisations needs ``kc.ntk``); y: (n,) or (n, outputs); X_test: inputs to
+    predict at. learning_rate: of gradient descent, t counting steps; None for gradient flow, t
+    being time (steps times learning rate). initial, initial_test: the network's outputs before
+    training, shaped as y; None for 0, their mean. loss: "sum" for ``sum |f - y|^2 / 2``, "mean" for
+    that over n, which makes training n times slower.
+
+    Returns: a :class:`TrainingCurve`, NumPy. Raises: KcalcError for data that do not fit, nan, or a
+    kernel not positive semidefinite.
+    """
+    given, new = inputs(X), None if X_test is None else inputs(X_test, "X_test")
+    data = [np.asarray(part) for part in (given, new) if part is not None]
+    theta = gram(kernel, data[0])
+    cross = None if new is None else gram(kernel, data[1], data[0])
+    nngp = getattr(kernel, "nngp", None)
+    prior = None
+    if nngp is not None:
+        prior = Prior(nngp, data[0], data[1] if new is not None else None)
+    return TrainingCurve.of(theta, y, cross, learning_rate, initial, initial_test, loss, prior)
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """The network's outputs before training as a Gaussian process, at training and test inputs."""
+
+    kernel: Any
+    X: Array
+    X_test: Array | None
+
+    @cached_property
+    def train(self) -> Array:
+        """(n, n)."""
+        return np.asarray(gram(self.kernel, self.X), dtype=float)
+
+    @cached_property
+    def cross(self) -> Array:
+        """(m, n)."""
+        return np.asarray(gram(self.kernel, self.X_test, self.X), dtype=float)
+
+    @cached_property
+    def test(self) -> Array:
+        """(m, m)."""
+        return np.asarray(gram(self.kernel, self.X_test), dtype=float)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingCurve(Shown):
+    """Outputs and loss of an infinitely wide network as functions of training time.
+
+    See :func:`training_curve`.
+
+    Times t are numbers or arrays, whose axes come first in the results. ``values`` are the
+    eigenvalues of the tangent kernel's matrix Theta(X, X), in descending order; eigenvalues below
+    rounding error are set to 0, and their components are never learned. ``vectors`` are the
+    eigenvectors; ``initial`` and ``y`` are (n, outputs), ``cross`` is Theta(x, X) at test inputs x.
+    """
+
+    values: Array
+    vectors: Array
+    y: Array
+    initial: Array
+    cross: Array | None
+    initial_test: Array | None
+    learning_rate: float | None
+    scale: float
+    flat: bool
+    spectrum: Spectrum
+    prior: Prior | None
+
+    @classmethod
+    def of(
+        cls,
+        theta: Any,
+        y: Any,
+        cross: Any = None,
+        learning_rate: float | None = None,
+        initial: Any = None,
+        initial_test: Any = None,
+        loss: str = "sum",
+        prior: Prior | None = None,
+    ) -> TrainingCurve:
+        """The curve from kernel matrices made beforehand.
+
+        ``theta`` (n, n) at the training inputs, ``cross`` (m, n) at test inputs.
+        """
+        import scipy.linalg
+
+        choice(loss, "loss", LOSSES)
+        if prior is not None and not isinstance(prior, Prior):
+            raise KcalcError(
+                f"prior is the result of kc.training_curve(kernel, ...), got {glimpse(prior)}"
+            )
+        rate = None if learning_rate is None else one_number(learning_rate, "learning_rate")
+        if rate is not None and rate <= 0:
+            raise KcalcError(f"learning_rate must be > 0, got {rate} (None for gradient flow)")
+        algebra = algebra_of()
+        given = symmetric_matrix(raw_array(theta, "theta"))
+        matrix = given.astype(float)
+        y, flat = targets(algebra, y if is_jax(y) else raw_array(y, "y"), len(matrix))
+        start = (
+            np.zeros_like(y)
+            if initial is None
+            else targets(algebra, initial, len(matrix), "initial")[0]
+        )
+        if start.shape != y.shape:
+            raise KcalcError(f"initial must be shaped as y, {y.shape}, got {start.shape}")
+        values, vectors = scipy.linalg.eigh(matrix, check_finite=False)
+        found = checked_spectrum(values[::-1], given.dtype)
+        across, start_test = _test_side(cross, initial_test, matrix, y)
+        share = 1.0 if loss == "sum" else 1 / len(matrix)
+        known = np.where(found.eigenvalues > found.resolution, found.eigenvalues, 0.0)
+        # products with reversed arrays are slow
+        descending = np.ascontiguousarray(vectors[:, ::-1])
+        return cls(known, descending, y, start, across, start_test, rate, share, flat, found, prior)
+
+    # -- rates -------------------------------------------------------------------------------------
+
+    @property
+    def learning_rate_bound(self) -> float:
+        """Gradient descent converges below ``2 / lambda_max`` (``loss="mean"``: n times that)."""
+        return 2 / (self.scale * float(self.values[0]))
+
+    @property
+    def diverges(self) -> bool:
+        """Whether the learning rate exceeds its bound."""
+        return self.learning_rate is not None and self.learning_rate > self.learning_rate_bound
+
+    @cached_property
+    def times(self) -> Array:
+        """Per eigendirection, the time (steps) in which its error shrinks by a factor e.
+
+        ``1 / lambda``; ``-1 / log|1 - eta lambda|``.
+
+        Infinite where the error stays, negative where it grows.
+        """
+        with np.errstate(divide="ignore"):
+            return np.where(self._log_factor == 0, np.inf, -1 / self._log_factor)
+
+    @cached_property
+    def _step(self) -> Array:
+        """eta lambda per direction; lambda alone for gradient flow."""
+        return (
+            (1.0 if self.learning_rate is None else self.learning_rate) * self.scale * self.values
+        )
+
+    @cached_property
+    def _log_factor(self) -> Array:
+        """log|1 - eta lambda| per direction; -lambda for gradient flow."""
+        if self.learning_rate is None:
+            return -self._step
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(
+                self._step <= 1,
+                np.log1p(-np.minimum(self._step, 1)),
+                np.log(np.abs(self._step - 1)),
+            )
+
+    def _decay(self, t: Array) -> Array:
+        """(1 - eta lambda)^t, or exp(-lambda t): t's axes, then directions."""
+        later = t[..., None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.exp(np.where(later == 0, 0.0, later * self._log_factor))
+        odd = (later % 2 == 1) & (self._step > 1) & (self.learning_rate is not None)
+        return np.where(odd, -size, size)
+
+    def _progress(self, t: Array) -> Array:
+        """(1 - decay) / lambda without cancellation.
+
+        Where rounding hides lambda it is 0: there Theta(x, X) v = 0 too, but for rounding.
+        """
+        later = t[..., None]
+        known = np.where(self.values > 0, self.values, 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            small = -np.expm1(np.where(later == 0, 0.0, later * self._log_factor))
+        slow = (self._step <= 1) | (self.learning_rate is None)
+        return np.where(self.values > 0, np.where(slow, small, 1 - self._decay(t)) / known, 0.0)
+
+    # -- one network -------------------------------------------------------------------------------
+
+    def predict(self, t: Any) -> Array:
+        """f_t at the training inputs: t's axes, (n,) or (n, outputs)."""
+        decay = self._decay(self._times(t))
+        with np.errstate(invalid="ignore"):  # overflowing values are refused
+            return self._shaped(
+                self.y
+                + self.vectors @ (decay[..., None] * (self.vectors.T @ (self.initial - self.y)))
+            )
+
+    def predict_test(self, t: Any) -> Array:
+        """f_t at the test inputs: t's axes, (m,) or (m, outputs)."""
+        progress = self._progress(self._times(t))
+        with np.errstate(invalid="ignore"):
+            moved = self._rotated_cross @ (
+                progress[..., None] * (self.vectors.T @ (self.y - self.initial))
+            )
+        return self._shaped(moved if self.initial_test is None else self.initial_test + moved)
+
+    def loss(self, t: Any) -> Any:
+        """The training loss at t, of the network with the given initial outputs."""
+        decay = self._decay(self._times(t))
+        return self._finite(
+            0.5
+            * self.scale
+            * np.sum(
+                (decay[..., None] * (self.vectors.T @ (self.initial - self.y))) ** 2, axis=(-2, -1)
+            )
+        )
+
+    def test_loss(self, t: Any, y_test: Any) -> Any:
+        """The loss at the test inputs at t (``loss="mean"``: over their number)."""
+        truth = self._test_targets(y_test)
+        found = self.predict_test(t).reshape(*np.shape(t), *truth.shape)
+        return self._finite(
+            0.5 * self._test_scale(truth) * np.sum((found - truth) ** 2, axis=(-2, -1))
+        )
+
+    # -- averages over initialisations -------------------------------------------------------------
+
+    def expected_loss(self, t: Any) -> Any:
+        """The training loss averaged over initialisations.
+
+        It is that of the mean network plus the decayed variance of the initial outputs:
+        ``(|D y|^2 + outputs tr(D NNGP D)) / 2`` with ``D = (I - eta Theta)^t``. The given
+        ``initial`` does not count.
+        """
+        squares = self._decay(self._times(t)) ** 2
+        power = np.sum((self.vectors.T @ self.y) ** 2, axis=1) + self.y.shape[1] * np.diagonal(
+            self._rotated_prior
+        )
+        return self._finite(0.5 * self.scale * squares @ power)
+
+    def variance_test(self, t: Any) -> Array:
+        """The variance of f_t at the test inputs over initialisations.
+
+        T's axes, (m,) [Lee et al. 2019].
+        """
+        prior, when = self._known_prior(), self._times(t)
+        if prior.X_test is None:
+            raise KcalcError("there are no test inputs to predict at; pass X_test")
+        progress = self._progress(when).reshape(-1, len(self.values))
+        mixed, own = self.vectors.T @ prior.cross.T, np.diagonal(prior.test)
+        rows = []
+        for one in progress:
+            weights = self._rotated_cross * one
+            rows.append(
+                own
+                - 2 * np.sum(weights * mixed.T, axis=1)
+                + np.sum((weights @ self._rotated_prior) * weights, axis=1)
+            )
+        return self._finite(np.reshape(rows, (*when.shape, len(own))))
+
+    def expected_test_loss(self, t: Any, y_test: Any) -> Any:
+        """The loss at the test inputs averaged over initialisations.
+
+        That of the mean network plus the variance of f_t.
+        """
+        truth = self._test_targets(y_test)
+        moved = self._rotated_cross @ (
+            self._progress(self._times(t))[..., None] * (self.vectors.T @ self.y)
+        )
+        spread = truth.shape[1] * np.sum(self.variance_test(t), axis=-1)
+        return self._finite(
+            0.5 * self._test_scale(truth) * (np.sum((moved - truth) ** 2, axis=(-2, -1)) + spread)
+        )
+
+    @cached_property
+    def _rotated_cross(self) -> Array:
+        if self.cross is None:
+            raise KcalcError("there are no test inputs to predict at; pass X_test (or cross)")
+        return self.cross @ self.vectors
+
+    @cached_property
+    def _rotated_prior(self) -> Array:
+        return self.vectors.T @ self._known_prior().train @ self.vectors
+
+    def _known_prior(self) -> Prior:
+        if self.prior is None:
+            raise KcalcError(
+                "averages over initialisations need the NNGP; pass kc.ntk(net) as the kernel"
+            )
+        return self.prior
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    def _times(self, t: Any) -> Array:
+        given = real_array(t, "t")
+        if np.any(given < 0) or (self.learning_rate is not None and np.any(given % 1)):
+            raise KcalcError(
+                "t counts steps, whole numbers >= 0"
+                if self.learning_rate is not None
+                else "t is a time >= 0"
+            )
+        return given
+
+    def _test_targets(self, y_test: Any) -> Array:
+        wanted, _ = targets(algebra_of(), y_test, len(self._rotated_cross), "y_test")
+        if wanted.shape[1] != self.y.shape[1]:
+            raise KcalcError(
+                f"y_test must have {self.y.shape[1]} outputs, as y, got {wanted.shape[1]}"
+            )
+        return wanted
+
+    def _test_scale(self, truth: Array) -> float:
+        return 1.0 if self.scale == 1 else 1 / len(truth)
+
+    def _shaped(self, values: Array) -> Array:
+        return self._finite(values[..., 0] if self.flat else values)
+
+    def _finite(self, values: Any) -> Any:
+        if not np.all(np.isfinite(values)):
+            raise KcalcError(
+                f"training diverges past double precision: learning rate {self.learning_rate:g}, "
+                f"bound {self.learning_rate_bound:g}"
+                if self.diverges
+                else "the predictions are beyond double precision; rescale y"
+            )
+        return np.asarray(values)[()]
+
+    def plot(
+        self, ax: Axes | None = None, label: str = "training", y_test: Any = None, **line: Any
+    ) -> Axes:
+        """Draw the loss over t, and that at the test inputs where ``y_test`` is given.
+
+        See :func:`kcalc.plotting.kernels.losses`.
+        """
+        times = self.plotted_times()
+        curves = {text(label, "label", empty=True): self.loss(times)} | (
+            {} if y_test is None else {"test": self.test_loss(times, y_test)}
+        )
+        return DRAWINGS["TrainingCurve"](times, curves, ax=ax, **line)
+
+    def plotted_times(self, points: int = 200) -> Array:
+        """Times for a plot, evenly spaced on a logarithmic scale.
+
+        They go from a tenth of the time of the fastest direction to ten times that of the slowest
+        direction that training resolves.
+        """
+        points = whole(points, "points", 1, MOST_TIMES)
+        known = np.abs(
+            self.times[
+                (self.spectrum.eigenvalues > self.spectrum.resolution)
+                & np.isfinite(self.times)
+                & (self.times != 0)
+            ]
+        )
+        low, high = (
+            (float(known.min()) / 10, 10 * float(known.max())) if known.size else (0.1, 10.0)
+        )
+        times = np.geomspace(low, high, points)
+        return (
+            times if self.learning_rate is None else np.unique(np.round(np.clip(times, 0, 2.0**52)))
+        )
+
+    @property
+    def assumptions(self) -> tuple[Any, ...]:
+        """Those of the kernel of the outputs before training, where it has any."""
+        return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spectrum and the bound on the learning rate, as plain data."""
+        own = {
+            "points": len(self.y),
+            "learning_rate": self.learning_rate,
+            "learning_rate_bound": self.learning_rate_bound,
+        }
+        return own | {
+            "diverges": bool(self.diverges),
+            "spectrum": self.spectrum.to_dict(),
+            "assumptions": plain(self.assumptions),
+        }
+
+    def _rows(self) -> list[tuple[str, str]]:
+        how = "gradient flow" if self.learning_rate is None else shown(self.learning_rate)
+        bounds = [
+            ("bound of the learning rate", shown(self.learning_rate_bound)),
+            ("diverges", shown(bool(self.diverges))),
+        ]
+        return [("", "value"), ("points", str(len(self.y))), ("learning rate", how), *bounds]
+
+    def __repr__(self) -> str:
+        how = (
+            "gradient flow"
+            if self.learning_rate is None
+            else f"learning rate {self.learning_rate:g}"
+        )
+        state = ", diverges" if self.diverges else ""
+        return (
+            f"TrainingCurve({len(self.y)} points, {how}, bound "
+            f"{self.learning_rate_bound:.4g}{state})"
+        )
+
+
+def _test_side(
+    cross: Any, initial_test: Any, matrix: Array, y: Array
+) -> tuple[Array | None, Array | None]:
+    """The kernel at test inputs and the initial outputs there, checked."""
+    if cross is None:
+        if initial_test is not None:
+            raise KcalcError("initial_test are outputs at test inputs; pass X_test too")
+        return None, None
+    across = float_matrix(cross, "the kernel matrix of test inputs").astype(float)
+    if across.shape[1] != len(matrix):
+        raise KcalcError(
+            f"the kernel matrix of test inputs needs {len(matrix)} columns, got shape "
+            f"{across.shape}"
+        )
+    if initial_test is None:
+        return across, None
+    start, _ = targets(algebra_of(), initial_test, len(across), "initial_test")
+    if start.shape[1] != y.shape[1]:
+        raise KcalcError(f"initial_test must have {y.shape[1]} outputs, as y, got {start.shape[1]}")
+    return across, start

@@ -1,0 +1,111 @@
+"""A kernel that keeps the matrices it has computed, so that a second ridge costs a solve."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...fields.arguments import raw_array
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...foundation.process_state import ALONE, cached_property
+
+__all__ = ["KeptKernel", "MatrixRecord", "kept_kernel"]
+
+BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class MatrixRecord:
+    """The origin of a kernel matrix.
+
+    kernel: its ``repr``; shape: of the matrix; method: how entries were computed, with the error
+    bound where they come from a table; seconds: how long it took.
+    """
+
+    kernel: str
+    shape: tuple[int, int]
+    method: str
+    seconds: float
+
+
+def kept_kernel(kernel: Any, keep: int = BYTES, **options: Any) -> KeptKernel:
+    """``kernel`` with a memory of its matrices.
+
+    It takes the place of ``kernel`` in :func:`kernel_regression`, :func:`gaussian_process` and
+    :func:`training_curve`, any number of times, and computes the matrix of each pair of data sets
+    once. ``kernel``: ``kc.ntk(net)`` or its ``.nngp``. ``keep``: the bytes that kept matrices may
+    take (1 GiB); the oldest are dropped first. ``options``: those of ``kernel.matrix``, such as
+    ``progress`` or ``memory``.
+
+    Returns: a :class:`KeptKernel`. Raises: KcalcError for an object without a method ``matrix``.
+    """
+    if not hasattr(kernel, "matrix"):
+        raise KcalcError(f"expected kc.ntk(net) or kc.ntk(net).nngp, got {type(kernel).__name__}")
+    return KeptKernel(kernel, whole(keep, "keep, the bytes of kept matrices,", 0), options)
+
+
+@dataclass(eq=False)
+class KeptKernel:
+    """A kernel that keeps its matrices; see :func:`kept_kernel`.
+
+    ``records``: the origin of every matrix that was computed, the first one first.
+    """
+
+    kernel: Any
+    keep: int = BYTES
+    options: dict[str, Any] = field(default_factory=dict)
+    records: list[MatrixRecord] = field(default_factory=list)
+    _kept: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def matrix(self, X: Any, Y: Any = None) -> Any:
+        """K(X, Y), (n, m), Y = None meaning X; kept ones may not be written to."""
+        if is_jax(X) or is_jax(Y):
+            return self.kernel.matrix(X, Y, **self.options)
+        key = _digest(X, "X"), "" if Y is None or Y is X else _digest(Y, "Y")
+        with ALONE:
+            if key in self._kept:
+                return self._kept[key]
+        start = time.perf_counter()
+        found = self.kernel.matrix(X, Y, **self.options)
+        seconds = time.perf_counter() - start
+        if not isinstance(found, np.ndarray):
+            return found
+        found.flags.writeable = False
+        method = getattr(self.kernel, "matrix_method", None)
+        text = method(X, Y, **self.options) if method is not None else "unknown"
+        with ALONE:
+            self.records.append(MatrixRecord(repr(self.kernel), found.shape, text, seconds))
+            self._kept[key] = found
+            while sum(m.nbytes for m in self._kept.values()) > self.keep:
+                self._kept.pop(next(iter(self._kept)))
+        return found
+
+    @cached_property
+    def nngp(self) -> KeptKernel:
+        """The NNGP kernel of a tangent kernel, with a memory of its own."""
+        return KeptKernel(self.kernel.nngp, self.keep, self.options)
+
+    @property
+    def assumptions(self) -> tuple[Any, ...]:
+        """Those of the kernel."""
+        return tuple(getattr(self.kernel, "assumptions", ()))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "at_angle" and not {"q", "kind"} & self.options.keys():
+            return self.kernel.at_angle
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return f"KeptKernel({self.kernel!r}, {len(self._kept)} matrices)"
+
+
+def _digest(data: Any, what: str) -> str:
+    array = np.ascontiguousarray(raw_array(data, what))
+    head = f"{array.shape} {array.dtype}".encode()
+    return hashlib.blake2b(head + array.tobytes(), digest_size=16).hexdigest()

@@ -1,0 +1,182 @@
+"""A scikit-learn kernel whose values are those of an infinitely wide network.
+
+Importing this imports scikit-learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+
+from ... import Network, ntk
+from ... import layers as L
+from ...calculi import PARAMETERIZATIONS
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, without_option
+from ...foundation.plain_arguments import choice, whole
+from ...network import require_network
+from .algebra import diagonal, gram
+from .kept import KeptKernel, kept_kernel
+
+Array = np.ndarray
+KINDS = ("ntk", "nngp")
+# the first derivative, to fourth order
+STENCIL = (
+    (-2, 1 / 12),
+    (-1, -2 / 3),
+    (1, 2 / 3),
+    (2, -1 / 12),
+)
+_KEPT = 1 << 28  # bytes of matrices of one kernel
+STEP = 0.01  # of log K's scale: a depth-D kernel goes as sigma^(2 D)
+
+
+class NetworkKernel(Kernel):
+    """The NTK or NNGP of a network as a kernel of scikit-learn.
+
+    It serves in GPR and GPC, as ``SVC(kernel=...)``, in sums and products, pipelines and grid
+    searches (``kernel__sigma_w``).
+
+    ``network``: a :class:`kcalc.Network` of one input and one output. ``kind``: "ntk" or "nngp".
+    ``sigma_w``, ``sigma_b``: numbers that every Affine layer takes; None keeps the network's.
+    Numbers are hyperparameters: their logarithms are ``theta``, with the bounds given ("fixed" to
+    leave one alone). sigma_b = 0 has no logarithm and stays 0. ``parameterization``, ``features``:
+    as for :func:`kcalc.ntk`. ``q``: None, or the q value that all rows count as having.
+
+    Kernel values are those of ``kc.ntk(network).matrix``. Gradients in theta are central
+    differences of fourth order, to about 1e-9.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        kind: str = "ntk",
+        sigma_w: float | None = None,
+        sigma_b: float | None = None,
+        sigma_w_bounds: Any = (0.5, 2.0),
+        sigma_b_bounds: Any = (1e-3, 2.0),
+        parameterization: str = "ntk",
+        features: int | None = None,
+        q: float | None = None,
+    ) -> None:
+        self.network = network
+        self.kind = kind
+        self.sigma_w = sigma_w
+        self.sigma_b = sigma_b
+        self.sigma_w_bounds = sigma_w_bounds
+        self.sigma_b_bounds = sigma_b_bounds
+        self.parameterization = parameterization
+        self.features = features
+        self.q = q
+
+    @property
+    def hyperparameter_sigma_b(self) -> Hyperparameter:
+        """sigma_b of every Affine layer."""
+        return _hyperparameter("sigma_b", self.sigma_b, self.sigma_b_bounds)
+
+    @property
+    def hyperparameter_sigma_w(self) -> Hyperparameter:
+        """sigma_w of every Affine layer."""
+        return _hyperparameter("sigma_w", self.sigma_w, self.sigma_w_bounds)
+
+    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+        """K(X, Y), (n, m); with ``eval_gradient`` also its slopes in theta, (n, n, len(theta)).
+
+        Raises: KcalcError as ``matrix`` does.
+        """
+        value = self._matrix(X, Y)
+        if not eval_gradient:
+            return value
+        if Y is not None:
+            raise KcalcError("the gradient in theta is that of K(X, X); leave Y away")
+        free = [h.name for h in self.hyperparameters if not h.fixed]
+        return value, np.stack(
+            [self._slope(X, name) for name in free], axis=-1
+        ) if free else np.empty((*value.shape, 0))
+
+    @without_option()
+    def diag(self, X: Any) -> Array:
+        """K(x, x) of every row, (n,)."""
+        function, rows = self._function(), np.asarray(X, dtype=float)
+        return np.asarray(
+            diagonal(function, rows)
+            if self.q is None
+            else function.kernel.at_angle(np.zeros(len(rows)), self.q)
+        )
+
+    def is_stationary(self) -> bool:
+        """False: the kernel depends on more than x - y."""
+        return False
+
+    @without_option()
+    def _matrix(self, X: Any, Y: Any = None) -> Array:
+        """A copy: scikit-learn writes to kernel matrices."""
+        return np.array(gram(self._function(), X, Y))
+
+    def _slope(self, X: Any, name: str) -> Array:
+        """dK / d log(name)."""
+        step = STEP / (2 * len(self.network.nodes_of(L.Affine)) + 2)
+        total = np.zeros((len(X), len(X)))
+        for count, weight in STENCIL:
+            moved = self._with(**{name: getattr(self, name) * float(np.exp(count * step))})
+            total += weight / step * moved._matrix(X)
+        return total
+
+    def _with(self, **changes: Any) -> NetworkKernel:
+        return type(self)(**(self.get_params() | changes))
+
+    def _function(self) -> KeptKernel:
+        """The kernel of the network with these numbers."""
+        choice(self.kind, "kind of kernel", KINDS)
+        require_network(self.network)
+        choice(self.parameterization, "parameterization", PARAMETERIZATIONS)
+        features = None if self.features is None else whole(self.features, "features", 1)
+        values = {
+            name: one_number(getattr(self, name), name)
+            for name in ("sigma_w", "sigma_b")
+            if getattr(self, name) is not None
+        }
+        numbers = tuple(values.items())
+        tangent = _kernel(self.network, numbers, self.parameterization, features, self.q)
+        return tangent if self.kind == "ntk" else tangent.nngp
+
+    def __repr__(self) -> str:
+        given = [
+            f"{name}={value:.3g}"
+            for name in ("sigma_w", "sigma_b")
+            if (value := getattr(self, name)) is not None
+        ]
+        return f"NetworkKernel({', '.join([f'{len(self.network)} nodes', self.kind, *given])})"
+
+
+def _hyperparameter(name: str, value: float | None, bounds: Any) -> Hyperparameter:
+    free = value is not None and value > 0
+    return Hyperparameter(name, "numeric", bounds if free else "fixed")
+
+
+@lru_cache(maxsize=16)
+def _kernel(
+    network: Network,
+    values: tuple[tuple[str, float], ...],
+    parameterization: str,
+    features: int | None,
+    q: float | None,
+) -> Any:
+    """kc.ntk of the network with these numbers in every Affine.
+
+    Kept with its tables and matrices, for scikit-learn makes many copies of a kernel.
+    """
+    given = dict(values)
+
+    def changed(_: Any, layer: L.Affine) -> L.Affine:
+        own = {name: value for name, value in given.items() if name != "sigma_b" or layer.bias}
+        return replace(layer, **own)
+
+    kernel = ntk(
+        network.map_layers(changed, L.Affine) if given else network, parameterization, features
+    )
+    return kept_kernel(kernel, _KEPT, q=q)

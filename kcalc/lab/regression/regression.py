@@ -1,0 +1,242 @@
+"""Kernel regression, and Gaussian process inference, with the kernels of a network."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+
+from ... import spectrum as spectra
+from ...fields.jax_field import is_jax
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...foundation.printing import Shown, plain, shown
+from ...foundation.process_state import cached_property
+from ...matrices import Spectrum, ridge_value
+from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
+
+__all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]
+
+
+def kernel_regression(kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> KernelRegression:
+    """Kernel (ridge) regression: ``f(x) = K(x, X) (K(X, X) + ridge I)^-1 y``.
+
+    With the NTK and ``ridge=0`` it is the limit of gradient descent on the square loss, averaged
+    over initialisations, of an infinitely wide network. ``kernel``: ``kc.ntk(net)``, its ``.nngp``,
+    or any function of (X, Y) that gives a matrix; ``X`` (n, features); ``y`` (n,) or (n, outputs),
+    e.g. one column of 1 and -1 per class. ``ridge``: the number added to the diagonal of K(X, X),
+    >= 0. ``fit.with_ridge`` tries another one on the same matrix; :func:`kcalc.kept_kernel` keeps
+    matrices for other uses.
+
+    Returns: a :class:`KernelRegression`. Raises: KcalcError for data that do not fit, nan, or a
+    matrix that is not positive definite, with its smallest eigenvalue; nothing is ever added to the
+    diagonal but ``ridge``.
+    """
+    return KernelRegression(kernel, X, y, ridge)
+
+
+def gaussian_process(kernel: Any, X: Any, y: Any, noise: float = 0.0) -> GaussianProcess:
+    """The Gaussian process with covariance ``kernel``, conditioned on data.
+
+    The data are ``y = f(X) + e``, e of variance ``noise``.
+
+    Arguments as for :func:`kernel_regression`. With ``kc.ntk(net).nngp`` it is Bayesian inference
+    in an infinitely wide network.
+    Returns: a :class:`GaussianProcess`.
+    """
+    return GaussianProcess(kernel, X, y, noise)
+
+
+class KernelRegression(Shown):
+    """A fitted kernel regression; see :func:`kernel_regression`. JAX arrays give JAX arrays."""
+
+    ridge_name = "ridge"
+
+    def __init__(self, kernel: Any, X: Any, y: Any, ridge: float = 0.0) -> None:
+        self.kernel, self.X = kernel, inputs(X)
+        self.matrix = gram(kernel, self.X)
+        self._algebra = algebra = algebra_of(self.matrix, self.X, y)
+        with algebra.scope():
+            self.matrix = algebra.square(self.matrix)
+            self._y, self._flat = targets(algebra, y, len(self.X))
+        self._fit(ridge)
+
+    def _fit(self, ridge: float) -> None:
+        algebra = self._algebra
+        self.ridge = ridge if traced(ridge) else ridge_value(ridge, self.ridge_name)
+        with algebra.scope():
+            self._factor = algebra.cholesky(self.matrix, self.ridge, self.ridge_name)
+            self._weights = algebra.solve(self._factor, self._y)
+
+    def with_ridge(self, ridge: float) -> Self:
+        """The fit with another ridge (noise), by a factorisation of the same kernel matrix.
+
+        Returns: a new object. Raises: as :func:`kernel_regression`.
+        """
+        other = copy(self)
+        other.__dict__.pop("spectrum", None)
+        other._fit(ridge)
+        return other
+
+    def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
+        """The state for pickling, with JAX arrays as NumPy arrays.
+
+        JAX unpickles doubles as singles while its 64-bit flag is off.
+        """
+        own = [name for name, value in self.__dict__.items() if is_jax(value)]
+        return {**self.__dict__, **{name: np.asarray(getattr(self, name)) for name in own}}, own
+
+    def __setstate__(self, state: tuple[dict[str, Any], list[str]]) -> None:
+        values, own = state
+        for name in own:
+            algebra = Algebra(jax=True, double=values[name].dtype == np.float64)
+            with algebra.scope():
+                values[name] = algebra.xp.asarray(values[name])
+        self.__dict__.update(values)
+
+    @property
+    def coefficients(self) -> Array:
+        """(K + ridge I)^-1 y, (n,) or (n, outputs)."""
+        return self._shaped(self._weights)
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """The eigenvalues of K(X, X), without the ridge."""
+        return spectra.spectrum(np.asarray(self.matrix))
+
+    def predict(self, X: Any) -> Array:
+        """f at the rows of X: (m,) or (m, outputs)."""
+        return self.predict_from(gram(self.kernel, inputs(X), self.X))
+
+    def predict_from(self, cross: Any) -> Array:
+        """f from a kernel matrix K(x, X), (m, n), made beforehand."""
+        algebra = self._algebra
+        with algebra.scope():
+            return self._shaped(self._cross(cross) @ self._weights)
+
+    def leave_one_out(self) -> Array:
+        """Leave-one-out predictions at the training points.
+
+        ``y_i - w_i / (K + ridge I)^-1_ii``, without refitting.
+        """
+        algebra = self._algebra
+        with algebra.scope():
+            inverse = algebra.solve(
+                self._factor, algebra.xp.eye(len(self.X), dtype=self.matrix.dtype)
+            )
+            return self._shaped(self._y - self._weights / algebra.xp.diagonal(inverse)[:, None])
+
+    def _cross(self, cross: Any) -> Array:
+        given = self._algebra.matrix(cross, "the kernel matrix of new inputs")
+        if given.shape[1] != len(self.X):
+            raise KcalcError(
+                f"the kernel matrix of new inputs needs {len(self.X)} columns, one per training "
+                f"input, got {given.shape}"
+            )
+        return given
+
+    def _shaped(self, values: Array) -> Array:
+        return values[:, 0] if self._flat else values
+
+    @property
+    def assumptions(self) -> tuple[Any, ...]:
+        """Those of the kernel, where it has any."""
+        return tuple(getattr(self.kernel, "assumptions", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Kernel, data sizes and coefficients of the fit, as plain data."""
+        kernel = {
+            "kernel": repr(self.kernel),
+            "points": len(self.X),
+            self.ridge_name: float(self.ridge),
+        }
+        return kernel | {
+            "coefficients": plain(np.asarray(self.coefficients)),
+            "assumptions": plain(self.assumptions),
+        }
+
+    def _rows(self) -> list[tuple[str, str]]:
+        sizes = [
+            ("points", str(len(self.X))),
+            ("outputs", str(self._y.shape[1])),
+            (self.ridge_name, shown(self.ridge)),
+        ]
+        return [("", "value"), ("kernel", shown(self.kernel)), *sizes]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self.X)} points, {self._y.shape[1]} outputs, "
+            f"{self.ridge_name} {self.ridge:g})"
+        )
+
+
+class GaussianProcess(KernelRegression):
+    """A Gaussian process given data; see :func:`gaussian_process`.
+
+    Outputs share one covariance and are independent.
+    """
+
+    ridge_name = "noise"
+
+    @property
+    def noise(self) -> float:
+        """The variance of the observations about f."""
+        return self.ridge
+
+    def mean_and_variance(self, X: Any) -> tuple[Array, Array]:
+        """The posterior mean and variance of f at the rows of X.
+
+        The mean is as ``predict`` gives it; the variance (m,) is the same for every output.
+        """
+        given = inputs(X)
+        cross, own = gram(self.kernel, given, self.X), diagonal(self.kernel, given)
+        algebra = self._algebra
+        with algebra.scope():
+            half = algebra.half_solve(self._factor, self._cross(cross).T)
+            own = algebra.xp.asarray(own, dtype=half.dtype)
+            variance = own - (half * half).sum(axis=0)
+            return self.predict_from(cross), self._nonnegative(variance, own)
+
+    def mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
+        """The posterior mean of f at the rows of X and its covariance (m, m).
+
+        ``K(x, x') - K(x, X) (K + noise I)^-1 K(X, x')``.
+        """
+        given = inputs(X)
+        cross, own = gram(self.kernel, given, self.X), gram(self.kernel, given)
+        algebra = self._algebra
+        with algebra.scope():
+            half = algebra.half_solve(self._factor, self._cross(cross).T)
+            return self.predict_from(cross), algebra.xp.asarray(own) - half.T @ half
+
+    @property
+    def log_marginal_likelihood(self) -> Any:
+        """``log N(y | 0, K + noise I)``, summed over outputs; a JAX number for JAX data."""
+        algebra, n = self._algebra, len(self.X)
+        with algebra.scope():
+            fit = (self._y * self._weights).sum()
+            volume = 2 * algebra.xp.log(algebra.xp.diagonal(self._factor)).sum()
+            found = -0.5 * (fit + self._y.shape[1] * (volume + n * math.log(2 * math.pi)))
+        return found if algebra.jax else float(found)
+
+    def sample(self, X: Any, count: int = 1, seed: int = 0) -> np.ndarray:
+        """``count`` functions drawn from the posterior, at the rows of X.
+
+        (count, m) or (count, m, outputs), NumPy.
+        """
+        count, seed = whole(count, "count, how many functions to draw,", 1), whole(seed, "seed")
+        mean, covariance = (np.asarray(part) for part in self.mean_and_covariance(X))
+        columns = mean.reshape(len(mean), -1)
+        values, vectors = np.linalg.eigh(covariance)
+        # rounding about 0: nothing is solved with it
+        root = vectors * np.sqrt(np.maximum(values, 0))
+        noise = np.random.default_rng(seed).normal(size=(count, *columns.shape))
+        return (columns + root @ noise).reshape(count, *mean.shape)
+
+    @staticmethod
+    def _nonnegative(variance: Array, own: Array) -> Array:
+        """Variances whose rounding error (some eps of K(x, x)) went below 0 are 0."""
+        algebra: Algebra = algebra_of(variance)
+        return algebra.xp.where((variance < 0) & (variance > -1e-6 * own), 0 * variance, variance)

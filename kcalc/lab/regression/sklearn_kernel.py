@@ -1,0 +1,56 @@
+"""The kernels of a network for scikit-learn, which is imported when one is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ... import Network
+from ...foundation.errors import KcalcError
+
+if TYPE_CHECKING:
+    from .network_kernel import NetworkKernel
+
+__all__ = ["sklearn_kernel"]
+
+
+def sklearn_kernel(
+    network: Network,
+    kind: str = "ntk",
+    sigma_w: float | None = None,
+    sigma_b: float | None = None,
+    sigma_w_bounds: Any = (0.5, 2.0),
+    sigma_b_bounds: Any = (1e-3, 2.0),
+    parameterization: str = "ntk",
+    features: int | None = None,
+    q: float | None = None,
+) -> NetworkKernel:
+    """A kernel object for scikit-learn.
+
+    ``GaussianProcessRegressor(kernel=...)``, ``SVC(kernel=...)``, sums and products with its
+    kernels.
+
+    kind: "ntk" or "nngp". sigma_w, sigma_b: values for all Affine layers, hyperparameters that GPR
+    and GPC optimise; None keeps the network's own. Bounds: for the optimiser, or "fixed".
+    parameterization, features: as for :func:`kcalc.ntk`. q: None, or the q value that all rows
+    count as having. See :class:`kcalc.lab.regression.network_kernel.NetworkKernel`. For
+    ``kernel="precomputed"`` use ``kc.ntk(net).matrix(X, Y)``.
+
+    Raises: KcalcError where scikit-learn is not installed.
+    """
+    try:
+        from .network_kernel import NetworkKernel
+    except ImportError as error:
+        raise KcalcError(
+            f"scikit-learn is needed for this ({error}); pip install 'kcalc[train]'"
+        ) from None
+    return NetworkKernel(
+        network,
+        kind,
+        sigma_w,
+        sigma_b,
+        sigma_w_bounds,
+        sigma_b_bounds,
+        parameterization,
+        features,
+        q,
+    )

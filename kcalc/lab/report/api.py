@@ -1,0 +1,132 @@
+"""``kc.report``: one self-contained HTML page about a network."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ... import layers as L
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.files import destination, write_whole
+from ...foundation.plain_arguments import file_path, text
+
+
+@dataclass(frozen=True, repr=False)
+class NetworkReport:
+    """A page about a network.
+
+    ``html`` is its text, ``path`` where it was written (None: nowhere yet).
+
+    ``refused``: {result: reason} for results that a calculus refused; the page says it too.
+    """
+
+    name: str
+    html: str
+    path: Path | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the page."""
+        return len(self.html.encode("utf-8"))
+
+    def save(self, path: str | os.PathLike[str]) -> NetworkReport:
+        """Write the page, whole or not at all.
+
+        Returns: the report with its path. Raises: KcalcError where it cannot be written.
+        """
+        return NetworkReport(
+            self.name, self.html, write_whole(file_path(path), self.html), self.refused
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        place = "not written" if self.path is None else str(self.path)
+        return f"NetworkReport({self.name!r}, {self.size / 1000:.0f} kB, {place})"
+
+    def _repr_html_(self) -> str:
+        what = f"Report on <b>{escape(self.name)}</b>, {self.size / 1000:.0f} kB"
+        if self.path is None:
+            return f"<p>{what}, not written; <code>.save(path)</code> writes it.</p>"
+        return (
+            f"<p>{what}: <a "
+            f'href="{escape(self.path.as_posix(), quote=True)}">{escape(self.path.name)}</a></p>'
+        )
+
+
+def report(
+    net_or_model: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    example_inputs: Any = (),
+    activation: Any = None,
+    method: str | None = None,
+    name: str | None = None,
+    title: str | None = None,
+    command: str | None = None,
+    tokens: Any = None,
+    token_cosine: float | None = None,
+    **targets: Any,
+) -> NetworkReport:
+    """One self-contained HTML page about a network.
+
+    Drawing, maps with sliders, slopes, tangent kernel, shaping, constants, assumptions.
+
+    ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its
+    own constants are "after", unless a method, targets or an activation are given), or a model that
+    :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, a list of them,
+    or a dictionary by argument name.
+    ``path``: where the page is written (whole or not at all; None: nowhere). ``activation``: that
+    of every nonlinear layer, None: each layer's own. ``method``: the shaping method of the page, by
+    default "tat" for ReLUs and "dks" for all else; ``targets`` are that method's (``zeta=1.5``,
+    ``eta=.9``). ``tokens``, ``token_cosine``: the tokens of an input, as in
+    :func:`kcalc.node_values`, for networks with attention; by default 128 tokens, or as many as the
+    network has positions. For networks with TokenMix ``tokens`` is the target of the shaping
+    method. ``name``, ``title``: the page's headline and the line below it. ``command``: how the
+    page is made again, for its last lines.
+
+    The page needs no network access. Results that a calculus refuses are named on the page, with
+    the reason.
+    Returns: a :class:`NetworkReport`. Raises: KcalcError for anything but a network or a model,
+    unknown activations, methods and targets, and a file that cannot be written.
+    """
+    from ... import interchange
+    from ...shaping import Shaping
+    from .network_facts import gathered
+    from .page import rendered
+    from .subject import subject
+
+    if path is not None:
+        if not isinstance(path, str | os.PathLike):
+            raise KcalcError(
+                f"path names the file to write, as in 'page.html', got {glimpse(path)}; inputs of "
+                "a model belong in example_inputs, as in kc.report(model, example_inputs=[ids])"
+            )
+        destination(file_path(path))
+    command = None if command is None else text(command, "command")
+    about = subject(net_or_model, interchange.listed(example_inputs), name, title, activation)
+    again = activation is not None or method is not None or targets
+    over = {"tokens": tokens, "token_cosine": token_cosine}
+    if about.network.nodes_of(L.TokenMix) and tokens is not None:
+        targets["tokens"] = over.pop("tokens")
+    facts = gathered(
+        about,
+        method,
+        targets,
+        net_or_model if isinstance(net_or_model, Shaping) and not again else None,
+        over,
+    )
+    page = rendered(facts, command or _call(about.name, method, {**targets, **over}))
+    found = NetworkReport(about.name, page, refused=dict(facts.refused))
+    return found if path is None else found.save(path)
+
+
+def _call(name: str, method: str | None, targets: dict[str, Any]) -> str:
+    options = [f"{key}={glimpse(value)}" for key, value in targets.items() if value is not None]
+    given = [f"name={name!r}", *([f"method={glimpse(method)}"] if method else []), *options]
+    return f"kc.report(network, path, {', '.join(given)})"

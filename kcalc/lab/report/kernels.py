@@ -1,0 +1,124 @@
+"""The tangent kernel before and after shaping.
+
+As a function of c, and its eigenvalues on a sphere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import Network, ntk
+from ... import layers as L
+from ...calculi import predicted_limit
+from ...foundation.errors import KcalcError
+
+SPHERE = 10  # dimensions of the inputs' space
+DEGREES = 9
+POINTS = 29
+NODES = 28
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The NTK as a function of c, its eigenvalues by degree, and its limit of infinite depth.
+
+    The eigenvalues are those on the sphere in ``SPHERE`` dimensions.
+    """
+
+    c: list[float]
+    ntk: list[float]
+    eigenvalues: list[float]
+    shares: list[float]
+    limit: str
+
+
+def kernel(network: Network, **tokens: Any) -> Kernel:
+    """The kernels of a network, over ``tokens`` without eigenvalues.
+
+    Eigenvalues are those of single vectors. Raises: KcalcError where there are none, or several
+    outputs.
+    """
+    from scipy.special import comb, roots_gegenbauer
+
+    if len(network.outputs) != 1:
+        raise KcalcError(
+            f"the network has {len(network.outputs)} outputs; ask kc.ntk for the kernel of each"
+        )
+    if not network.nodes_of(L.Affine):
+        raise KcalcError(
+            "the network has no Affine layer, so it has no weights and no tangent kernel"
+        )
+    found = ntk(network, **tokens)
+    over = tokens.get("tokens")
+    grid = np.cos(np.linspace(math.pi, 0, POINTS))
+    nodes, weights = roots_gegenbauer(NODES, (SPHERE - 2) / 2)
+    values = np.asarray(found(np.concatenate([grid, nodes]) if over is None else grid))
+    if not np.isfinite(values).all():
+        raise KcalcError("the kernel overflows")
+    if over is not None:
+        return Kernel(grid.tolist(), values[:POINTS].tolist(), [], [], "")
+    eigenvalues = _eigenvalues(nodes, weights, values[POINTS:])
+    kept = np.where(eigenvalues > 1e-13 * np.abs(eigenvalues).max(), eigenvalues, 0.0)
+    limit = predicted_limit(network, 1.0)[0] if len(network.inputs) == 1 else None
+    words = (
+        ""
+        if limit is None
+        else f"the kernel matrix of different inputs tends to a degenerate one, {limit.formula} (E "
+        f"the matrix of ones, D the depth)"
+    )
+    k = np.arange(DEGREES)
+    counts = comb(k + SPHERE - 1, k) - comb(k + SPHERE - 3, k - 2)  # harmonics of degree k
+    shares = kept * counts / max(values[POINTS - 1], 1e-300)
+    curve = values[:POINTS].tolist()
+    return Kernel(grid.tolist(), curve, kept.tolist(), shares.tolist(), words)
+
+
+def _eigenvalues(nodes: Any, weights: Any, values: Any) -> Any:
+    """The eigenvalues lambda_k of a kernel on the sphere, by degree k (Funk-Hecke).
+
+    lambda_k = mean over the sphere of K(<x, e>) P_k(<x, e>), P_k the Gegenbauer polynomial with
+    P_k(1) = 1.
+    """
+    from scipy.special import eval_gegenbauer
+
+    k, index = np.arange(DEGREES)[:, None], (SPHERE - 2) / 2
+    rows = eval_gegenbauer(k, index, nodes) / eval_gegenbauer(k, index, 1.0)
+    return rows @ (weights / weights.sum() * values)
+
+
+def meaning(before: Kernel | None, after: Kernel | None) -> str:
+    """The meaning of the kernels for training, in a sentence or two."""
+    words = []
+    for name, found in (("Before shaping", before), ("After shaping", after)):
+        if found is None:
+            continue
+        constant = found.shares[0] if found.shares else 0.0
+        ratio = found.ntk[POINTS // 2] / found.ntk[-1] if found.ntk[-1] else 0.0
+        ratio = ratio if abs(ratio) > 1e-9 else 0.0
+        if not found.shares:
+            words.append(
+                f"{name}, inputs of c = 0 have {100 * max(ratio, 0.0):.3g}% of the kernel at "
+                f"equal inputs"
+            )
+        elif constant > 0.9:
+            words.append(
+                f"{name}, {100 * constant:.3g}% of the kernel's trace lies in the constant "
+                f"function: gradient descent fits the mean of the "
+                "targets and almost nothing else"
+            )
+        elif ratio < 1e-3 and sum(found.shares) < 0.5:
+            words.append(
+                f"{name}, the kernel is nearly diagonal: training fits each example by itself and "
+                f"generalises little"
+            )
+        else:
+            words.append(
+                f"{name}, orthogonal inputs have {100 * max(ratio, 0.0):.3g}% of the kernel at "
+                f"equal inputs, and {100 * constant:.3g}% of "
+                "the trace lies in the constant function: differences between inputs can be learnt"
+            )
+    return ". ".join(words) + "." if words else ""

@@ -1,0 +1,287 @@
+"""The results shown on the page, computed once; for refused ones the reason is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ... import Network, slope_polynomial
+from ... import layers as L
+from ...calculi import open_nodes
+from ...calculi.fluctuations import fluctuations
+from ...calculi.scaling import scaling
+from ...calculi.subnetworks import maximal_slope, subnetworks
+from ...foundation.errors import KcalcError
+from ...maps import Approximable
+from ...shaping import METHODS, Shaping, record
+from .explorer import Explorer, explorer
+from .kernels import Kernel, kernel
+from .over_tokens import OverTokens, over_tokens, usual_tokens
+from .replay import shortened
+from .subject import (
+    REWRITES,
+    Shaped,
+    Subject,
+    checked_targets,
+    default_method,
+    in_floats,
+    shaped_by,
+)
+from .traces import Trace, ends, local_slopes, trace
+
+Found = TypeVar("Found")
+WIDTHS = (16, 64, 256, 1024)
+COMPARED = tuple(name for name, method in METHODS.items() if record(method).compared)
+EXPORTS = ("torch", "jax", "flax", "keras", "numpy", "json", "latex")
+LONG = 120  # nodes beyond which the scaling calculus is run on two repetitions of repeated blocks
+LONGER, LONGEST = 300, 700  # nodes beyond which finite widths are reduced to one, and left out
+MOST_JOINTS = (
+    12  # concatenations beyond which they are left out: their cost grows with the fourth power
+)
+
+
+@dataclass
+class Facts(Approximable):
+    """The results, and ``refused``: {result: reason}."""
+
+    subject: Subject
+    refused: dict[str, str] = field(default_factory=dict)
+    main: Shaped | None = None
+    explorer: Explorer | None = None
+    before: Trace | None = None
+    after: Trace | None = None
+    slopes: dict[Any, float] = field(default_factory=dict)
+    others: list[tuple[Shaped, float | None, float | None]] = field(default_factory=list)
+    polynomial: Any = None
+    mu: Any = None
+    slope_note: str = ""
+    parts: Any = None
+    kernels: tuple[Kernel | None, Kernel | None] = (None, None)
+    widths: list[tuple[str, float, float | None, bool]] = field(default_factory=list)
+    scaling: Any = None
+    scaling_note: str = ""
+    residuals: dict[str, float] = field(default_factory=dict)
+    exports: dict[str, str] = field(default_factory=dict)
+    assumptions: Sequence[Any] = ()
+    tokens: OverTokens | None = None
+
+    def attempt(self, what: str, make: Callable[[], Found]) -> Found | None:
+        """The result of ``make``; None, and the reason kept, where it refuses."""
+        try:
+            with np.errstate(all="ignore"):
+                return make()
+        except KcalcError as error:
+            self.refused[what] = str(error)
+        except (ArithmeticError, RecursionError) as error:
+            self.refused[what] = (
+                f"the numbers of this network are beyond double precision ({type(error).__name__})"
+            )
+        return None
+
+    @property
+    def shaping(self) -> Shaping | None:
+        """The main shaping."""
+        return self.main.shaping if self.main else None
+
+
+def gathered(
+    subject: Subject,
+    method: str | None = None,
+    targets: dict[str, float] | None = None,
+    given: Shaping | None = None,
+    tokens: Mapping[str, Any] | None = None,
+) -> Facts:
+    """All facts about a network, shaped as ``given`` or by a method.
+
+    ``tokens``: the keyword arguments of maps over tokens.
+
+    Raises: KcalcError for unknown methods and targets, and for tokens that the network cannot have.
+    """
+    facts, network = Facts(subject), in_floats(subject.network)
+    facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))
+    chosen = default_method(subject.activations) if method is None else method
+    checked_targets(chosen, targets or {})
+    facts.main = (
+        shaped_by(network, chosen, **(targets or {}))
+        if given is None
+        else Shaped(given.method, given)
+    )
+    # too shallow a network for TAT, a kink for DKS
+    if facts.main.shaping is None and method is None and not targets:
+        other = shaped_by(network, "dks" if chosen == "tat" else "tat")
+        facts.main = facts.main if other.shaping is None else other
+    if facts.main.shaping is None and not targets and facts.main.method == "dks":
+        facts.main = _nearest(facts.main, network)
+    if facts.main.shaping is None:
+        facts.refused["shaping"] = facts.main.reason
+    after = facts.shaping.network if facts.shaping else None
+    zeta = facts.shaping.options.get("zeta") if facts.shaping else None
+    facts.explorer = explorer(network, after, subject.activations, facts.main.method, zeta)
+    if facts.tokens is None or not facts.tokens.sampled:
+        facts.before = facts.attempt("before", lambda: trace(network, **over))
+    if after is not None:
+        facts.after = facts.attempt("after", lambda: trace(after, **_for(after, over)))
+    if facts.before is not None:
+        before = facts.before
+        facts.slopes = facts.attempt("slopes", lambda: local_slopes(network, before)) or {}
+    _structure(facts, subject.network, after)
+    _kernels(facts, network, after, over)
+    _finite(facts, network)
+    if facts.shaping is not None:
+        _shaped(facts, facts.shaping)
+    _others(facts, network)
+    if facts.tokens is not None:
+        facts.assumptions = facts.tokens.assumptions
+    else:
+        facts.assumptions = facts.attempt("assumptions", lambda: _assumptions(network)) or ()
+    return facts
+
+
+def _over_tokens(
+    facts: Facts, network: Network, given: dict[str, Any]
+) -> tuple[OverTokens | None, dict[str, Any]]:
+    """The facts over tokens, and the arguments of maps over tokens that are alike.
+
+    None where tokens are followed one by one.
+    """
+    asked = any(value is not None for value in given.values())
+    make = lambda: over_tokens(network, given.get("tokens"), given.get("token_cosine"))  # noqa: E731
+    found = make() if asked else facts.attempt("tokens", make)
+    if found is None:
+        return None, {}
+    return found, {
+        **given,
+        "tokens": usual_tokens(network) if given.get("tokens") is None else given["tokens"],
+    }
+
+
+def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of maps over tokens for a shaped network, none where it has no attention."""
+    return over if network.nodes_of(L.Attend) else {}
+
+
+def _nearest(refused: Shaped, network: Network) -> Shaped:
+    """The shaping by DKS with the nearest zeta that can be reached.
+
+    It is sought where products add up slopes, so that the usual zeta is out of reach. Where this
+    zeta fails too, the refused shaping is returned.
+    """
+    if not network.nodes_of(L.Product):
+        return refused
+    for _, rewrite in REWRITES:
+        try:
+            mu = maximal_slope(rewrite(network))
+            least = float(mu({str(mu.symbols[0]): 1.0})) if len(mu.symbols) == 1 else 1.0
+        except KcalcError:
+            continue
+        for factor in (1.5, 1.2, 1.05) if least > 1 else ():
+            done = shaped_by(network, "dks", zeta=float(f"{factor * least:.6g}"))
+            if done.shaping is not None:
+                return replace(
+                    done,
+                    note=f"zeta is {done.targets['zeta']:g} here, because the usual one cannot be "
+                    f"had: {refused.reason}",
+                )
+        return refused
+    return refused
+
+
+def _structure(facts: Facts, network: Network, after: Network | None) -> None:
+    facts.parts = facts.attempt("subnetworks", lambda: subnetworks(network))
+    for of, what in ((network, ""), (after, "Of the shaped network.")):
+        if of is None or facts.mu is not None:
+            continue
+        facts.polynomial = facts.attempt("polynomial", lambda of=of: slope_polynomial(of))
+        facts.mu = facts.attempt("maximal slope", lambda of=of: maximal_slope(of))
+        facts.slope_note = what
+
+
+def _kernels(
+    facts: Facts, network: Network, after: Network | None, over: Mapping[str, Any]
+) -> None:
+    if facts.tokens is not None and facts.tokens.own:
+        facts.refused["kernel before"] = (
+            "tangent kernels are for tokens that are alike; give their number, tokens=128"
+        )
+        return
+    before = facts.attempt("kernel before", lambda: kernel(network, **over))
+    then = (
+        facts.attempt("kernel after", lambda: kernel(after, **_for(after, over)))
+        if after is not None
+        else None
+    )
+    facts.kernels = (before, then)
+
+
+def _finite(facts: Facts, network: Network) -> None:
+    open_ = bool(open_nodes(network))
+    joints = len(network.nodes_of(L.Concat))
+    if len(network) > LONGEST or joints > MOST_JOINTS:
+        size = f"{len(network)} nodes" if len(network) > LONGEST else f"{joints} concatenations"
+        facts.refused["fluctuations"] = (
+            f"they take long for a network of {size}, and are left out of the page; ask "
+            f"kc.fluctuations for them"
+        )
+    widths = (
+        () if "fluctuations" in facts.refused else WIDTHS if len(network) <= LONGER else WIDTHS[2:3]
+    )
+    for width in widths if open_ or not widths else (None,):
+        found = facts.attempt("fluctuations", lambda width=width: fluctuations(network, width))
+        if found is None:
+            break
+        after = facts.shaping.network if facts.shaping else None
+        then = (
+            facts.attempt(
+                "fluctuations after", lambda net=after, width=width: fluctuations(net, width)
+            )
+            if after is not None
+            else None
+        )
+        label = "as stated" if width is None else str(width)
+        facts.widths.append(
+            (label, found.out.log_variance, then.out.log_variance if then else None, found.exact)
+        )
+    small = network if len(network) <= LONG else shortened(network)
+    if small is not network:
+        facts.scaling_note = "Computed with two repetitions of every repeated block."
+    facts.scaling = facts.attempt("scaling", lambda: scaling(small, WIDTHS[2] if open_ else None))
+
+
+def _shaped(facts: Facts, shaping: Shaping) -> None:
+    facts.residuals = facts.attempt("residuals", lambda: shaping.residuals) or {}
+    for target in EXPORTS:
+        text = facts.attempt(f"export {target}", lambda target=target: shaping.export(target))
+        if text is not None:
+            facts.exports[target] = text
+
+
+def _others(facts: Facts, network: Network) -> None:
+    own = (facts.main.method,) if facts.main else ()
+    for method in COMPARED if len(network) <= LONGEST else own:
+        shaped = (
+            facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
+        )
+        slope = level = None
+        if shaped.shaping is not None:
+            done = (
+                facts.after
+                if shaped is facts.main
+                else facts.attempt(f"trace {method}", lambda net=shaped.shaping.network: ends(net))
+            )
+            if isinstance(done, Trace):
+                slope, level = done.slope, done.level
+            elif done is not None:
+                slope, level = done
+        facts.others.append((shaped, slope, level))
+
+
+def _assumptions(network: Network) -> Sequence[Any]:
+    from ... import c_map
+
+    if len(network) <= LONGEST:
+        return c_map(network).assumptions
+    short = shortened(network)
+    return c_map(short if len(short) < len(network) else network).assumptions

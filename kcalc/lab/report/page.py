@@ -1,0 +1,93 @@
+"""The page itself: the template filled with facts, styles, scripts and data."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import time
+from base64 import b64encode
+from importlib import metadata
+from typing import Any
+
+from ...foundation.templates import asset, template
+from ...version import __version__
+from .kernels import SPHERE, meaning
+from .markup import embedded, number
+from .network_facts import Facts
+from .sections import drawing_data, shown, slope_data
+from .traces import verdict
+
+SCRIPTS = ("program.js", "charts.js", "maps.js", "drawing.js", "figures.js", "page.js")
+
+
+def rendered(facts: Facts, command: str) -> str:
+    """The whole page as text."""
+    from markupsafe import Markup
+
+    script = "\n".join(asset("kcalc.lab.report", name) for name in SCRIPTS)
+    hashed = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    view = shown(facts)
+    return template(asset("kcalc.lab.report", "page.html")).render(
+        view,
+        facts=facts,
+        verdict=verdict,
+        meaning=meaning,
+        number=number,
+        provenance=provenance(command),
+        fingerprint=f"sha256-{hashed}",  # the page allows its own script, and no other
+        style=Markup(asset("kcalc.lab.report", "page.css")),
+        script=Markup(script),
+        data=Markup(embedded(_data(facts, view["parts"]))),
+    )
+
+
+def _data(facts: Facts, parts: Any) -> dict[str, Any]:
+    """What the scripts read."""
+    options = facts.shaping.options if facts.shaping else {}
+    return {
+        "explorer": facts.explorer,
+        "drawing": drawing_data(facts, parts),
+        "slopes": slope_data(facts),
+        "kernels": facts.kernels,
+        "sphere": SPHERE,
+        "tokens": facts.tokens,
+        "depths": [facts.before, facts.after],
+        "widths": facts.widths,
+        "outputs": [str(node) for node in facts.subject.network.outputs],
+        "method": facts.main.method if facts.main else None,
+        "setting": {
+            key: options[key]
+            for key in ("zeta", "eta")
+            if isinstance(options.get(key), int | float)
+        },
+    }
+
+
+def provenance(command: str) -> dict[str, str]:
+    """Versions, date, and how to make the page again."""
+    versions = (f"{name} {_version(name)}" for name in ("numpy", "scipy", "sympy", "jax"))
+    return {
+        "made with": f"kcalc {__version__}, Python {platform.python_version()}",
+        "libraries": ", ".join(versions),
+        "date": f"{_now():%Y-%m-%d %H:%M} UTC",
+        "made by": command,
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _now() -> datetime.datetime:
+    """The present time in UTC, or the time given by SOURCE_DATE_EPOCH.
+
+    Reproducible builds, which must be identical to the letter, set the clock by SOURCE_DATE_EPOCH.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    known = float(epoch) if epoch.isdecimal() and len(epoch) < 12 else time.time()
+    return datetime.datetime.fromtimestamp(known, datetime.UTC)

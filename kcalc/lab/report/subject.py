@@ -1,0 +1,175 @@
+"""The subject of the report: a network, or a model that is read first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+import sympy as sp
+
+from ... import Network, Reading, read
+from ... import layers as L
+from ...activations import Activation, Leaky
+from ...fields.arguments import as_number
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...shaping import METHODS, Shaping, replace_activations, shape
+
+DOMAINS = {"zeta": (1.0, math.inf), "eta": (0.0, 1.0), "tau": (0.0, math.inf)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The network, its name, a description in one line, and its origin."""
+
+    network: Network
+    name: str
+    title: str
+    reading: Reading | None
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The distinct activations, in the order of the network."""
+        return self.network.activations
+
+
+def subject(
+    given: Any,
+    example_inputs: Sequence[Any] = (),
+    name: str | None = None,
+    title: str | None = None,
+    phi: Any = None,
+) -> Subject:
+    """The subject of a report.
+
+    Raises: KcalcError for something that is neither a network nor a model that can be read.
+    """
+    for what, text in (("name", name), ("title", title)):
+        if text is not None and not isinstance(text, str):
+            raise KcalcError(f"{what} is a text, got {glimpse(text)}")
+    if isinstance(given, Shaping):
+        given = given.original
+    if isinstance(given, Network):
+        reading, network = None, given.written_out()
+    else:
+        reading = read(given, *example_inputs)
+        network = reading.network
+    if phi is not None and not isinstance(phi, str | Activation) and not callable(phi):
+        raise KcalcError(
+            f"activation is a name or an activation, as in 'tanh' or kc.activation('gelu'), got "
+            f"{glimpse(phi)}"
+        )
+    if phi is not None:
+        chosen = L.Nonlinear(phi).activation  # pyright: ignore[reportArgumentType]
+        network = replace_activations(network, dict.fromkeys(network.nodes_of(L.Nonlinear), chosen))
+    called = (
+        name
+        or network.name
+        or (
+            f"Network of {len(network)} nodes"
+            if reading is None
+            else f"{reading.framework} model of {len(network)} nodes"
+        )
+    )
+    return Subject(network, called, title or described(network), reading)
+
+
+def described(network: Network) -> str:
+    """A description of a network, in one line."""
+    joins = any(len(network.parents(node)) > 1 for node in network.nodes_of(L.Sum))
+    normed = {type(network.layer(node)) for node in network.nodes_of(L.Normalisation)}
+    norms = sorted(kind.__name__ for kind in normed)
+    concatenates = network.nodes_of(L.Concat)
+    shape_ = (
+        "A network with sums of branches"
+        if joins
+        else "A network with concatenations"
+        if concatenates
+        else "A chain of layers"
+    )
+    names = dict.fromkeys(phi.name for phi in network.activations)
+    words = f"{shape_}, activation {', '.join(names)}" if names else f"{shape_} without activations"
+    return words + (f", with {' and '.join(norms)}" if norms else "")
+
+
+def in_floats(network: Network) -> Network:
+    """The network with its SymPy numbers as floats, which saves converting them at every reading.
+
+    As it is where it holds symbols.
+    """
+    if network.free_symbols:
+        return network
+    return network.map_layers(
+        lambda _, x: x.mapped(lambda value: float(value) if isinstance(value, sp.Expr) else value)
+    )
+
+
+# -- shaping ---------------------------------------------------------------------------------------
+
+REWRITES: tuple[tuple[str, Callable[[Network], Network]], ...] = (
+    ("", lambda network: network),
+    ("after its sums were normalised", lambda network: network.normalised()),
+    (
+        "after its normalisation layers were removed and its sums normalised",
+        lambda network: network.without_normalization().normalised(),
+    ),
+    (
+        "after it was rewritten as pre-activation, its normalisation layers removed and its sums "
+        "normalised",
+        lambda network: network.without_normalization().preactivated().normalised(),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A shaping, or why there is none; ``rewrite``: changes made to the network first.
+
+    ``note``: its target, and the reason for it.
+    """
+
+    method: str
+    shaping: Shaping | None
+    rewrite: str = ""
+    reason: str = ""
+    note: str = ""
+    targets: dict[str, float] = field(default_factory=dict)
+
+
+def default_method(activations: Sequence[Activation]) -> str:
+    """TAT for ReLUs, DKS for all else."""
+    return "tat" if activations and all(isinstance(phi, Leaky) for phi in activations) else "dks"
+
+
+def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
+    """Refuse methods and targets that no network could have. Raises: KcalcError naming them."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise unknown("shaping method", method, METHODS)
+    allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
+    for name, value in targets.items():
+        if name not in allowed:
+            raise unknown(
+                f"target of method {glimpse(method)}", name, allowed or ["(it takes none)"]
+            )
+        low, high = DOMAINS.get(name, (-math.inf, math.inf))
+        if name in DOMAINS and not (low < as_number(value, name) < high):
+            above = "" if high == math.inf else f" and < {high:g}"
+            raise KcalcError(f"{name} must be > {low:g}{above}, got {value}")
+
+
+def shaped_by(network: Network, method: str, **targets: Any) -> Shaped:
+    """The network shaped by a method, rewritten first where the method asks for it."""
+    reason = ""
+    for words, rewrite in REWRITES:
+        try:
+            return Shaped(
+                method,
+                shape(rewrite(network), method=method, **targets),
+                words,
+                targets=dict(targets),
+            )
+        except KcalcError as error:
+            reason = reason or str(error)
+    return Shaped(method, None, reason=reason, targets=dict(targets))

@@ -1,0 +1,144 @@
+"""q and c values from layer to layer, and sentences about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ... import Network, c_map
+from ... import layers as L
+from ...activations import Activation
+from ...calculi import kind
+from ...foundation.errors import KcalcError
+from ...foundation.guests import SHAPING
+
+MOST_POINTS = 240
+
+
+@dataclass
+class Trace:
+    """Rows along the depth: number of nonlinear layers, q, c values from the c values ``starts``.
+
+    ``nodes``: {drawn node: (q, c from c = 0)}.
+    """
+
+    depth: list[int] = field(default_factory=list)
+    q: list[float] = field(default_factory=list)
+    c: list[list[float]] = field(default_factory=list)
+    nodes: dict[Any, tuple[float, float]] = field(default_factory=dict)
+    slope: float = float("nan")
+    level: float = float("nan")
+    starts: tuple[float, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The regime."""
+        return kind(self.slope, self.level)
+
+    @property
+    def q_ratio(self) -> float:
+        """The greatest q value on the way over the least."""
+        return max(self.q) / min(self.q)
+
+    def to_json(self) -> dict[str, Any]:
+        """The rows as plain data, thinned out where there are very many."""
+        step = max(1, len(self.depth) // MOST_POINTS)
+        rows = sorted({*range(0, len(self.depth), step), len(self.depth) - 1})
+        columns = {"depth": self.depth, "q": self.q, "c": self.c}
+        thin = {name: [values[i] for i in rows] for name, values in columns.items()}
+        return {"starts": self.starts, **thin}
+
+
+def trace(network: Network, **tokens: Any) -> Trace:
+    """The trace of a network for inputs of q = 1; ``tokens``: the arguments of maps over tokens.
+
+    Raises: KcalcError where the kernel calculus does not apply.
+    """
+    rows = SHAPING["depth trace"](network, **tokens)
+    values = zip(rows.nodes, rows.q, rows.values[:, rows.cosines.index(0.0)], strict=True)
+    slope, level = ends(network, **tokens)
+    last = {int(rows.depth[i]): i for i in rows.trunk}  # behind so many nonlinear layers
+    trunk = list(last.values())
+    found = Trace(
+        list(last),
+        rows.q[trunk].tolist(),
+        rows.values[trunk].tolist(),
+        {node: (float(q), float(c)) for node, q, c in values},
+        slope,
+        level,
+        rows.cosines,
+    )
+    if not np.all(np.isfinite(found.q)):
+        raise KcalcError("q values overflow on the way through the network")
+    return found
+
+
+def ends(network: Network, **tokens: Any) -> tuple[float, float]:
+    """(slope at c = 1, c value of orthogonal inputs) at the last output."""
+    maps = c_map(network, **tokens)
+    values = (maps.derivative(1)(1.0), maps(0.0))
+    slope, level = (v[network.outputs[-1]] if isinstance(v, dict) else v for v in values)
+    return float(slope), float(level)
+
+
+def verdict(found: Trace) -> str:
+    """The effect of the network on pairs of inputs, in a sentence."""
+    slope, level = found.slope, found.level
+    parts = []
+    if not np.isfinite(slope) or slope > 1e6:
+        parts.append(
+            "the network is chaotic: the angle between close inputs is blown up beyond use"
+        )
+    elif found.kind == "exploding":
+        parts.append(
+            f"the network is chaotic: the angle between close inputs grows by a factor "
+            f"{slope**0.5:.3g}"
+        )
+    elif found.kind == "collapsing":
+        parts.append(
+            f"the network forgets its input: the angle between close inputs shrinks by a factor "
+            f"{slope**-0.5 if slope else np.inf:.3g}"
+        )
+    elif level > 0.92:
+        parts.append(
+            f"the network hardly tells inputs apart: orthogonal ones come out with cosine "
+            f"{level:.4f}"
+        )
+    elif level > 0.5:
+        parts.append(
+            f"the network keeps part of the differences between inputs: orthogonal ones come out "
+            f"with cosine {level:.3f}"
+        )
+    else:
+        shown = 0.0 if abs(level) < 5e-4 else level
+        parts.append(
+            f"the network keeps inputs apart: orthogonal ones come out with cosine {shown:.3f}, "
+            f"and the slope at c = 1 is {slope:.4g}"
+        )
+    if found.kind != "exploding" and 4 < slope <= 1e6:
+        parts.append(
+            f"its slope at c = 1 is large, {slope:.3g}: repeated, such a network is chaotic"
+        )
+    if found.q_ratio > 100:
+        parts.append(f"q values spread over a factor {found.q_ratio:.2g} on the way")
+    return "; ".join(parts)
+
+
+def local_slopes(network: Network, found: Trace) -> dict[Any, float]:
+    """C'(1) of the local map at every nonlinear node that reads channels of one q value."""
+
+    @cache
+    def slope(phi: Activation, q: float) -> float:
+        return float(phi.taylor(0.0, q, order=1)[1])
+
+    out: dict[Any, float] = {}
+    for node in network.nodes_of(L.Nonlinear):
+        phi = network.layer(node).activation
+        if phi.degree is not None:
+            out[node] = slope(phi, 1.0)
+        elif not network.nodes_of(L.Concat):
+            out[node] = slope(phi, found.nodes[network.parents(node)[0]][0])
+    return out

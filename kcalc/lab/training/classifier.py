@@ -1,0 +1,65 @@
+"""Networks as classifiers: a last Affine with a channel per class."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+from ... import Network
+from ... import layers as L
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import whole
+from ...network import unused_name
+
+Node = Hashable
+MOST = 2**31 - 1
+
+
+def classifier(
+    network: Network, classes: int, image_shape: tuple[int, int] | None = None
+) -> Network:
+    """The network as a classifier of other inputs than it was built for.
+
+    The input takes the extents of the data (``image_shape`` None for vectors). The last layer, if
+    it is an Affine, gets ``classes`` channels; otherwise one is added after it, with the
+    activation of the other layers before it unless the network ends in one, and with pooling over
+    all locations where there are any.
+
+    Raises
+    ------
+    KcalcError
+        For a network with several inputs or outputs.
+
+    """
+    if not isinstance(network, Network):
+        raise KcalcError(f"expected a kcalc.Network, got {type(network).__name__}")
+    classes = whole(classes, "classes", 1, MOST)
+    if len(network.inputs) != 1 or len(network.outputs) != 1:
+        raise KcalcError(
+            f"a classifier has one input and one output, this network has {len(network.inputs)} "
+            f"and {len(network.outputs)}"
+        )
+    (source,), (last,) = network.inputs, network.outputs
+    ends = last in network.nodes_of(L.Affine)
+
+    def changed(node: Node, layer: Any) -> Any:
+        if node == source:
+            return L.Input(None, image_shape)
+        return replace(layer, features=classes) if node == last and ends else layer
+
+    out = network.map_layers(changed)
+    return out if ends else _with_head(out, last, classes, image_shape is not None)
+
+
+def _with_head(network: Network, last: Node, classes: int, images: bool) -> Network:
+    sigmas = [network.layer(node).sigma_w for node in network.nodes_of(L.Affine)]
+    activated = last in network.nodes_of(L.Nonlinear)
+    head: list[Any] = [L.Nonlinear(phi) for phi in network.activations[:1] if not activated]
+    head += [L.Pool("mean"), L.Flatten()] if images else []
+    steps: list[Any] = list(network.steps())
+    for layer in (*head, L.Affine(classes, sigma_w=sigmas[-1] if sigmas else 1)):
+        name = unused_name(network, f"head_{type(layer).__name__.lower()}")
+        steps.append((name, layer, (last,)))
+        last = name
+    return Network.from_steps(steps).with_notes(network.notes)

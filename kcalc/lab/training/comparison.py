@@ -1,0 +1,132 @@
+"""Networks side by side, each with several learning rates and seeds, at an equal budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ... import Model, Network, layers, to_jax
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import items, mapping, text, whole
+from .data import Split, check_split
+from .fitting import Trainer, check_settings
+from .optimisers import optimiser
+from .results import Comparison, Result
+from .runs import Diverged
+from .settings import Settings
+
+WIDTH = 64  # channels of layers that do not say theirs
+
+
+def compare(
+    networks: Mapping[str, Any],
+    splits: Split | Sequence[Split],
+    settings: Settings | None = None,
+    seeds: int = 3,
+    rates: Sequence[float] | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Train every network with every learning rate and seed.
+
+    All networks are built and checked before the first is trained. Runs whose loss is no longer
+    finite count as 0 % correct.
+
+    Parameters
+    ----------
+    networks
+        ``{label: network}``: a network, what :func:`kcalc.shape` makes of one (both run 64
+        channels wide, with a channel per class at the end), or a model of :func:`kcalc.to_jax`.
+    splits
+        The examples: one split, or several, of which seed i uses number i modulo their count.
+    settings
+        The training that all have in common.
+    seeds
+        The number of runs per network and learning rate, with seeds 0, 1, ...
+    rates
+        The learning rates to try, by default those of the optimiser.
+    report
+        Gets a line of text per run.
+
+    Raises
+    ------
+    KcalcError
+        For networks that cannot be built or trained; it names the network.
+
+    """
+    seeds, chosen = whole(seeds, "seeds", 1), check_settings(settings)
+    parts = [splits] if isinstance(splits, Split) else items(splits, "splits")
+    if not parts:
+        raise KcalcError("splits must hold one split at least, got none")
+    if report is not None and not callable(report):
+        raise KcalcError(f"report must be a function of a line of text, got {glimpse(report)}")
+    tried = learning_rates(optimiser(chosen.optimizer).rates if rates is None else rates)
+    named = mapping(networks, "networks")
+    if not named:
+        raise KcalcError("networks must be {label: network}, one at least, got none")
+    parts = [check_split(part) for part in parts]
+    trainers = [
+        (text(label, "a label"), _trainer(label, named[label], parts, chosen)) for label in named
+    ]
+    results: list[Result] = []
+    while trainers:  # compiled functions of a network are freed with it
+        for result in _results(*trainers.pop(0), parts, tried, seeds):
+            results.append(result)
+            if report is not None:
+                report(_line(result))
+    return Comparison(f"{parts[0].name}, {chosen.steps} steps", tuple(results))
+
+
+def learning_rates(values: Any) -> tuple[float, ...]:
+    """Learning rates to try.  Raises: KcalcError if empty or if any rate is not a number >= 0."""
+    found = tuple(Settings(learning_rate=value).learning_rate for value in items(values, "rates"))
+    if not found:
+        raise KcalcError(f"rates must be learning rates, one at least, got {glimpse(values)}")
+    return found
+
+
+def _trainer(label: str, source: Any, parts: Sequence[Split], settings: Settings) -> Trainer:
+    try:
+        trainer = Trainer(_model(source, parts[0].classes), settings)
+        for split in parts:
+            trainer.check(split)
+    except KcalcError as error:
+        raise KcalcError(f"{label}: {error}") from None
+    return trainer
+
+
+def _model(source: Any, classes: int) -> Model:
+    """The model of a network or of a shaping, or the model itself."""
+    if isinstance(source, Model):
+        return source
+    network = source if isinstance(source, Network) else getattr(source, "network", None)
+    if not isinstance(network, Network):
+        raise KcalcError(f"expected a network, a shaping or a model, got {glimpse(source)}")
+    affine = network.nodes_of(layers.Affine)
+    ends = [node for node in network.outputs if node in affine]
+    return to_jax(source, {None: WIDTH, **dict.fromkeys(ends, classes)})
+
+
+def _results(
+    label: str, trainer: Trainer, parts: Sequence[Split], rates: Sequence[float], seeds: int
+) -> Iterator[Result]:
+    for seed in range(seeds):
+        split = parts[seed % len(parts)]
+        for rate in rates:
+            try:
+                run = trainer.fit(split, learning_rate=rate, seed=seed)
+            except Diverged as stopped:
+                run = stopped.run
+            except KcalcError as error:
+                raise KcalcError(f"{label}: {error}") from None
+            curve = tuple((r.step, r.train_accuracy, r.test_accuracy) for r in run.history)
+            ends = run.accuracy, run.seconds, run.diverged
+            yield Result(label, rate, seed, split.name, curve, *ends)
+
+
+def _line(result: Result) -> str:
+    end = (
+        f"diverged at step {result.diverged}"
+        if result.diverged is not None
+        else f"{100 * result.accuracy:.2f} %"
+    )
+    return f"{result.label}, learning rate {result.learning_rate:g}, seed {result.seed}: {end}"

@@ -1,0 +1,148 @@
+"""Training and test examples of a classifier, and scikit-learn's digits as such."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import normalise_locations
+from ...fields.arguments import raw_array
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import text, truth, whole
+from .optional_imports import extra
+
+Array = np.ndarray
+SEEDS = 2**32  # that scikit-learn has
+RAREST = 174  # images of the digit that has the fewest
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Labelled inputs, divided into training and test examples.
+
+    ``x`` (examples, ..., channels) are the inputs, ``y`` the labels. Row numbers say which of them
+    are for training and which for tests.
+
+    Raises: KcalcError for inputs that are not finite, labels other than class numbers, and rows
+    that do not exist, stand there twice, or are in both parts.
+    """
+
+    name: str
+    x: Array
+    y: Array
+    train: Array
+    test: Array
+    classes: int
+
+    def __post_init__(self) -> None:
+        name = text(self.name, "the name of a split")
+        for part in ("x", "y", "train", "test"):
+            object.__setattr__(self, part, raw_array(getattr(self, part), f"{name}: {part}"))
+        object.__setattr__(self, "classes", whole(self.classes, f"{name}: classes", 1))
+        _check_inputs(name, self.x)
+        _check_labels(name, self.y, len(self.x), self.classes)
+        for part, rows in (("training", self.train), ("test", self.test)):
+            _check_rows(f"{name}: the {part} examples", rows, len(self.x))
+        shared = np.intersect1d(self.train, self.test)
+        if len(shared):
+            raise KcalcError(
+                f"{name}: {len(shared)} examples are for training and for tests, the first "
+                f"at row {shared[0]}"
+            )
+
+    @property
+    def image_shape(self) -> tuple[int, int] | None:
+        """(height, width) where the inputs are images, or None."""
+        return (self.x.shape[1], self.x.shape[2]) if self.x.ndim == 4 else None
+
+    def __repr__(self) -> str:
+        return (
+            f"Split({self.name}: {len(self.train)} training, {len(self.test)} test examples "
+            f"{self.x.shape[1:]})"
+        )
+
+
+def check_split(split: Any) -> Split:
+    """The split itself.  Raises: KcalcError for anything else."""
+    if not isinstance(split, Split):
+        raise KcalcError(
+            f"expected a split of a data set, got {type(split).__name__}; make one with "
+            f"kcalc.training.Split(name, x, y, train, test, classes) or kcalc.training.digits()"
+        )
+    return split
+
+
+def _check_inputs(name: str, x: Array) -> None:
+    if x.ndim < 2:
+        raise KcalcError(
+            f"{name}: x must hold numbers (examples, ..., channels), got {x.dtype} {x.shape}"
+        )
+    if not np.isfinite(x).all():
+        row = int(np.argwhere(~np.isfinite(x))[0][0])
+        raise KcalcError(
+            f"{name}: x has numbers that are not finite, the first in row {row}; remove or mend "
+            f"those examples"
+        )
+
+
+def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
+    if y.shape != (examples,):
+        one_hot = y.ndim == 2 and len(y) == examples
+        hint = "; y.argmax(axis=1) makes class numbers of one-hot rows" * one_hot
+        raise KcalcError(
+            f"{name}: y must have a label for each of the {examples} examples, shape "
+            f"({examples},), got {y.shape}{hint}"
+        )
+    if y.dtype.kind not in "iu":
+        raise KcalcError(
+            f"{name}: labels must be whole numbers 0..{classes - 1}, got {y.dtype}; "
+            f"np.unique(y, return_inverse=True) counts"
+        )
+    if y.size and not 0 <= y.min() <= y.max() < classes:
+        raise KcalcError(
+            f"{name}: labels must lie in 0..{classes - 1} for {classes} classes, got "
+            f"{y.min()}..{y.max()}"
+        )
+
+
+def _check_rows(what: str, rows: Array, examples: int) -> None:
+    numbers = rows.ndim == 1 and rows.dtype.kind in "iu" and rows.size
+    if not numbers or not 0 <= rows.min() <= rows.max() < examples:
+        raise KcalcError(
+            f"{what} must be row numbers of {examples} examples, at least one: whole numbers in "
+            f"0..{examples - 1}, "
+            f"got {rows.dtype} {rows.shape}"
+        )
+    values, counts = np.unique(rows, return_counts=True)
+    if counts.max() > 1:
+        raise KcalcError(
+            f"{what} name a row twice: row {values[counts.argmax()]} stands there {counts.max()} "
+            f"times"
+        )
+
+
+def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -> Split:
+    """The 1797 handwritten digits that come with scikit-learn, 8 x 8.
+
+    The ``fold``-th of ``folds`` parts is for tests; the parts are shuffled by ``seed`` and have
+    every class spread evenly. Every pixel is centred by its mean over the training examples; then
+    comes per-location normalisation (:func:`kcalc.normalise_locations`). An example is a vector,
+    or an array (8, 8, channels) with ``images=True``.
+    """
+    folds = whole(folds, "the number of folds", 2, RAREST)
+    fold = whole(fold, "the fold", 0, folds - 1)
+    seed, images = whole(seed, "seed", 0, SEEDS - 1), truth(images, "images")
+    found: Any = extra("sklearn.datasets", "scikit-learn").load_digits()
+    parts = extra("sklearn.model_selection", "scikit-learn").StratifiedKFold(
+        folds, shuffle=True, random_state=seed
+    )
+    labels = np.asarray(found.target, np.int32)
+    train, test = list(parts.split(np.zeros(len(labels)), labels))[fold]
+    pixels = np.asarray(found.images, np.float32)[..., None] / 16
+    if not images:
+        pixels = pixels.reshape(len(pixels), -1)
+    x = pixels - pixels[train].mean(axis=0, dtype=np.float64).astype(np.float32)
+    x = np.asarray(normalise_locations(x), np.float32)
+    return Split(f"digits, fold {fold + 1} of {folds}", x, labels, train, test, 10)

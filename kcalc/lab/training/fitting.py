@@ -1,0 +1,156 @@
+"""Fit and evaluate: a model on a split by settings."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ... import Model
+from ...foundation.errors import KcalcError
+from .data import Split, check_split
+from .kfac import NAME as KFAC
+from .kfac import KfacSteps
+from .runs import Diverged, Record, Run
+from .settings import Settings, batches
+from .steps import STEPS, Progress, Steps, Tree
+
+
+class Trainer:
+    """A model with settings, compiled once for many runs.
+
+    The runs may have any number of seeds, learning rates and splits of the same data.
+    """
+
+    def __init__(self, model: Model, settings: Settings) -> None:
+        self.model, self.settings = model, settings
+        self.steps = (KfacSteps if settings.optimizer == KFAC else Steps)(model, settings)
+
+    def check(self, split: Split) -> None:
+        """Raises: KcalcError where the model or the batches do not fit the split."""
+        self.steps.check(split)
+        batches(0, split.train, self.settings.batch_size, 0, 1)
+
+    def fit(self, split: Split, params: Any = None, **changes: Any) -> Run:
+        """Train, with changes of the settings that need no other compilation: rate and seed."""
+        settings = replace(self.settings, **changes)
+        with self.model.precision():
+            self.check(split)
+            drawn = self.model.init(settings.seed, split.x[:1]) if params is None else params
+            tree = self.steps.start(self.steps.checked(drawn, split, "initial params"), split.x)
+            return self._trained(split, settings, tree)
+
+    def _trained(self, split: Split, settings: Settings, tree: Tree) -> Run:
+        import jax
+
+        begun, every, history = time.perf_counter(), settings.evaluate_every, []
+        x, y = jax.numpy.asarray(split.x), jax.numpy.asarray(split.y, np.int32)
+
+        def run(tree: Tree, diverged: int | None = None) -> Run:
+            seconds = time.perf_counter() - begun
+            return Run(settings, tuple(history), tree["params"], tree["state"], seconds, diverged)
+
+        for first in range(0, settings.steps, every):
+            last = min(first + every, settings.steps)
+            new, found = self._advanced(split, settings, tree, (x, y), first, last)
+            step = first + found.done + 1
+            if found.done < last - first:
+                raise _diverged(f"the loss is {found.last} at step {step}", run(tree, step))
+            if not self.steps.finite(new["params"]):
+                raise _diverged(f"weights are not finite at step {last}", run(tree, last))
+            tree = new
+            loss, share = self.steps.evaluate(tree, x, y, split.test)
+            means = found.loss / found.done, found.correct / (found.done * settings.batch_size)
+            history.append(Record(last, float(settings.rates[last - 1]), *means, loss, share))
+        return run(tree)
+
+    def _advanced(
+        self, split: Split, settings: Settings, tree: Tree, arrays: Any, first: int, last: int
+    ) -> tuple[Tree, Progress]:
+        """The steps from ``first`` to ``last``, fewer where the loss is no longer finite."""
+        total = Progress(0, 0.0, 0, 0.0)
+        for start in range(first, last, STEPS):
+            end = min(start + STEPS, last)
+            rows = batches(settings.seed, split.train, settings.batch_size, start, end)
+            rates = settings.rates[start:end]
+            x, y = arrays
+            tree, found = self.steps.advance(tree, x, y, rows, rates, start, settings.seed)
+            total = Progress(
+                total.done + found.done,
+                total.loss + found.loss,
+                total.correct + found.correct,
+                found.last,
+            )
+            if found.done < end - start:
+                break
+        return tree, total
+
+
+def _diverged(what: str, run: Run) -> Diverged:
+    rate = run.settings.learning_rate
+    return Diverged(f"{what} with the learning rate {rate:g}; use a smaller one or a warm-up", run)
+
+
+def check_model(model: Any) -> Model:
+    """The model itself.  Raises: KcalcError for anything else."""
+    if not isinstance(model, Model):
+        raise KcalcError(
+            f"expected a model, got {type(model).__name__}; make one with kc.to_jax(network, "
+            f"features)"
+        )
+    return model
+
+
+def check_settings(settings: Any) -> Settings:
+    """The settings, the default ones for None.  Raises: KcalcError for anything else."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise KcalcError(
+            f"settings must be kcalc.training.Settings(...), got {type(settings).__name__}"
+        )
+    return settings or Settings()
+
+
+def fit(model: Model, split: Split, settings: Settings | None = None, params: Any = None) -> Run:
+    """Train a model on the training examples of a split.
+
+    Parameters
+    ----------
+    model
+        What :func:`kcalc.to_jax` makes of a network.
+    split
+        The examples; those for tests are evaluated as training goes on.
+    settings
+        The optimiser, the learning rate, the number of steps and so on.
+    params
+        Initial parameters, by default ``model.init(settings.seed)``.
+
+    Raises
+    ------
+    KcalcError
+        For models, splits and settings that do not fit together.
+    Diverged
+        Where the loss is no longer finite, naming the step.
+
+    """
+    return Trainer(check_model(model), check_settings(settings)).fit(check_split(split), params)
+
+
+def evaluate(model: Model, params: Any, split: Split, state: Any = None) -> tuple[float, float]:
+    """(mean cross-entropy, share of correct answers) of a model on the test examples of a split.
+
+    ``state`` are the statistics of BatchNorm layers, ``run.state`` of their training.
+    """
+    steps, split = Steps(check_model(model), Settings()), check_split(split)
+    with model.precision():
+        steps.check(split)
+        plan, kept = model.plan(split.x[:1]), {} if state is None else state
+        if plan.states and state is None:
+            raise KcalcError(
+                f"node {plan.states[0].nodes[0]!r} (BatchNorm) keeps statistics: give "
+                f"state=run.state of its training"
+            )
+        plan.check(kept, "state")
+        tree = {"params": steps.checked(params, split), "state": kept}
+        return steps.evaluate(tree, split.x, split.y, split.test)

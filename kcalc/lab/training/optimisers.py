@@ -1,0 +1,114 @@
+"""Optimisers by name, all from optax, made for the trees of parameters that models have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import choice
+from .optional_imports import extra
+from .settings import Settings
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """An optimiser.
+
+    ``make(settings)`` is an optax transformation with the learning rate 1, to which updates are
+    proportional.
+
+    ``rates``: the learning rates to try where none is given, for deep shaped networks on small
+    images.
+    """
+
+    name: str
+    meaning: str
+    make: Callable[[Settings], Any]
+    rates: tuple[float, ...]
+
+
+def _sgd(settings: Settings) -> Any:
+    """Weight decay is a part of the gradient, as is usual with SGD."""
+    optax, nesterov = extra("optax"), settings.optimizer == "nesterov"
+    descent = optax.sgd(1.0, momentum=settings.momentum or None, nesterov=nesterov)
+    decay = optax.add_decayed_weights(settings.weight_decay)
+    return optax.chain(decay, descent) if settings.weight_decay else descent
+
+
+def _adam(settings: Settings) -> Any:
+    optax = extra("optax")
+    if settings.weight_decay:
+        return optax.adamw(1.0, b1=settings.momentum, weight_decay=settings.weight_decay)
+    return optax.adam(1.0, b1=settings.momentum)
+
+
+def _muon(settings: Settings) -> Any:
+    optax = extra("optax")
+    if not hasattr(optax, "contrib") or not hasattr(optax.contrib, "MuonDimensionNumbers"):
+        raise KcalcError(
+            f"optax {optax.__version__} has no Muon for stacked weights; install optax >= 0.2.6"
+        )
+    return optax.contrib.muon(
+        1.0,
+        beta=settings.momentum,
+        weight_decay=settings.weight_decay,
+        adam_weight_decay=settings.weight_decay,
+        consistent_rms=0.2,
+        muon_weight_dimension_numbers=_matrices,
+    )
+
+
+def _matrices(params: Tree) -> Tree:
+    """Which axes of each weight are read and emitted.
+
+    Those of repeated blocks are stacked along a leading axis of their own.
+    """
+    optax = extra("optax")
+
+    def numbers(leaf: str, array: Any) -> Any:
+        if leaf != "weight" or array.ndim < 2:
+            return None
+        stacked = array.ndim % 2  # a dense weight has two axes, a convolution four
+        read = tuple(range(stacked, array.ndim - 1))
+        return optax.contrib.MuonDimensionNumbers(read, array.ndim - 1)
+
+    return {
+        name: {leaf: numbers(leaf, array) for leaf, array in leaves.items()}
+        for name, leaves in params.items()
+    }
+
+
+def _elsewhere(settings: Settings) -> Any:
+    raise KcalcError(
+        f"{settings.optimizer} is no optax transformation; train with kcalc.training.fit"
+    )
+
+
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+DESCENT = (RATES[0], *RATES[2:])
+OPTIMISERS: dict[str, Optimiser] = {
+    o.name: o
+    for o in (
+        Optimiser("sgd", "gradient descent with momentum", _sgd, DESCENT),
+        Optimiser("nesterov", "gradient descent with Nesterov's momentum", _sgd, DESCENT),
+        Optimiser("adam", "Adam, with decoupled weight decay", _adam, RATES[1:]),
+        Optimiser(
+            "muon",
+            "Muon: momentum made orthogonal, of Shampoo's class; Adam for biases",
+            _muon,
+            RATES[1:],
+        ),
+        Optimiser(
+            "kfac", "K-FAC by kfac-jax (an extra of its own), where it steps", _elsewhere, RATES[:5]
+        ),
+    )
+}
+
+
+def optimiser(name: str) -> Optimiser:
+    """The optimiser of a name.  Raises: KcalcError for other names, with the nearest."""
+    return OPTIMISERS[choice(name, "optimizer", OPTIMISERS)]

@@ -1,0 +1,122 @@
+"""Results of training a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.guests import DRAWINGS
+from ...foundation.printing import Shown, plain
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation step of a run.
+
+    Losses and shares of correct answers on the batches since the last one and on all test examples.
+    """
+
+    step: int
+    learning_rate: float
+    train_loss: float
+    train_accuracy: float
+    test_loss: float
+    test_accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run(Shown):
+    """The result of training.
+
+    It has a record per evaluation step, the parameters, BatchNorm's statistics, and seconds of
+    training.
+
+    ``diverged`` is the step at which the loss was no longer finite, or None; parameters are then
+    those of the last good evaluation step.
+    """
+
+    settings: Settings
+    history: tuple[Record, ...]
+    params: Any = field(repr=False)
+    state: Any = field(repr=False)
+    seconds: float = 0.0
+    diverged: int | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of correct answers on the test examples at the end; 0 if the run diverged."""
+        return (
+            0.0 if self.diverged is not None or not self.history else self.history[-1].test_accuracy
+        )
+
+    def steps_to(self, share: float) -> int | None:
+        """The first evaluation step with a test accuracy of at least ``share``, or None.
+
+        Test accuracy is the share of correct answers on the test examples.
+        """
+        least = one_number(share, "share")
+        return next((record.step for record in self.history if record.test_accuracy >= least), None)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Shares of correct answers against steps; returns the Axes."""
+        lines = {
+            "training batches": [(r.step, r.train_accuracy) for r in self.history],
+            "test examples": [(r.step, r.test_accuracy) for r in self.history],
+        }
+        return DRAWINGS["Run"](lines, ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as plain data, without the parameters.
+
+        The data are settings, history, seconds and the step at which the run diverged.
+        """
+        return {
+            "settings": self.settings.to_dict(),
+            "history": plain(self.history),
+            "seconds": self.seconds,
+            "diverged": self.diverged,
+        }
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        head = ("step", "rate", "loss", "correct", "test loss", "test correct")
+        return [
+            head,
+            *(
+                (
+                    str(r.step),
+                    f"{r.learning_rate:.3g}",
+                    f"{r.train_loss:.4f}",
+                    f"{r.train_accuracy:.2%}",
+                    f"{r.test_loss:.4f}",
+                    f"{r.test_accuracy:.2%}",
+                )
+                for r in self.history
+            ),
+        ]
+
+    def __repr__(self) -> str:
+        end = (
+            f"diverged at step {self.diverged}"
+            if self.diverged is not None
+            else f"test accuracy {self.accuracy:.4f}"
+        )
+        return f"Run({self.settings.optimizer}, {self.settings.steps} steps, {end})"
+
+
+class Diverged(KcalcError):
+    """The loss is no longer finite.
+
+    ``step`` is the step of that loss, ``run`` the result before it.
+    """
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+    @property
+    def step(self) -> int:
+        """The step at which it happened."""
+        return self.run.diverged or 0

@@ -1,0 +1,104 @@
+"""How a network is trained: one frozen record, and the learning rates that follow from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import choice, text, whole
+
+Array = np.ndarray
+MOST = 2**31 - 1  # the integers that compiled loops count in
+SCHEDULES = ("constant", "cosine", "linear")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a network is trained.
+
+    ``steps`` of ``batch_size`` examples with ``optimizer``; the learning rate rises linearly from 0
+    over the first ``warmup`` steps, then stays ("constant") or falls to 0 at the end along half a
+    cosine ("cosine") or a line ("linear"). ``seed`` gives the initial weights and the order of the
+    examples. Every ``evaluate_every`` steps the test examples are evaluated.
+    """
+
+    optimizer: str = "adam"
+    learning_rate: float = 3e-4
+    steps: int = 500
+    batch_size: int = 64
+    schedule: str = "cosine"
+    warmup: int = 0
+    label_smoothing: float = 0.0
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    seed: int = 0
+    evaluate_every: int = 50
+
+    def __post_init__(self) -> None:
+        choice(self.schedule, "schedule of the learning rate", SCHEDULES)
+        text(self.optimizer, "optimizer")
+        leasts = {"steps": 1, "batch_size": 1, "evaluate_every": 1, "warmup": 0, "seed": 0}
+        for name, least in leasts.items():
+            self._set(name, whole(getattr(self, name), name, least, MOST))
+        if self.warmup > self.steps:
+            raise KcalcError(f"warmup must be at most the {self.steps} steps, got {self.warmup}")
+        limits = {"label_smoothing": 1, "momentum": 1}
+        for name in ("learning_rate", "weight_decay", *limits):
+            value, high = one_number(getattr(self, name), name), limits.get(name, math.inf)
+            if not 0 <= value < high:
+                raise KcalcError(f"{name} must be a number in [0, {high}), got {value}")
+            self._set(name, value)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # plain, as to_dict gives it
+
+    @property
+    def rates(self) -> Array:
+        """The learning rate of every step, float32 (steps,).
+
+        ``peak * min(1, (t+1)/(warmup+1)) * decay(u)``, u = the share of the steps after the warm-up
+        that are over: 1, (1 + cos pi u)/2 or 1 - u.
+        """
+        t = np.arange(self.steps)
+        u = np.clip((t - self.warmup) / max(self.steps - self.warmup, 1), 0, 1)
+        decay = {
+            "constant": np.ones_like(u),
+            "cosine": (1 + np.cos(np.pi * u)) / 2,
+            "linear": 1 - u,
+        }[self.schedule]
+        return (self.learning_rate * np.minimum(1, (t + 1) / (self.warmup + 1)) * decay).astype(
+            np.float32
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def batches(seed: int, examples: Array, size: int, start: int, stop: int) -> Array:
+    """Row numbers of the examples of steps ``start`` to ``stop``, (stop - start, size).
+
+    Every pass over the examples has an order of its own from (seed, pass), examples left over at
+    its end wait for the next one.
+    """
+    per_pass = len(examples) // size
+    if per_pass < 1:
+        raise KcalcError(
+            f"batch_size {size} is more than the {len(examples)} training examples; use a smaller "
+            f"one"
+        )
+    rows: list[Array] = []
+    for number in range(start // per_pass, -(-stop // per_pass)):
+        order = (
+            np.random.default_rng((seed, number))
+            .permutation(examples)[: per_pass * size]
+            .reshape(per_pass, size)
+        )
+        first = number * per_pass
+        rows.append(order[max(start - first, 0) : stop - first])
+    return np.concatenate(rows).astype(np.int32)

@@ -1,0 +1,132 @@
+"""Residual branches: which operations lie on one, and which weights end it.
+
+A sum that reads a feature map (the stream) and something computed from it (the branch) is
+``x + f(x)``. The number of such sums is the depth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from ... import Network
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...network import owner
+
+Node = Hashable
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One residual branch.
+
+    ``sum``: the node that adds it to the stream; ``slot``: its place among what that node reads;
+    ``inside``: the nodes of the branch; ``last``: the node of the weights that end it, None where
+    something else than weights does.
+    """
+
+    sum: Node
+    slot: int
+    inside: frozenset[Node]
+    last: Node | None
+
+
+def branches(network: Network) -> tuple[Branch, ...]:
+    """The residual branches of a network, in order."""
+    made = {node: (op, reads) for node, op, reads in network.operations}
+    place = {node: k for k, node in enumerate(made)}
+    above: dict[Node, frozenset[Node]] = {}
+    added: dict[Node, frozenset[Node]] = {}  # what a node is a sum of, itself included
+    found: list[Branch] = []
+    for node, op, reads in network.operations:
+        above[node] = frozenset(reads).union(*(above[read] for read in reads))
+        through = op is None or isinstance(op, P.Mix)
+        added[node] = frozenset({node}).union(*(added[read] for read in reads if through))
+        if not isinstance(op, P.Mix) or len(reads) < 2:
+            continue
+        for slot, read in enumerate(reads):
+            others = [added[other] for k, other in enumerate(reads) if k != slot]
+            streams = above[read].intersection(frozenset().union(*others))
+            if not streams or above[read] & added[read] & streams:
+                continue
+            stream = max(streams, key=place.__getitem__)
+            inside = frozenset(n for n in (*above[read], read) if stream in above[n])
+            found.append(Branch(node, slot, inside, _last(made, read)))
+    return tuple(found)
+
+
+def _last(made: dict[Node, tuple[P.Primitive | None, tuple[Node, ...]]], node: Node) -> Node | None:
+    """The weights that a branch ends with, looking through dropout and multiplications.
+
+    None where their output is read by others, too.
+    """
+    readers: dict[Node, int] = {}
+    for _, reads in made.values():
+        for read in reads:
+            readers[read] = readers.get(read, 0) + 1
+    while True:
+        op, reads = made[node]
+        if readers.get(node, 0) > 1:
+            return None
+        if isinstance(op, P.Fresh):
+            return node
+        passes = op is None or isinstance(op, P.Mask | P.Stop)
+        through = passes or (isinstance(op, P.Mix) and len(reads) < 2)
+        if not through or not reads:
+            return None
+        node = reads[0]
+
+
+Place = tuple[str, str, int]  # (name with * for its numbers, primitive, operations since a sum)
+
+
+def on_stream(network: Network, found: tuple[Branch, ...]) -> dict[Node, Place]:
+    """The operations on the stream itself, from the first sum on, such as norms behind the sums."""
+    inside = {node for branch in found for node in branch.inside}
+    sums = {branch.sum for branch in found}
+    since: dict[Node, int] = {}
+    places: dict[Node, Place] = {}
+    for node, op, reads in network.operations:
+        behind = [since[read] for read in reads if read in since]
+        if node in inside or not (behind or node in sums):
+            continue
+        since[node] = 0 if node in sums else 1 + max(behind)
+        places[node] = (re.sub(r"\d+", "*", str(owner(node))), type(op).__name__, since[node])
+    return places
+
+
+def grown_places(
+    network: Network, found: tuple[Branch, ...], base: Network | None = None
+) -> frozenset[Place]:
+    """The places on the stream of which there are more, the more branches there are.
+
+    Those of which the larger network has more; without a base those of which there are two, and
+    one for every second branch, at least.
+    """
+    count = Counter(on_stream(network, found).values())
+    if base is None:
+        return frozenset(p for p, k in count.items() if k > 1 and 2 * k >= len(found))
+    before = Counter(on_stream(base, branches(base)).values())
+    return frozenset(p for p, k in count.items() if k > before[p])
+
+
+def along_stream(
+    network: Network, found: tuple[Branch, ...], places: frozenset[Place]
+) -> frozenset[Node]:
+    """The operations on the stream that stand at one of these places."""
+    return frozenset(n for n, place in on_stream(network, found).items() if place in places)
+
+
+def refuse_nested(found: tuple[Branch, ...]) -> None:
+    """Raises: KcalcError where a branch holds the sum of another: depth then has no exponents."""
+    for branch in found:
+        inner = next((other for other in found if other.sum in branch.inside), None)
+        if inner is not None:
+            raise KcalcError(
+                f"the residual branch that node {branch.sum!r} adds holds another, added by "
+                f"{inner.sum!r}: depth has exponents for branches one after the other; keep the "
+                f"depth of the base"
+            )

@@ -1,0 +1,248 @@
+"""Coordinate check: by how much steps of training change feature maps, at several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.plain_arguments import is_key, items, truth, whole
+from ...foundation.printing import Shown, spread
+from .rules import Options, options
+from .torch_training import Family, default_loss, result_of
+
+
+@dataclass(frozen=True)
+class TrainedCoordinates(Shown):
+    """Root mean square changes of feature maps over training, and their powers of the size.
+
+    ``sizes``: the widths, or what ``along`` names; ``changes[module]`` has shape (sizes, seeds);
+    ``slopes[module]`` is (power, standard error over seeds); ``losses`` has shape (sizes, seeds).
+    ``edits``: what the rules ask for beside groups and initial weights, which was not done.
+    """
+
+    sizes: tuple[float, ...]
+    changes: dict[str, np.ndarray]
+    slopes: dict[str, tuple[float, float]]
+    losses: np.ndarray
+    along: str = "width"
+    edits: tuple[str, ...] = ()
+    hidden = ("changes", "losses")
+
+    def steady(self, module: str, slack: float = 0.05, errors: float = 3.0) -> bool:
+        """Whether a power differs from 0 by no more than ``slack`` plus ``errors`` standard errors.
+
+        Raises: KcalcError for unknown modules.
+        """
+        if not is_key(module, self.slopes):
+            raise unknown("module", module, self.slopes)
+        slope, error = self.slopes[module]
+        return abs(slope) <= one_number(slack, "slack") + one_number(errors, "errors") * error
+
+    def _frame(self) -> dict[str, np.ndarray]:
+        modules = np.array([*self.changes])[:, None, None]
+        seeds = np.arange(self.losses.shape[1])
+        return spread(
+            {
+                "module": modules,
+                self.along: np.array(self.sizes)[:, None],
+                "seed": seeds,
+                "change": np.stack([*self.changes.values()]),
+            }
+        )
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        head = (
+            "module",
+            f"power of the {self.along}",
+            "standard error",
+            *(f"change at {size:g}" for size in self.sizes),
+        )
+        body = (
+            (name, f"{p:+.3f}", f"{e:.3f}", *(f"{c:.4g}" for c in self.changes[name].mean(axis=1)))
+            for name, (p, e) in self.slopes.items()
+        )
+        return [head, *body]
+
+    def __repr__(self) -> str:
+        worst = max(self.slopes, key=lambda name: abs(self.slopes[name][0]))
+        return (
+            f"TrainedCoordinates({len(self.slopes)} modules, largest power of the {self.along} "
+            f"{self.slopes[worst][0]:+.3f} at {worst}{undone(self.edits)})"
+        )
+
+
+def trained_coordinates(
+    build: Any,
+    x: Any,
+    y: Any,
+    lr: float,
+    widths: Sequence[Any] = (128, 256, 512),
+    optimizer: str = "adamw",
+    *,
+    steps: int = 10,
+    seeds: int = 3,
+    standard: bool = False,
+    zero_readout: bool = True,
+    only: str | None = None,
+    loss: Any = None,
+) -> TrainedCoordinates:
+    """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`, and compare.
+
+    Parameters: ``build``: a function of the width (or of keywords) that returns a
+    ``torch.nn.Module`` with one output; ``x``, ``y``: one batch as tensors, ``x`` also by argument
+    name, ``{"idx": ids}``; ``lr``: the learning rate of the first size, from which the others
+    follow; ``widths``: the sizes, numbers or dictionaries in which one number changes;
+    ``optimizer``: as for :func:`kcalc.transfer`; ``steps``: of the whole batch; ``seeds``: models
+    per size; ``standard``: leave initial weights and learning rates as they are, for comparison;
+    ``zero_readout``: readouts start at 0, so that slopes are those of large widths; ``only``: train
+    one parameter alone; ``loss``: a function of output and ``y``; None: cross entropy of whole
+    numbers, else the mean squared error.
+
+    The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.
+
+    Returns: the changes of the outputs of all modules that hold parameters, and of the output.
+    Raises: KcalcError for sizes that do not change, bad numbers, and as :func:`kcalc.transfer`.
+    """
+    sizes, along = extents(widths)
+    rate = positive(lr, "lr")
+    family = family_of(build, sizes[0], (x, y), options(optimizer, "none", 1, 1, "full"), loss)
+    family = replace(
+        family,
+        standard=truth(standard, "standard"),
+        zero_readout=truth(zero_readout, "zero_readout"),
+    )
+    count, draws = whole(steps, "steps", 1), whole(seeds, "seeds", 2)
+    changes: dict[str, list[list[float]]] = {}
+    losses = []
+    for size in sizes:
+        rules = family.rules(size, sizes[-1])
+        if only is not None and not is_key(only, rules.parameters):
+            raise unknown("parameter", only, rules.parameters)
+        found = []
+        for seed in range(draws):
+            model, made = family.started(rules, size, seed, rate)
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(only in (None, name))
+            before = outputs_of(model, family.x)
+            for _ in range(count):
+                last = family.step(model, made, family.x, family.y)
+            found.append((_moved(before, outputs_of(model, family.x)), last))
+        losses.append([last for _, last in found])
+        for name in found[0][0]:
+            changes.setdefault(name, []).append([moved[name] for moved, _ in found])
+    extent = tuple(float(_extent(size, along)) for size in sizes)
+    whole_table = {n: np.array(v) for n, v in changes.items() if len(v) == len(sizes)}
+    kept = {n: v for n, v in whole_table.items() if (v > 0).all() and np.isfinite(v).all()}
+    if not kept:
+        raise KcalcError(
+            "no feature map changes, or none stays finite; use another lr or more steps"
+        )
+    slopes = {name: power(np.array(extent), values) for name, values in kept.items()}
+    edits = () if family.standard else rules.edits  # of the last size
+    return TrainedCoordinates(extent, kept, slopes, np.array(losses), along, edits)
+
+
+def undone(edits: tuple[str, ...]) -> str:
+    """That the models were trained without the edits of the rules, in words."""
+    return f"; trained without this edit: {'; '.join(edits)}" if edits else ""
+
+
+def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, loss: Any) -> Family:
+    """The family, its arguments checked."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise KcalcError("PyTorch is not installed; python -m pip install 'kcalc[torch]'") from None
+    if not callable(build) or isinstance(build, torch.nn.Module):
+        raise KcalcError(f"build must be a function of the width, got {type(build).__name__}")
+    x, y = batch
+    arrays = (
+        {f"x[{name!r}]": tensor for name, tensor in x.items()} if isinstance(x, Mapping) else {}
+    )
+    arrays = {**(arrays or {"x": x}), "y": y}
+    for name, tensor in arrays.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.ndim == 0 or tensor.numel() == 0:
+            raise KcalcError(f"{name} must be a torch.Tensor of examples, got {glimpse(tensor)}")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise KcalcError(f"{name} holds numbers that are not finite")
+    for name, tensor in arrays.items():
+        if len(tensor) != len(y):
+            raise KcalcError(f"{name} has {len(tensor)} examples and y {len(y)}")
+    if loss is not None and not callable(loss):
+        raise KcalcError(f"loss must be a function of output and y, got {glimpse(loss)}")
+    return Family(build, base, *batch, chosen, loss or default_loss, False, False)
+
+
+def extents(widths: Any) -> tuple[tuple[Any, ...], str]:
+    """(the sizes, the name of what changes between them).
+
+    Raises: KcalcError where fewer than two differ, or more than one number changes.
+    """
+    given = items(widths, "widths")
+    if len(given) < 2:
+        raise KcalcError("widths must hold two sizes at least")
+    if not all(isinstance(size, Mapping) for size in given):
+        sizes = tuple(whole(size, "a width", 1) for size in given)
+        if len(set(sizes)) < len(sizes):
+            raise KcalcError(f"widths must differ, got {glimpse(widths)}")
+        return sizes, "width"
+    names = {name for size in given for name in size}
+    changing = [name for name in names if len({size.get(name) for size in given}) > 1]
+    if len(changing) != 1:
+        raise KcalcError(f"exactly one number must change from size to size, not {changing}")
+    for size in given:
+        whole(size.get(changing[0]), changing[0], 1)
+    return tuple(dict(size) for size in given), str(changing[0])
+
+
+def _extent(size: Any, along: str) -> int:
+    return size[along] if isinstance(size, dict) else size
+
+
+def positive(number: Any, what: str) -> float:
+    """A number > 0.  Raises: KcalcError for others."""
+    found = float(one_number(number, what))
+    if not found > 0:
+        raise KcalcError(f"{what} must be positive, got {number}")
+    return found
+
+
+def outputs_of(model: Any, x: Any) -> dict[str, Any]:
+    """{module that holds parameters: its output}, and the model's own output."""
+    import torch
+
+    found: dict[str, Any] = {}
+    hooks = [
+        module.register_forward_hook(
+            lambda _m, _i, out, name=name: found.__setitem__(name, out.detach().double().clone())
+        )
+        for name, module in model.named_modules()
+        if name and any(True for _ in module.parameters(recurse=False))
+    ]
+    try:
+        with torch.no_grad():
+            out = result_of(model, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not isinstance(out, torch.Tensor):
+        raise KcalcError(f"the model must return one tensor, got {type(out).__name__}")
+    return found | {"output": out.double()}
+
+
+def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float((after[name] - value).square().mean().sqrt()) for name, value in before.items()
+    }
+
+
+def power(extent: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """The least-squares power of the extent, and its standard error over seeds."""
+    logs = np.log(extent) - np.log(extent).mean()
+    each = logs @ np.log(values) / (logs @ logs)
+    return float(each.mean()), float(each.std(ddof=1) / np.sqrt(each.size))

@@ -1,0 +1,140 @@
+"""``kc.transfer``: networks, models and functions that build them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ... import Network
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import choice, items, whole
+from .growth import growth_between, open_growth
+from .result import Transfer
+from .rules import derive, options, placements
+
+AXES = ("width", "depth")
+
+
+def transfer(
+    model: Any,
+    *example_inputs: Any,
+    optimizer: str = "adamw",
+    base: Any = None,
+    to: Any = None,
+    axes: Any = None,
+    gauge: str = "none",
+    decay: Any = 1,
+    branch_exponent: Any = 1,
+    alignment: str = "full",
+) -> Transfer:
+    """How settings tuned on a small network change on a larger one, parameter by parameter.
+
+    Forward sizes of order 1, gradient sizes, and the condition that the change of every parameter
+    changes the network by order 1 give powers of width and depth for the standard deviation of
+    initial weights, learning rate, Adam's epsilon and weight decay.
+
+    Parameters: ``model``: a network that leaves widths open (``features=None``); or the larger
+    network or ``torch.nn.Module``, with the small one as ``base``; or a function of the width (or
+    of keywords) that builds them, with what it is called with as ``base`` and ``to``: 64 and 1024,
+    or ``{"width": 64, "depth": 4}`` and so on. ``example_inputs``: of a ``torch.nn.Module``, as for
+    :func:`kcalc.read`, also by argument name, ``{"idx": ids}``. ``optimizer``: "sgd", "adamw",
+    "adafactor", "muon" (factor ``sqrt(max(1, rows / columns))``) or "muon-match-rms"
+    (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``. For a network with open widths
+    ``base`` and ``to`` are widths, and without them results are symbolic. ``axes``: which of
+    "width", "depth" change; None: those that do.
+    ``gauge``: where the size of weights stands: "none", multipliers only where nothing else serves;
+    "mup", readouts behind 1 / width; "abc", the parametrisation of [Yang, Hu 2021]; "unit", all
+    weights start with standard deviation of order 1. ``decay``: weight decay is multiplied by
+    ``(factor of the learning rate)^-decay``, 1 (their product stays), 1/2 or 0.
+    ``branch_exponent``: a in ``x + L^-a f(x)``, from 1/2 to 1. ``alignment``: "full", changes of
+    weights are aligned with what they read, or "none".
+
+    Returns: a :class:`kcalc.Transfer`.
+
+    Raises: KcalcError for optimisers without rules, models that differ from the base in more than
+    width and depth, axes along which nothing changes, parameters used in two roles that conflict,
+    residual streams that forget what blocks add, and layers without rules.
+    [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
+    theory of transfer]
+    """
+    chosen = options(optimizer, gauge, decay, branch_exponent, alignment)
+    along = _axes(axes)
+    if isinstance(model, Network) and example_inputs:
+        raise KcalcError("a network needs no example inputs; leave them out")
+    if isinstance(model, Network) and not isinstance(base, Network):
+        growth = open_growth(model, along, _ratio(base, to))
+        return derive(model, growth, chosen, placements(model))
+    small, large = (base, model) if to is None else _built(model, base, to)
+    if small is None:
+        raise KcalcError(
+            "what the network grows from is not known: give the smaller one, base=, or a function "
+            "that builds both, with base= and to="
+        )
+    if isinstance(small, Network) and isinstance(large, Network):
+        growth = growth_between(small, large, along)
+        return derive(large, growth, chosen, placements(large))
+    from .torch_model import torch_transfer
+
+    return torch_transfer(small, large, example_inputs, along, chosen)
+
+
+def _axes(axes: Any) -> tuple[str, ...] | None:
+    if axes is None:
+        return None
+    given = (axes,) if isinstance(axes, str) else items(axes, "axes")
+    for axis in given:
+        choice(axis, "axis", AXES)
+    if not given:
+        raise KcalcError("axes must not be empty; leave axes=None for those that change")
+    return tuple(given)
+
+
+def _ratio(base: Any, to: Any) -> float | None:
+    """The ratio of two widths; None without them."""
+    if base is None and to is None:
+        return None
+    if base is None or to is None:
+        raise KcalcError("a network with open widths needs both widths, base= and to=, or none")
+    small, large = (one_number(w, name) for w, name in ((base, "base"), (to, "to")))
+    if not small > 0 or not large > 0:
+        raise KcalcError(f"widths must be positive, got base={base} and to={to}")
+    return float(large) / float(small)
+
+
+def _built(build: Any, base: Any, to: Any) -> tuple[Any, Any]:
+    """The small and the large model of a function.
+
+    Raises: KcalcError for anything but a function, and where the function fails.
+    """
+    made = hasattr(build, "named_parameters") and not isinstance(build, type)
+    if made or not callable(build):
+        raise KcalcError(
+            f"to= needs a function that builds a model, got {type(build).__name__}; for a model "
+            f"give the smaller one as base="
+        )
+    return call_builder(build, base, "base"), call_builder(build, to, "to")
+
+
+def call_builder(build: Any, given: Any, what: str) -> Any:
+    """A model of a size, a width or {keyword: number}.
+
+    Raises: KcalcError for other sizes, and where the function fails.
+    """
+    if isinstance(given, Mapping):
+        keywords = {str(name): whole(v, f"{what}[{name!r}]", 1) for name, v in given.items()}
+    else:
+        keywords = None
+        whole(given, what, 1)
+    try:
+        built = build(given) if keywords is None else build(**keywords)
+    except KcalcError:
+        raise
+    except Exception as error:
+        raise KcalcError(
+            f"{glimpse(build)} failed with {what}={glimpse(given)}: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+    if built is None:
+        raise KcalcError(f"{glimpse(build)} returned None with {what}={glimpse(given)}")
+    return built

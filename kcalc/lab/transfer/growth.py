@@ -1,0 +1,436 @@
+"""What grows from a base network to a larger one: channels, groups, widths of heads, depth."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+
+from ... import Network
+from ... import layers as L
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...network import owner
+from .branches import Branch, along_stream, branches, grown_places, refuse_nested
+from .powers import DEPTH, HALF, ONE, WIDTH, ZERO, Power, width_symbols
+from .shortcuts import PROBES, Carried, carried, carried_alone, stream
+
+Node = Hashable
+WEIGHTS = (L.Affine, L.Embedding, L.Positions, L.ClassToken)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the extents of a network grow.
+
+    ``channels``, ``groups``: by node with weights, or attention; ``scores``: {Attend: the factor
+    that its scores need}; ``branches``: the residual branches where their number grows, else none;
+    ``ratios``: {symbol: its ratio}, of known ones; ``along``: nodes on the stream itself of which
+    there are as many as branches; ``carried``: the powers of the depth that stand before branches
+    in the network itself.
+    """
+
+    channels: Mapping[Node, Power]
+    groups: Mapping[Node, Power]
+    scores: Mapping[Node, Power]
+    branches: tuple[Branch, ...]
+    ratios: Mapping[sp.Symbol, float] = field(default_factory=dict)
+    along: frozenset[Node] = frozenset()
+    carried: Carried = field(default_factory=Carried)
+
+
+def open_growth(network: Network, axes: tuple[str, ...] | None, ratio: Any = None) -> Growth:
+    """Of a network that leaves widths open (``features=None``, or symbols), all by one ratio.
+
+    Raises: KcalcError where no width is open, and for depth without residual branches.
+    """
+    width = axes is None or "width" in axes
+    channels: dict[Node, Power] = {}
+    for node in network.nodes_of(*WEIGHTS):
+        given = network.features[node]
+        is_open = (given is None or isinstance(given, sp.Basic)) and node not in network.outputs
+        channels[node] = WIDTH if width and is_open else ONE
+    if width and WIDTH not in channels.values():
+        raise KcalcError(
+            "no hidden layer leaves its width open: build the network with features=None, or give "
+            "a base of another width, base="
+        )
+    found = branches(network)
+    if axes is not None and "depth" in axes and not found:
+        raise KcalcError(
+            "the network has no residual branches, x + f(x): only their number has exponents of "
+            "depth; leave 'depth' out of axes"
+        )
+    deep = found if axes is None or "depth" in axes else ()
+    refuse_nested(deep)
+    scores = {n: _open_scores(network.layer(n), width) for n in network.nodes_of(L.Attend)}
+    known = {} if ratio is None else {WIDTH: float(ratio)}
+    along = along_stream(network, deep, grown_places(network, deep)) if deep else frozenset()
+    for node, op, _ in network.operations:
+        if node in along and isinstance(op, P.Fresh):
+            raise KcalcError(
+                f"node {owner(node)!r} and others like it have weights on the stream between "
+                f"residual branches: depth has exponents where only branches grow in number; leave "
+                f"'depth' out of axes"
+            )
+    given = carried_alone(network, deep, along) if deep else Carried()
+    return Growth(channels, {}, scores, deep, known, along, given)
+
+
+def _open_scores(layer: Any, width: bool) -> Power:
+    """Of attention whose heads widen, unless it says their width."""
+    grown = width and layer.key_width is None
+    return WIDTH**-HALF if grown and layer.scale == "sqrt" else ONE
+
+
+def growth_between(base: Network, network: Network, axes: tuple[str, ...] | None) -> Growth:
+    """What grows from one network to another of the same form.
+
+    Raises: KcalcError where they differ in more than widths and the number of branches.
+    """
+    old, new = branches(base), branches(network)
+    deep = new if len(old) != len(new) else ()
+    refuse_nested(deep)
+    names = labels(base), labels(network)
+    weights = network.nodes_of(*WEIGHTS, L.Attend)
+    pairs = {node: counterparts(base, network, node, names) for node in weights}
+    _check_places((base, old), (network, new), pairs)
+    if len(new) == len(old):
+        _check_forms(_forms(base), _forms(network), deep=False)
+    along, given = _stream((base, old), (network, new)) if deep else (frozenset(), Carried())
+    ratios: dict[Node, Fraction] = {}
+    for node in network.nodes_of(*WEIGHTS, L.Attend):
+        ratios[node] = _one_ratio(
+            node, network.features[node], [base.features[p] for p in pairs[node]]
+        )
+    groups = {
+        node: _one_ratio(
+            node, network.layer(node).groups, [base.layer(p).groups for p in pairs[node]]
+        )
+        for node in network.nodes_of(L.Affine)
+    }
+    heads = {
+        node: _one_ratio(
+            node, _key_width(network, node), [_key_width(base, p) for p in pairs[node]]
+        )
+        for node in network.nodes_of(L.Attend)
+    }
+    symbols = width_symbols([*ratios.values(), *groups.values(), *heads.values()])
+    known = {s: float(r) for r, s in symbols.items() if s != 1}
+    if deep:
+        known[DEPTH] = len(new) / len(old)
+    _check_axes(axes, wide=any(r != 1 for r in ratios.values()), deep=bool(deep))
+    scores = {
+        node: _scores(network.layer(node), base.layer(pairs[node][0]), ratio, symbols[ratio], node)
+        for node, ratio in heads.items()
+    }
+    return Growth(
+        {node: symbols[r] for node, r in ratios.items()},
+        {node: symbols[r] for node, r in groups.items()},
+        scores,
+        deep,
+        known,
+        along,
+        given,
+    )
+
+
+def _stream(
+    base: tuple[Network, tuple[Branch, ...]], network: tuple[Network, tuple[Branch, ...]]
+) -> tuple[frozenset[Node], Carried]:
+    """(what grows in number on the stream, what it carries) of a network deeper than its base.
+
+    Raises: KcalcError where the base has no branches, and for streams without powers of the depth.
+    """
+    if not base[1]:
+        raise KcalcError("the base has no residual branches, and the larger network has some")
+    if not network[1]:
+        raise KcalcError("the base has residual branches, and the larger network has none")
+    places = grown_places(*network, base[0])
+    forms, streams = [], []
+    for one in (base, network):
+        along = along_stream(*one, places)
+        forms.append(_forms(one[0], along | {branch.sum for branch in one[1]}))
+        streams.append(stream(*one, along))
+    _check_forms(*forms, deep=True)
+    return along, carried(*streams)
+
+
+def _check_axes(axes: tuple[str, ...] | None, wide: bool, deep: bool) -> None:
+    """Raises: KcalcError where what grows is not what ``axes`` says, or nothing grows."""
+    if not wide and not deep:
+        raise KcalcError("the base has the widths and the depth of the network: nothing grows")
+    for axis, grown in (("width", wide), ("depth", deep)):
+        if axes is not None and (axis in axes) != grown:
+            told = "is of another" if grown else "has the same"
+            advice = f"{'add' if grown else 'leave out'} {axis!r} in axes"
+            raise KcalcError(f"the base {told} {axis}; {advice}, or give another base")
+
+
+def _check_places(
+    base: tuple[Network, tuple[Branch, ...]],
+    network: tuple[Network, tuple[Branch, ...]],
+    pairs: Mapping[Node, list[Node]],
+) -> None:
+    """Raises: KcalcError where weights and their counterparts differ in their place on branches.
+
+    Also where the networks differ by more than the number of branches.
+    """
+    small, large = (_places(*one) for one in (base, network))
+    for node, others in pairs.items():
+        for other in others:
+            if large.get(node) != small.get(other):
+                raise KcalcError(
+                    f"node {node!r} and {other!r} of the base have different places on residual "
+                    f"branches; nodes of networks of different depth are matched by their names, "
+                    f"as blocks.7.up by blocks.0.up"
+                )
+    outside, inside = (
+        [sum((place == "outside") == out for place in one.values()) for one in (small, large)]
+        for out in (True, False)
+    )
+    if outside[0] != outside[1] or inside[0] * len(network[1]) != inside[1] * len(base[1]):
+        raise KcalcError(
+            "the networks differ in depth by more than the number of equal residual branches, "
+            "x + f(x): only that has exponents; keep the depth of the base"
+        )
+
+
+def _places(network: Network, found: tuple[Branch, ...]) -> dict[Node, str]:
+    """{node with weights: "outside" of branches, "inside" or "last" of one}."""
+    inside = {owner(node) for branch in found for node in branch.inside}
+    last = {owner(branch.last) for branch in found if branch.last is not None}
+    return {
+        node: "last" if node in last else "inside" if node in inside else "outside"
+        for node in network.nodes_of(*WEIGHTS)
+    }
+
+
+def counterparts(
+    base: Network, network: Network, node: Node, names: tuple[dict[Node, str], dict[Node, str]]
+) -> list[Node]:
+    """The nodes of the base that stand for a node: of its name, or with other numbers in it.
+
+    In a base of another depth ``blocks.7.up`` stands for ``blocks.0.up`` of it. ``names``: the
+    labels of both networks.
+    Raises: KcalcError where there is none.
+    """
+    kind = type(network.layer(node))
+    known = {names[0][n]: n for n in base.nodes_of(kind)}
+    # the first call of a function has no number, the second is sum_2
+    named = matching_name(names[1][node], known) or matching_name(
+        re.sub(r"_\d+$", "", names[1][node]), known
+    )
+    if not named:
+        raise KcalcError(
+            f"node {node!r} ({kind.__name__}) has no counterpart in the base, which differs in "
+            f"more than width and depth; build both with one function"
+        )
+    if kind is L.Affine:
+        own = network.layer(node)
+        for other in named:
+            layer = base.layer(other)
+            for what in ("kernel", "stride", "bias", "standardised"):
+                if getattr(own, what) != getattr(layer, what):
+                    raise KcalcError(
+                        f"node {node!r} has {what} {getattr(own, what)}, and {other!r} of the base "
+                        f"{getattr(layer, what)}: the base may differ in width and depth alone"
+                    )
+    return named
+
+
+def labels(network: Network) -> dict[Node, str]:
+    """{node: its name, in which a range of channels is the place of that part}.
+
+    So that the second of three parts of a fused projection, ``qkv[128:192]``, is the second one in
+    the base, too, ``qkv[64:96]``, where fewer heads have keys.
+    """
+    found: dict[Node, str] = {}
+    parts: dict[str, list[tuple[tuple[int, ...], Node]]] = {}
+    for node in network:
+        name = str(node)
+        ranges = re.findall(r"\[([^\]]*)\]", name)
+        found[node] = name
+        if ranges:
+            starts = tuple(int(digits) for digits in re.findall(r"\d+", " ".join(ranges)))
+            parts.setdefault(re.sub(r"\[[^\]]*\]", "[]", name), []).append((starts, node))
+    for name, nodes in parts.items():
+        for place, (_, node) in enumerate(sorted(nodes, key=lambda one: one[0])):
+            found[node] = name.replace("[]", f"[{'i' * (place + 1)}]")
+    return found
+
+
+def matching_name(name: str, known: Mapping[str, Any]) -> list[Any]:
+    """The values of the names nearest to ``name``: itself, or with other numbers in it.
+
+    One number other first, from the left, then any.
+    """
+    if name in known:
+        return [known[name]]
+    parts = re.split(r"(\d+)", name)
+    places = range(1, len(parts), 2)
+    patterns = [{place} for place in places] + [set(places)]
+    for free in patterns:
+        text = "".join(r"\d+" if i in free else re.escape(part) for i, part in enumerate(parts))
+        found = [value for other, value in known.items() if re.fullmatch(text, other)]
+        if found:
+            return found
+    return []
+
+
+def _one_ratio(node: Node, own: Any, others: list[Any]) -> Fraction:
+    """The ratio of an extent to that of its counterparts.
+
+    Raises: KcalcError where it is not known, or not the same for all of them.
+    """
+    if own is None and all(other is None for other in others):
+        return Fraction(1)
+    if not isinstance(own, int) or not all(isinstance(other, int) for other in others):
+        raise KcalcError(f"node {node!r}: how many channels it has is not known in both networks")
+    ratios = {Fraction(own, other) for other in others}
+    if len(ratios) > 1:
+        raise KcalcError(
+            f"node {node!r} has several counterparts in the base, of different widths; give a base "
+            f"of the same depth"
+        )
+    return ratios.pop()
+
+
+def _key_width(network: Network, node: Node) -> int | None:
+    """The channels of a head's queries."""
+    layer = network.layer(node)
+    queries = network.features[network.parents(node)[0]]
+    if layer.key_width is None and queries is not None and layer.heads is not None:
+        return queries // layer.heads
+    return layer.key_width
+
+
+def _scores(own: L.Attend, base: L.Attend, ratio: Fraction, grown: Power, node: Node) -> Power:
+    """The factor that scores need: they are to be divided by the channels of a head."""
+    present = {"sqrt": HALF, "linear": ONE}
+    if isinstance(own.scale, str):
+        if own.scale != base.scale:
+            raise KcalcError(
+                f"node {node!r}: scores have the scale {own.scale!r}, in the base {base.scale!r}"
+            )
+        return grown ** (present[own.scale] - 1)
+    change = float(own.scale) / float(base.scale) if not isinstance(base.scale, str) else math.nan
+    for power in (ZERO, HALF, ONE):
+        if math.isclose(change, float(ratio) ** -float(power), rel_tol=1e-6):
+            return grown ** (power - 1)
+    raise KcalcError(
+        f"node {node!r}: the scale of scores is {own.scale}, in the base {base.scale}: neither the "
+        f"same nor a power of the channels of a head"
+    )
+
+
+def _check_forms(small: Mapping[str, _Form], large: Mapping[str, _Form], deep: bool) -> None:
+    """Raises: KcalcError where an operation without weights is another one than in the base."""
+    if deep:  # nodes have other numbers: every form must occur in both
+        strange = [n for n, form in large.items() if not form.among(small.values())]
+        strange += [n for n, form in small.items() if not form.among(large.values())]
+    else:
+        strange = [
+            n
+            for n in {**large, **small}
+            if n not in small or n not in large or not large[n].among([small[n]])
+        ]
+    if not strange:
+        return
+    name = strange[0]
+    shown = [one[name].text if name in one else "has no counterpart" for one in (large, small)]
+    node = next(one[name].node for one in (large, small) if name in one)
+    raise KcalcError(
+        f"node {node!r} {shown[0]}, in the base it {shown[1]}: keep functions, norms and "
+        f"multipliers as they are in the base; kc.transfer says which multipliers to change"
+    )
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What an operation without weights computes, whatever its extents.
+
+    ``key``: with its numbers as they are; ``unbiased``: without the factors sqrt(1 - 1 / n) that
+    the standard deviation of n channels brings into a norm written out, ``h.std()`` for
+    ``h.std(unbiased=False)``: they go to 1.
+    """
+
+    key: tuple[Any, ...]
+    text: str
+    unbiased: tuple[Any, ...] = ()
+    node: str = ""
+
+    def among(self, others: Iterable[_Form]) -> bool:
+        """Whether one of the others is the same."""
+        return any(
+            self.key == other.key or (self.unbiased and self.unbiased == other.unbiased)
+            for other in others
+        )
+
+
+def _forms(network: Network, sums: Container[Node] = ()) -> dict[str, _Form]:
+    """{label: form}, but for ``sums`` on the stream, whose factors have rules of their own."""
+    found, added = {}, set(network.nodes_of(L.Positions))
+    known, norms = labels(network), _bessel(network)
+    for node, op, reads in network.operations:
+        carries = isinstance(op, P.Mix) and node in sums
+        factors = [norms.get(read, 1.0) for read in reads]
+        form = None if owner(node) in added or carries else _form(op, factors)
+        if form is not None:
+            found[known.get(node, str(node))] = replace(form, node=str(node))
+    return found
+
+
+def _bessel(network: Network) -> dict[Node, float]:
+    """{norm over channels: the factor behind it where it divides by an unbiased deviation}."""
+    counts = {
+        node: (network.features[owner(node)], op.groups)
+        for node, op, _ in network.operations
+        if isinstance(op, P.Norm)
+    }
+    return {
+        node: math.sqrt(1 - groups / channels)
+        for node, (channels, groups) in counts.items()
+        if isinstance(channels, int) and channels > groups
+    }
+
+
+def _form(op: Any, factors: Sequence[float]) -> _Form | None:
+    """None for weights, inputs, attention, and what only moves numbers.
+
+    ``factors``: those of unbiased norms among what it reads, else 1.
+    """
+    if isinstance(op, P.Post | P.Surrogate):
+        phi, symbols = op.activation, bool(op.activation.free_symbols)
+        values = [str(phi.expr)] if symbols else _printed(phi(PROBES))
+        free = () if symbols else ("Post", *_printed(phi(PROBES / factors[0])))
+        return _Form(("Post", *values), f"computes {phi.expr}", free)
+    if isinstance(op, P.Mix):
+        symbols = any(hasattr(w, "free_symbols") for w in op.weights)
+        weights = [str(w) if symbols else f"{float(w):.6g}" for w in op.weights]
+        free = (
+            () if symbols else _printed([w / f for w, f in zip(op.weights, factors, strict=True)])
+        )
+        text = "multiplies by" if len(weights) == 1 else "adds with factors"
+        return _Form(
+            ("Mix", *weights), f"{text} {', '.join(weights)}", ("Mix", *free) if free else ()
+        )
+    if isinstance(op, P.Norm):
+        return _Form(
+            ("Norm", op.centred, op.over, op.batch_c is None), f"is a {op.kind} over {op.over}"
+        )
+    if isinstance(op, P.Mask):
+        return _Form(("Mask", op.rate), f"drops with probability {op.rate}")
+    if isinstance(op, P.Window):
+        keys = (op.pooling, op.stride, op.padding)
+        return _Form(("Window", *map(str, keys)), f"is a {op.kind} with stride {op.stride}")
+    return _Form(("Prod",), "multiplies its inputs") if isinstance(op, P.Prod) else None
+
+
+def _printed(numbers: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(f"{float(number):.5g}" for number in numbers)

@@ -1,0 +1,97 @@
+"""Learning rates in a parametrisation of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ... import Network
+from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.plain_arguments import is_key, items
+from .growth import open_growth
+from .optimizers import rates
+from .powers import WIDTH, degrees
+from .rules import exponent, options, setting
+from .sizes import sizes
+
+
+def abc_exponents(
+    network: Network,
+    parametrisation: Mapping[str, tuple[Any, Any]],
+    optimizer: str = "adamw",
+    alignment: str = "full",
+) -> dict[str, Any]:
+    """Return the learning rates that an abc-parametrisation needs, as powers of the width.
+
+    A weight of role r is n^-a w, w starts with standard deviation n^-b, and learns with the rate
+    n^-c [Yang, Hu 2021]: the standard parametrisation has a = 0 and b = 1/2 for hidden layers, that
+    of the NTK a = 1/2 and b = 0.
+
+    Parameters
+    ----------
+    network : Network
+        A network with open widths (``features=None``).
+    parametrisation : mapping
+        ``{role: (a, b)}`` for the roles "input", "hidden", "readout", "embedding". A role that is
+        left out is as in :func:`kcalc.transfer`.
+    optimizer, alignment : str
+        As in :func:`kcalc.transfer`.
+
+    Returns
+    -------
+    dict
+        ``{role: c}`` for the given roles, exact, with which changes of the weights change the
+        network by order 1. [Everett et al. 2024, Table 1]
+
+    Raises
+    ------
+    KcalcError
+        For roles that no weight of the network has, and for layers without rules.
+
+    """
+    if not isinstance(network, Network):
+        raise KcalcError(f"abc_exponents needs a kc.Network, got {glimpse(network)}")
+    chosen = options(optimizer, "none", 1, 1, alignment)
+    told = setting(open_growth(network, ("width",)), chosen)
+    plain = sizes(network, told).uses
+    given = _given(parametrisation, {use.role for use in plain.values()})
+    initial = {
+        use.role: given[use.role][0] * given[use.role][1] / use.initial
+        for use in plain.values()
+        if use.role in given
+    }
+    found = sizes(network, replace(told, initial=initial))
+    return {
+        use.role: -degrees(
+            rates(
+                chosen.optimizer, use, found.gradients[node], given[use.role][0], (1, 1)
+            ).learning_rate
+        )[0]
+        for node, use in found.uses.items()
+        if use.role in given
+    }
+
+
+def _given(parametrisation: Any, roles: set[str]) -> dict[str, tuple[Any, Any]]:
+    """{role: (multiplier, standard deviation)} as powers of the width.
+
+    Raises: KcalcError for other things than pairs of exponents by role.
+    """
+    if not isinstance(parametrisation, Mapping):
+        raise KcalcError(
+            f"parametrisation must be {{role: (a, b)}}, such as {{'hidden': (0, 0.5)}}, got "
+            f"{glimpse(parametrisation)}"
+        )
+    found = {}
+    for role, pair in parametrisation.items():
+        if not is_key(role, roles):
+            raise unknown("role", role, roles)
+        exponents = items(pair, f"parametrisation[{role!r}]")
+        if len(exponents) != 2:
+            raise KcalcError(
+                f"parametrisation[{role!r}] must be the two exponents (a, b), got {glimpse(pair)}"
+            )
+        a, b = (exponent(one, f"an exponent of {role!r}") for one in exponents)
+        found[role] = (WIDTH**-a, WIDTH**-b)
+    return found

@@ -1,0 +1,219 @@
+"""The result: rules of parameters, multipliers of operations, edits of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...foundation.errors import KcalcError, unknown
+from ...foundation.families import family
+from ...foundation.keyed import Keyed
+from ...foundation.plain_arguments import is_key
+from ...foundation.printing import Shown, plain, shown
+from ...maps import Assumption
+from .powers import DEPTH, Power, degrees, value
+
+Node = Hashable
+QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
+
+
+@dataclass(frozen=True)
+class ParameterRule(Shown):
+    """How the settings of one parameter change from the base to the larger network.
+
+    ``init_std``, ``learning_rate``, ``epsilon`` (Adafactor's second one, the floor of the size of
+    a parameter), ``weight_decay``: factors, floats where the
+    ratios of all extents are known, else SymPy products of powers of ``n`` (the ratio of widths)
+    and ``L`` (of depths). ``exponents``: these products. ``optimizer``: the optimiser that takes
+    the parameter; Muon hands all but hidden matrices to AdamW. ``base_std``: the standard deviation
+    of the parameter in the base, None where that is no model; ``base_entries``: how many entries it
+    has there; ``shape``: its shape in the larger PyTorch model, else empty.
+    """
+
+    name: str
+    role: str
+    optimizer: str
+    init_std: Any
+    learning_rate: Any
+    epsilon: Any
+    weight_decay: Any
+    exponents: Mapping[str, Power] = field(repr=False)
+    base_std: float | None = field(default=None, repr=False)
+    base_entries: int = field(default=0, repr=False)
+    shape: tuple[int, ...] = field(default=(), repr=False)
+
+    def exponent(self, quantity: str, axis: str = "width") -> Any:
+        """The exponent of the width or the depth in one of the four factors, exact.
+
+        Where widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
+
+        Raises: KcalcError for unknown names.
+        """
+        if not is_key(quantity, self.exponents):
+            raise unknown("quantity", quantity, self.exponents)
+        if not is_key(axis, AXES):
+            raise unknown("axis", axis, AXES)
+        return degrees(self.exponents[quantity])[AXES[axis]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data; exponents as text. Epsilon is None without an epsilon."""
+        own = {name: getattr(self, name) for name in ("name", "role", "optimizer", *QUANTITIES)}
+        powers: dict[str, str | None] = {k: str(v) for k, v in self.exponents.items()}
+        if self.optimizer not in EPSILONS:
+            own["epsilon"] = powers["epsilon"] = None
+        return plain(own) | {"exponents": powers}
+
+
+AXES = {"width": 0, "depth": 1}
+EPSILONS = {"adamw": 1e-8, "adafactor": 1e-3}  # defaults of torch.optim
+
+
+@dataclass(frozen=True, repr=False)
+class Transfer(Keyed[ParameterRule], Shown):
+    """How a network's settings change with its width and depth, relative to a base.
+
+    ``parameters``: {name: :class:`ParameterRule`}; ``multipliers``: {operation: (factor, its power
+    of width and depth)}; ``edits``: what parameter groups alone cannot do, in words; ``ratios``:
+    {symbol: ratio to the base}, of known ones. In the table parameters with the same rule whose
+    names differ in the number of a block are one row, ``blocks.*.up.weight``.
+    """
+
+    optimizer: str
+    gauge: str
+    parameters: Mapping[str, ParameterRule]
+    multipliers: Mapping[str, Any]
+    edits: tuple[str, ...]
+    ratios: Mapping[str, float]
+    assumptions: tuple[Assumption, ...] = ()
+    _named = "parameter"
+
+    @property
+    def _entries(self) -> Mapping[str, ParameterRule]:
+        return self.parameters
+
+    def param_groups(
+        self,
+        model: Any,
+        lr: float,
+        weight_decay: float = 0.0,
+        eps: float | None = None,
+        optimizer: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for an optimiser of ``torch.optim``.
+
+        Parameters: ``model``: the larger model; ``lr``, ``weight_decay``, ``eps``: the settings
+        that were tuned on the base (``eps``: AdamW's, by default 1e-8, or Adafactor's second one,
+        by default 1e-3); ``optimizer``: the groups of one optimiser alone, needed where
+        parameters are divided between Muon and AdamW.
+        Returns: groups with ``params``, ``lr``, ``weight_decay`` and, for AdamW and
+        Adafactor, ``eps``;
+        parameters with the same rule are in one group.
+        Raises: KcalcError for a model whose parameters are not those of the rules, for ratios that
+        are not known, and for numbers that are negative or not finite.
+        """
+        from .torch_groups import param_groups
+
+        return param_groups(self, model, (lr, weight_decay, eps), optimizer)
+
+    def rescale(self, model: Any) -> None:
+        """Give the larger model the initial weights that the rules ask for, in place.
+
+        Every parameter is multiplied so that its standard deviation is that of the base times
+        ``init_std``; of one whose mean is not 0, as of gains near 1, the differences from the mean
+        are.
+        Parameters that are constant (gains of norms, biases of zeros) stay. The standard deviation
+        of fewer than 24 entries says little, so those are multiplied by ``init_std`` alone.
+
+        ``model``: the larger model.
+        Raises: KcalcError for a model whose parameters are not those of the rules, and where the
+        base was no model.
+        """
+        from .torch_groups import rescale
+
+        rescale(self, model)
+
+    def optax(self, lr: float, weight_decay: float = 0.0, eps: float = 1e-8) -> Any:
+        """An optax transformation for trees of parameters.
+
+        The keys on the way to a leaf, joined by dots, are the parameter's name, as in
+        ``{node: {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. For SGD and AdamW.
+        Raises: KcalcError for other optimisers and for ratios that are not known.
+        """
+        from .optax_rules import transformation
+
+        return transformation(self, lr, weight_decay, eps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "optimizer": self.optimizer,
+            "gauge": self.gauge,
+            "ratios": dict(self.ratios),
+            "parameters": [rule.to_dict() for rule in self.parameters.values()],
+            "multipliers": {name: plain(factor) for name, factor in self.multipliers.items()},
+            "edits": list(self.edits),
+            "assumptions": plain(self.assumptions),
+        }
+
+    def _frame(self) -> list[dict[str, Any]]:
+        return [
+            {name: getattr(rule, name) for name in ("name", "role", "optimizer", *QUANTITIES)}
+            | {f"{q}_power": str(rule.exponents[q]) for q in QUANTITIES}
+            for rule in self.parameters.values()
+        ]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        head = ("parameter", "role", "optimizer", "init std", "learning rate", "epsilon", "decay")
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for name, rule in self.parameters.items():
+            cells = (rule.role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
+            alike.setdefault((family(name), *cells), []).append(name)
+        return [
+            head,
+            *((n[0] if len(n) == 1 else form, *cells) for (form, *cells), n in alike.items()),
+        ]
+
+    @staticmethod
+    def _cell(rule: ParameterRule, quantity: str) -> str:
+        number, power = getattr(rule, quantity), rule.exponents[quantity]
+        if quantity == "epsilon" and rule.optimizer not in EPSILONS:
+            return "-"
+        text = str(power).replace("**", "^")
+        return text if not isinstance(number, float) or power == 1 else f"{text} = {shown(number)}"
+
+    def __str__(self) -> str:
+        from ...foundation.printing import text_table
+
+        lines = [repr(self), text_table(self._rows())]
+        lines += [f"edit: {edit}" for edit in self.edits]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        known = ", ".join(f"{name} = {ratio:g}" for name, ratio in self.ratios.items())
+        edits = (
+            f", {len(self.edits)} edit{'s' if len(self.edits) > 1 else ''}" if self.edits else ""
+        )
+        return (
+            f"Transfer({self.optimizer}, {len(self.parameters)} parameters"
+            f"{', ' + known if known else ''}{edits})"
+        )
+
+
+def numbers(powers: Mapping[str, Power], ratios: Mapping[Any, float]) -> dict[str, Any]:
+    """The powers with the ratios put in."""
+    return {name: value(power, ratios) for name, power in powers.items()}
+
+
+def require_known(transfer: Transfer) -> None:
+    """Raises: KcalcError where a factor still has symbols."""
+    for rule in transfer.parameters.values():
+        for quantity in QUANTITIES:
+            if not isinstance(getattr(rule, quantity), float):
+                raise KcalcError(
+                    f"the {quantity} of {rule.name!r} is a factor {rule.exponents[quantity]} of "
+                    f"ratios that are not known; give base= and to="
+                )
+
+
+__all__ = ["DEPTH", "QUANTITIES", "ParameterRule", "Transfer", "numbers", "require_known"]

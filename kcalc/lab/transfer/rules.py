@@ -1,0 +1,349 @@
+"""From sizes to rules: one record per parameter, the multipliers of operations, and edits."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import sympy as sp
+
+from ... import Network
+from ... import network as P
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.plain_arguments import choice
+from ...maps import Assumption
+from ...network import owner
+from .growth import Growth
+from .optimizers import GAUGES, Rates, bias_rates, decay_power, multiplier, named_optimizer, rates
+from .powers import DEPTH, HALF, ONE, Power, order_of, value
+from .result import ParameterRule, Transfer, numbers
+from .sizes import Setting, Sizes, Use, sizes
+
+Node = Hashable
+BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose; ``branch`` is the exponent a of ``x + L^-a f(x)``."""
+
+    optimizer: str
+    gauge: str
+    decay: Any
+    branch: Any
+    aligned: bool
+
+
+def options(optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any) -> Options:
+    """The options, checked.  Raises: KcalcError for unknown names and numbers out of range."""
+    name = named_optimizer(optimizer)
+    choice(gauge, "gauge", GAUGES)
+    choice(alignment, "alignment", ("full", "none"))
+    kept = exponent(decay, "decay")
+    if kept not in (0, HALF, 1):
+        raise KcalcError(f"decay must be 0, 1/2 or 1, got {glimpse(decay)}")
+    depth = exponent(branch, "branch_exponent")
+    if not HALF <= depth <= 1:
+        raise KcalcError(f"branch_exponent must lie in [1/2, 1], got {glimpse(branch)}")
+    return Options(name, gauge, kept, depth, alignment == "full")
+
+
+def exponent(number: Any, what: str) -> Any:
+    """A rational number.  Raises: KcalcError naming ``what`` for anything else."""
+    if isinstance(number, Fraction | sp.Rational):
+        return sp.Rational(number)
+    return sp.Rational(Fraction(one_number(number, what)).limit_denominator(1000))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One use of a parameter in the network.
+
+    ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
+    "vector" (added, or a token of its own) or "shared" (a factor that many channels share);
+    ``shape``: its shape; ``base_std``: its standard deviation in the base, None where there is
+    none; ``base_entries``: its number of entries there; ``repeated``: whether the larger network
+    has more parameters of its name; ``zero``: whether all of it starts at 0.
+    """
+
+    name: str
+    node: Node
+    kind: str
+    shape: tuple[int, ...] = ()
+    base_std: float | None = None
+    base_entries: int = 0
+    repeated: bool = False
+    zero: bool = False
+
+
+def _before_zeros(network: Network, zeros: set[Node]) -> frozenset[Node]:
+    """The weights whose output reaches, channel by channel, only weights that start at 0."""
+    readers: dict[Node, list[tuple[Node, Any]]] = {}
+    for node, op, reads in network.operations:
+        for read in reads:
+            readers.setdefault(read, []).append((node, None if len(reads) > 1 else op))
+    alike = P.Post | P.Surrogate | P.Mask | P.Reshape | P.Stop | P.Mix
+
+    def silent(node: Node) -> bool:
+        behind = readers.get(node, [])
+        return bool(behind) and all(
+            other in zeros or (isinstance(op, alike) and silent(other)) for other, op in behind
+        )
+
+    return frozenset(
+        node for node, op, _ in network.operations if isinstance(op, P.Fresh) and silent(node)
+    )
+
+
+def placements(network: Network) -> list[Placement]:
+    """The parameters of a network of our own: ``node.weight`` and ``node.bias``."""
+    found = []
+    for node, op, _ in network.operations:
+        if isinstance(op, P.Fresh):
+            found.append(Placement(f"{owner(node)}.weight", node, "weight", _shape(op)))
+            if op.bias:
+                found.append(Placement(f"{owner(node)}.bias", node, "bias"))
+    return found
+
+
+def _shape(op: P.Fresh) -> tuple[int, ...]:
+    """(outputs, inputs of an output, taps); 1 for numbers of channels that are not known."""
+    inputs = op.reads // op.groups if isinstance(op.reads, int) else 1
+    taps = () if op.one_tap else (op.kernel if isinstance(op.kernel, tuple) else (op.kernel,))
+    return (op.features if isinstance(op.features, int) else 1, inputs, *taps)
+
+
+def setting(growth: Growth, chosen: Options) -> Setting:
+    """What the folds are told for the user's choice."""
+    return Setting(
+        growth.channels,
+        growth.groups,
+        growth.branches,
+        chosen.branch,
+        absorb=chosen.gauge == "none",
+        aligned=chosen.aligned,
+        capped=not chosen.aligned and chosen.optimizer == "sgd",
+        order=order_of(growth.ratios),
+        given=growth.carried.powers,
+    )
+
+
+def derive(
+    network: Network, growth: Growth, chosen: Options, placed: Sequence[Placement]
+) -> Transfer:
+    """The rules of all parameters.  Raises: KcalcError where the network has no exponents."""
+    if growth.branches and not chosen.aligned:
+        raise KcalcError("alignment='none' has no exponents of depth; keep the depth of the base")
+    told = setting(growth, chosen)
+    found = sizes(network, told)
+    by_name: dict[str, list[Placement]] = {}
+    for one in placed:
+        by_name.setdefault(one.name, []).append(one)
+    before = _before_zeros(network, {one.node for one in placed if one.zero})
+    book = _Book(growth, chosen, told, found, before)
+    parameters = {name: book.rule(name, uses) for name, uses in by_name.items()}
+    book.scores()
+    book.branches()
+    return Transfer(
+        chosen.optimizer,
+        chosen.gauge,
+        parameters,
+        book.multipliers,
+        tuple(book.edits),
+        {str(symbol): ratio for symbol, ratio in growth.ratios.items()},
+        (
+            *_assumptions(chosen, bool(growth.branches)),
+            *growth.carried.notes,
+            *book.notes(),
+            *network.assumptions,
+        ),
+    )
+
+
+class _Book:
+    """Rules as they are derived, with the multipliers and edits that they need."""
+
+    def __init__(
+        self,
+        growth: Growth,
+        chosen: Options,
+        told: Setting,
+        found: Sizes,
+        before_zeros: frozenset[Node] = frozenset(),
+    ) -> None:
+        self.growth, self.chosen, self.told, self.found = growth, chosen, told, found
+        self.before_zeros = before_zeros
+        self.kept_size: list[Node] = []
+        self.multipliers: dict[str, Any] = {}
+        self.edits: list[str] = []
+
+    def rule(self, name: str, uses: list[Placement]) -> ParameterRule:
+        """The record of a parameter, by the strictest of its uses."""
+        roles = [self._role(one) for one in uses]
+        tied = set(roles) in BOTH_ENDS
+        order = self.told.order
+        every = [self._rates(one, tied) for one in uses]
+        for k, one in enumerate(every):
+            alike = order.alike(one.init_std, every[0].init_std) and order.alike(
+                one.learning_rate, every[0].learning_rate
+            )
+            if not tied and not (alike and roles[k] == roles[0]):
+                raise _conflict(name, (uses[0], roles[0], every[0]), (uses[k], roles[k], one))
+        rate = order.smaller(*(one.learning_rate for one in every))
+        strictest = next(one for one in every if one.learning_rate == rate)
+        powers = {
+            "init_std": order.smaller(*(one.init_std for one in every)),
+            "learning_rate": strictest.learning_rate,
+            "epsilon": strictest.epsilon,
+            "weight_decay": decay_power(strictest.learning_rate, self.chosen.decay),
+        }
+        return ParameterRule(
+            name,
+            ", ".join(dict.fromkeys(roles)),
+            strictest.optimizer,
+            **numbers(powers, self.growth.ratios),
+            exponents=powers,
+            base_std=uses[0].base_std,
+            base_entries=uses[0].base_entries,
+            shape=uses[0].shape if uses[0].base_std is not None else (),
+        )
+
+    def _role(self, one: Placement) -> str:
+        return self.found.uses[one.node].role if one.kind == "weight" else one.kind
+
+    def _rates(self, one: Placement, tied: bool) -> Rates:
+        optimizer, gradient = self.chosen.optimizer, self.found.gradients[one.node]
+        if gradient == 0:
+            raise KcalcError(
+                f"{one.name} at node {owner(one.node)!r} reaches none of the outputs that were "
+                f"read, so it has no gradient; return what is computed from it, or delete it"
+            )
+        if one.kind != "weight":
+            return bias_rates(optimizer, *self._vector(one, gradient))
+        use = self._started(self.found.uses[one.node])
+        gauge = "mup" if tied and self.chosen.gauge == "none" else self.chosen.gauge
+        factor = multiplier(gauge, use)
+        if factor != 1:
+            self._multiply(one, use, factor, tied)
+        return rates(optimizer, use, gradient, factor, one.shape)
+
+    def _started(self, use: Use) -> Use:
+        """Weights into a narrow map that weights of zeros read (LoRA): their output has size 1.
+
+        Else the first steps of what reads it, which are proportional to it, shrink with the width;
+        as long as these weights are 0, nothing passes on how the map changes.
+        """
+        narrow = self.told.order.exceeds(use.fan_in, use.fan_out)
+        if use.node not in self.before_zeros or not narrow:
+            return use
+        self.kept_size.append(use.node)
+        initial = use.output / use.reads / use.fan_in**HALF
+        return replace(use, initial=initial, size=self.told.order.larger(initial, use.change))
+
+    def _vector(self, one: Placement, gradient: Power) -> tuple[Power, Power, Power]:
+        """(change, initial size, size of the gradient) of a parameter that is no weight."""
+        if one.kind == "bias":
+            use = self.found.uses[one.node]
+            return use.shift, use.output, gradient
+        state = self.found.states[one.node]
+        change, initial = self.told.share(one.node), ONE
+        if one.repeated and one.node in self.growth.along:
+            # one per branch: independent at first, aligned when they change
+            change, initial = 1 / DEPTH, DEPTH**-HALF
+        if one.kind == "vector":
+            return change * state.of, initial * state.of, gradient
+        shared = state.channels if one.kind == "shared" else ONE  # its gradient sums over them
+        return change, initial, gradient * state.of * shared
+
+    def _multiply(self, one: Placement, use: Use, factor: Power, tied: bool) -> None:
+        node = owner(one.node)
+        self.multipliers[f"{node} (weights)"] = value(factor, self.growth.ratios)
+        reason = f": {one.name} is the table of an embedding, too" if tied else ""
+        what = "logits" if use.role == "readout" else "product with the weights"
+        self.edits.append(f"multiply the {what} of {node!r} by {self._told(factor)}{reason}")
+
+    def scores(self) -> None:
+        """Multipliers of scores of attention."""
+        needed: dict[Power, list[Node]] = {}
+        for node, power in self.growth.scores.items():
+            if power != 1:
+                needed.setdefault(power, []).append(node)
+                self.multipliers[f"{node} (scores)"] = value(power, self.growth.ratios)
+        for power, nodes in needed.items():
+            self.edits.append(
+                f"multiply the scores of {_listed(nodes)} by {self._told(power)}: scores are to be "
+                f"divided by the channels of a head, not by their square root"
+            )
+
+    def branches(self) -> None:
+        """Multipliers of residual branches that do not end with weights that could take them."""
+        nodes: dict[Power, list[Node]] = {}
+        for branch in self.growth.branches:
+            power = self.told.factor(branch)
+            if power != 1 and not (self.told.absorb and branch.last is not None):
+                self.multipliers[f"{branch.sum} (branch)"] = value(power, self.growth.ratios)
+                nodes.setdefault(power, []).append(branch.sum)
+        for power, sums in nodes.items():
+            self.edits.append(
+                f"multiply the residual branches that {_listed(sums)} add by {self._told(power)}"
+            )
+
+    def notes(self) -> Iterable[Assumption]:
+        """What holds for the first steps only."""
+        for node in dict.fromkeys(self.kept_size):
+            yield Assumption(
+                owner(node),
+                "what it returns has size 1 at the start, as the weights that read it start at 0: "
+                "right for the first steps; late in training it may grow as the root of the width",
+                "heuristic",
+            )
+
+    def _told(self, power: Power) -> str:
+        number = value(power, self.growth.ratios)
+        text = str(power).replace("**", "^")
+        return f"{text} = {number:.6g}" if isinstance(number, float) else text
+
+
+def _conflict(
+    name: str, one: tuple[Placement, str, Rates], two: tuple[Placement, str, Rates]
+) -> KcalcError:
+    """The error for a parameter whose uses ask for different rules."""
+    places = ", ".join(f"{role} at node {owner(use.node)!r}" for use, role, _ in (one, two))
+    asked = (
+        f"initial weights {one[2].init_std} and {two[2].init_std}, learning rates "
+        f"{one[2].learning_rate} and {two[2].learning_rate}"
+    ).replace("**", "^")
+    rows = all("[" in str(owner(use.node)) for use, _, _ in (one, two))
+    advice = (
+        "these are rows of one matrix, and a parameter has one rule; give each of them a layer of "
+        "its own"
+        if rows
+        else "untie them"
+    )
+    return KcalcError(f"{name} is used in two roles that conflict: {places} ({asked}); {advice}")
+
+
+def _listed(nodes: Iterable[Node]) -> str:
+    names = [repr(owner(node)) for node in nodes]
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
+
+
+def _assumptions(chosen: Options, deep: bool) -> Iterable[Assumption]:
+    aligned = "aligned with" if chosen.aligned else "independent of"
+    yield Assumption(
+        "network",
+        f"changes of weights are {aligned} what they read; the numbers of examples, positions and "
+        f"steps do not grow with the network",
+    )
+    yield Assumption(
+        "network",
+        {
+            0: "weight decay is that of the base",
+            1: "the product of learning rate and weight decay is that of the base",
+        }.get(chosen.decay, "weight decay grows as 1 / sqrt(learning rate)"),
+    )
+    if deep:
+        yield Assumption("network", f"residual branches stand behind L^-{chosen.branch}")

@@ -1,0 +1,250 @@
+"""What a residual stream keeps from block to block, and the factors before its branches.
+
+Powers of the depth are those of a stream that carries what every block adds to its end, x + f(x).
+A shortcut of weight 0.7 forgets: the share of the first block shrinks as 0.7^L, the stream is made
+anew every few blocks, and no power of L holds the changes of the output. So what a stream keeps
+over all of its blocks has to be about the same in both networks. Derivation: the page on the
+theory of transfer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from ... import Network
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...maps import Assumption
+from ...network import owner
+from .branches import Branch, on_stream
+
+Node = Hashable
+SLACK = 0.25  # e-folds by which what a stream keeps may differ between the networks
+EXACT = 1e-6
+PROBES = np.linspace(-3.1, 2.9, 9)
+ADVICE = (
+    "add branches to the stream with a shortcut of weight 1, x + f(x), or put a norm on the stream "
+    "behind every sum, or keep the depth of the base, axes='width'"
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left at a place of the stream, relative to its beginning.
+
+    ``share``: of what the stream began with; ``total``: of all that shortcuts carry. Norms divide
+    both by the total.
+    """
+
+    share: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stream of a network.
+
+    ``kept``: what is left of it at the first and at the last sum; ``factors``: {branch: its factor,
+    by that of its shortcut where norms divide the sums by their size}.
+    """
+
+    kept: tuple[Kept, Kept]
+    factors: Mapping[Branch, float]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The answer: powers of the depth that the network has before its branches.
+
+    ``powers``: {branch: p, where it stands behind L^-p already}, 0 where it is not given;
+    ``notes``: what holds only about.
+    """
+
+    powers: Mapping[Branch, Any] = field(default_factory=dict)
+    notes: tuple[Assumption, ...] = ()
+
+
+def stream(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Stream:
+    """What the stream of a network keeps.
+
+    ``along``: the operations on it that grow in number with its branches.
+    Raises: KcalcError where one of these is no sum, norm, or function that leaves its own values
+    as they are.
+    """
+    slots: dict[Node, set[int]] = {}
+    for branch in found:
+        slots.setdefault(branch.sum, set()).add(branch.slot)
+    inside = {node for branch in found for node in branch.inside}
+    places = on_stream(network, tuple(found))
+    kept: dict[Node, Kept] = {}
+    shortcut: dict[Node, float] = {}
+    weights: dict[Node, tuple[Any, ...]] = {}
+    for node, op, reads in network.operations:
+        if node not in places:
+            continue
+        if isinstance(op, P.Mix):
+            weights[node] = op.weights
+            taken = [
+                (_number(weight, node), kept.get(read))
+                for k, (weight, read) in enumerate(zip(op.weights, reads, strict=True))
+                if k not in slots.get(node, ()) and read not in inside
+            ]
+            kept[node], shortcut[node] = _summed(taken)
+            continue
+        if node in along:
+            _check_carries(op, node)
+        known = next((kept[read] for read in reads if read in kept), Kept(1.0, 1.0))
+        if isinstance(op, P.Norm):
+            known = Kept(known.share / known.total if known.total else 0.0, 1.0)
+        kept[node] = known
+    normed = any(isinstance(op, P.Norm) for node, op, _ in network.operations if node in along)
+    factors = {
+        branch: abs(_number(weights[branch.sum][branch.slot], branch.sum))
+        / (shortcut[branch.sum] if normed and shortcut[branch.sum] else 1.0)
+        for branch in found
+    }
+    ends = [kept[found[k].sum] for k in (0, -1)]
+    if normed:  # which share is left counts, the size does not
+        ends = [Kept(one.share / one.total if one.total else 0.0, 1.0) for one in ends]
+    return Stream((ends[0], ends[1]), factors)
+
+
+def _summed(taken: Sequence[tuple[float, Kept | None]]) -> tuple[Kept, float]:
+    """What a sum keeps of these (factor, kept before), and the factor that it gives the stream.
+
+    What comes from before the first sum is the stream at that sum, and counts for nothing later.
+    """
+    begun = any(one is not None for _, one in taken)
+    share = sum(w * (one.share if one else float(not begun)) for w, one in taken)
+    total = sum(w * (one.total if one else 1.0) for w, one in taken)
+    before = max((abs(one.total) if one else 1.0 for _, one in taken), default=1.0)
+    return Kept(share, total), abs(total) / before if before else 0.0
+
+
+def _number(weight: Any, node: Node) -> float:
+    try:
+        return float(weight)
+    except (TypeError, ValueError):
+        raise KcalcError(
+            f"node {owner(node)!r} adds with the factor {weight}, and powers of the depth need "
+            f"numbers; give them by net.subs, or keep the depth of the base, axes='width'"
+        ) from None
+
+
+def _check_carries(op: Any, node: Node) -> None:
+    """Raises: KcalcError for an operation behind every sum that changes what the stream carries."""
+    if op is None or isinstance(op, P.Norm | P.Reshape):
+        return
+    if isinstance(op, P.Post) and not op.activation.free_symbols:
+        once = op.activation(PROBES)
+        if np.allclose(op.activation(once), once, rtol=EXACT, atol=EXACT):  # as ReLU
+            return
+    if isinstance(op, P.Mask) and op.rate == 0:
+        return
+    if isinstance(op, P.Fresh):
+        return  # weights on the stream have errors of their own
+    what = {P.Post: "a function", P.Mask: "dropout", P.Prod: "a gate", P.Window: "pooling"}
+    word = next((text for kind, text in what.items() if isinstance(op, kind)), type(op).__name__)
+    raise KcalcError(
+        f"node {owner(node)!r}, {word}, acts on the residual stream behind every block, so that "
+        f"the stream forgets what blocks added, and depth has no exponents; {ADVICE}"
+    )
+
+
+def carried_alone(network: Network, found: Sequence[Branch], along: frozenset[Node]) -> Carried:
+    """Of a network without a base. Raises: KcalcError where its stream does not keep all."""
+    kept = stream(network, found, along).kept
+    if _apart(*kept) > EXACT:
+        raise _forgets(found[-1].sum, kept, "from its first sum to its last")
+    return Carried()
+
+
+def carried(small: Stream, large: Stream) -> Carried:
+    """Of a network with more branches than its base.
+
+    Raises: KcalcError where the streams keep different shares, and where branches have factors that
+    change otherwise than as a power of the depth.
+    """
+    kept = small.kept[1], large.kept[1]
+    apart = _apart(*kept)
+    if apart > SLACK:
+        last = [*large.factors][-1].sum
+        raise _forgets(last, kept, "in the base and in this network")
+    text = (
+        f"shortcuts carry {kept[0].share:.3g} of the stream to its end in the base, "
+        f"{kept[1].share:.3g} here: the powers of L take these as equal"
+    )
+    notes = (Assumption("network", text, "heuristic"),) if apart > EXACT else ()
+    return Carried(_powers(small, large), notes)
+
+
+def _apart(one: Kept, two: Kept) -> float:
+    """By how many e-folds two shares differ."""
+    pairs = ((one.share, two.share), (one.total, two.total))
+    if any(min(abs(a), abs(b)) < 1e-300 for a, b in pairs):
+        return 0.0 if all(a == b for a, b in pairs) else math.inf
+    return max(abs(math.log(abs(a / b))) for a, b in pairs)
+
+
+def _forgets(node: Node, kept: tuple[Kept, Kept], where: str) -> KcalcError:
+    """The error for a stream of which another share arrives."""
+    use = (
+        [one.share for one in kept]
+        if kept[0].share != kept[1].share
+        else [one.total for one in kept]
+    )
+    return KcalcError(
+        f"the residual stream that ends at node {owner(node)!r} forgets: shortcuts with weights "
+        f"other than 1 carry {use[0]:.3g} and {use[1]:.3g} of it to its end ({where}), and powers "
+        f"of the depth need the same share; {ADVICE}, or let the weight depend on the depth so "
+        f"that its product over all blocks stays"
+    )
+
+
+def _powers(small: Stream, large: Stream) -> dict[Branch, Any]:
+    """{branch: p} where its factor, by that of the base, is (ratio of the depths)^-p."""
+    ratio = len(large.factors) / len(small.factors)
+    before, after = (_by_form(one.factors) for one in (small, large))
+    powers = {form: _power(before.get(form, after[form]), after[form], ratio) for form in after}
+    for branch in large.factors:
+        if powers[_form(branch)] is None:
+            own, other = (
+                ", ".join(f"{n:.4g}" for n in sorted(one.get(_form(branch), ()))[:4])
+                for one in (after, before)
+            )
+            raise KcalcError(
+                f"node {owner(branch.sum)!r} adds with factors {own} before its branch, in the "
+                f"base {other}: that is no power of the number of branches; keep multipliers as "
+                f"they are in the base, and kc.transfer says which to change"
+            )
+    return {branch: powers[_form(branch)] for branch in large.factors}
+
+
+def _form(branch: Branch) -> tuple[str, int]:
+    return re.sub(r"\d+", "*", str(branch.sum)), branch.slot
+
+
+def _by_form(factors: Mapping[Branch, float]) -> dict[tuple[str, int], set[float]]:
+    found: dict[tuple[str, int], set[float]] = {}
+    for branch, factor in factors.items():
+        found.setdefault(_form(branch), set()).add(float(f"{factor:.6g}"))
+    return found
+
+
+def _power(before: set[float], after: set[float], ratio: float) -> Any:
+    """p, a multiple of 1/4; None where the factors change otherwise."""
+    if before == after:
+        return sp.S.Zero
+    if len(before) == len(after) == 1 and min(*before, *after) > 0:
+        exact = -math.log(next(iter(after)) / next(iter(before))) / math.log(ratio)
+        power = sp.Rational(round(4 * exact), 4)
+        if abs(exact - float(power)) < 1e-3:
+            return power
+    return None

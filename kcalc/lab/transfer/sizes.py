@@ -1,0 +1,347 @@
+"""Sizes of feature maps and of their gradients, as powers of width and depth.
+
+Two folds over the primitives of a network. Forward: the typical size of a coordinate, and for all
+weights what initialisation and change give feature maps of size 1. Backward: the typical size of
+the derivative of the loss by a coordinate, the larger of what initial weights and what their
+changes pass on. Derivations: the page on the theory of transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
+from typing import Any
+
+from ... import Network
+from ... import network as P
+from ...foundation.errors import KcalcError
+from ...network import interpret, interpret_back, no_rule, owner
+from .branches import Branch
+from .powers import DEPTH, HALF, ONE, ZERO, Order, Power
+
+Node = Hashable
+NAME = "exponents of width and depth"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Channels that a concatenation puts beside others, by the node that makes them."""
+
+    node: Node
+    of: Power
+    channels: Power
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a feature map: the size of a coordinate, and how its number of channels grows.
+
+    ``unlike``: two of its parts whose sizes or numbers of channels grow differently; None where all
+    channels are alike.
+    """
+
+    of: Power
+    channels: Power
+    unlike: tuple[Part, Part] | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the folds are told.
+
+    ``channels``: {node with weights, or attention: growth of the channels that it emits};
+    ``groups``: {node: growth of the number of groups}; ``branches``: residual branches, none where
+    the depth is that of the base; ``branch``: the exponent a of ``x + L^-a f(x)``; ``absorb``:
+    whether weights that end a branch take the factor ``L^-a``; ``aligned``: whether changes of
+    weights are aligned with what they read; ``initial``: {role: size of initial weights relative to
+    the choice of this calculus}, for other parametrisations; ``capped``: whether changes may not
+    exceed the weights; ``order``: that of powers; ``given``: {branch: p, where the network has it
+    behind L^-p already}.
+    """
+
+    channels: Mapping[Node, Power]
+    groups: Mapping[Node, Power] = field(default_factory=dict)
+    branches: tuple[Branch, ...] = ()
+    branch: Any = 1
+    absorb: bool = True
+    aligned: bool = True
+    initial: Mapping[str, Power] = field(default_factory=dict)
+    capped: bool = False
+    order: Order = field(default_factory=Order)
+    given: Mapping[Branch, Any] = field(default_factory=dict)
+
+    def target(self, node: Node) -> tuple[Power, Power]:
+        """(size of the output of weights, size of its change) that training needs."""
+        ended = next((branch for branch in self.branches if node == branch.last), None)
+        own = self.factor(ended) if self.absorb and ended is not None else ONE
+        return own, own * self.share(node)
+
+    def share(self, node: Node) -> Power:
+        """By how much the output of a node may change, relative to its size."""
+        inside = any(node in branch.inside for branch in self.branches)
+        return DEPTH ** (self.branch - 1) if inside else ONE
+
+    def factor(self, branch: Branch) -> Power:
+        """``L^-a``, by what the network has of it."""
+        return DEPTH ** (self.given.get(branch, ZERO) - self.branch)
+
+    def factors(self, node: Node, count: int) -> list[Power]:
+        """The multiplier of everything that a sum reads."""
+        found = [ONE] * count
+        for branch in self.branches:
+            if branch.sum == node:
+                taken = self.absorb and branch.last is not None
+                own = DEPTH ** -self.given.get(branch, ZERO)
+                found[branch.slot] = own if taken else own * self.factor(branch)
+        return found
+
+
+@dataclass(frozen=True)
+class Use:
+    """Weights at one place of a network.
+
+    ``role``: "embedding", "input" (few channels to many), "hidden" (many to many), "readout" (many
+    to few), "elementwise" (groups of a few channels) or "finite". ``reads``: the size of what they
+    read; ``fan_in``, ``fan_out``: how the numbers of inputs of an output and of outputs of an input
+    grow; ``output``: the size of their output, ``initial`` and ``change``: the sizes of an initial
+    weight and of its change, multipliers included; ``size``: the larger of both; ``shift``: the
+    change of a bias.
+    """
+
+    node: Node
+    role: str
+    reads: Power
+    fan_in: Power
+    fan_out: Power
+    channels: Power
+    output: Power
+    initial: Power
+    change: Power
+    size: Power
+    shift: Power
+
+
+class Forward:
+    """The forward fold; ``uses`` collects the weights met."""
+
+    def __init__(self, setting: Setting, reads: Mapping[Node, Sequence[Node]]) -> None:
+        self.setting, self.reads = setting, reads
+        self.uses: dict[Node, Use] = {}
+
+    def rule(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
+        """The size of a primitive's output; channels that are unlike stay so up to weights."""
+        found = self.size(op, node, inputs)
+        unlike = next((one.unlike for one in inputs if one.unlike is not None), None)
+        if unlike is None:
+            return found
+        one_each = isinstance(op, P.Fresh) and op.groups > 1  # as depthwise convolutions read
+        if isinstance(op, P.Fresh) and (
+            not one_each or self.setting.order.grows(self.uses[node].fan_in)
+        ):
+            raise _two_roles(node, unlike)
+        return replace(found, unlike=unlike)
+
+    @singledispatchmethod
+    def size(self, op: P.Primitive, node: Node, inputs: list[Size]) -> Size:
+        raise no_rule(NAME, op, node)
+
+    @size.register
+    def _(self, op: P.Positions, node: Node, inputs: list[Size]) -> Size:
+        return Size(ONE, ONE)
+
+    @size.register
+    def _(self, op: P.Fresh, node: Node, inputs: list[Size]) -> Size:
+        (read,) = inputs
+        setting, order = self.setting, self.setting.order
+        channels = setting.channels[owner(node)]
+        groups = setting.groups.get(owner(node), ONE)
+        fan_in = ONE if op.one_hot else read.channels / groups
+        fan_out = channels / groups
+        role = "embedding" if op.one_hot else _role(order, fan_in, fan_out, channels)
+        output, change = setting.target(node)
+        # fewer outputs than inputs: their change must not grow with that of what they read
+        narrowed = order.smaller(ONE, (fan_out / fan_in) ** HALF)
+        initial = output / read.of / fan_in**HALF * (ONE if op.one_hot else narrowed)
+        initial *= setting.initial.get(role, ONE)
+        moved = change / read.of / fan_in ** (ONE if setting.aligned else HALF)
+        if setting.capped:
+            moved = order.smaller(moved, initial)
+        self.uses[node] = Use(
+            node,
+            role,
+            read.of,
+            fan_in,
+            fan_out,
+            channels,
+            output,
+            initial,
+            moved,
+            order.larger(initial, moved),
+            change,
+        )
+        return Size(output, channels)
+
+    @size.register
+    def _(
+        self,
+        op: P.Post | P.Surrogate | P.Mask | P.Reshape | P.Stop | P.Window,
+        node: Node,
+        inputs: list[Size],
+    ) -> Size:
+        if isinstance(op, P.Blend) and op.weighted:
+            raise no_rule(NAME, op, node)
+        return inputs[0]
+
+    @size.register
+    def _(self, op: P.Norm, node: Node, inputs: list[Size]) -> Size:
+        return Size(ONE, inputs[0].channels)
+
+    @size.register
+    def _(self, op: P.Mix, node: Node, inputs: list[Size]) -> Size:
+        factors = self.setting.factors(node, len(inputs))
+        return Size(
+            self.setting.order.larger(*(f * s.of for f, s in zip(factors, inputs, strict=True))),
+            self.setting.order.larger(*(s.channels for s in inputs)),
+        )
+
+    @size.register
+    def _(self, op: P.Prefix, node: Node, inputs: list[Size]) -> Size:
+        """Tokens in front of others: the larger of the two."""
+        return Size(self.setting.order.larger(*(s.of for s in inputs)), inputs[0].channels)
+
+    @size.register
+    def _(self, op: P.Join, node: Node, inputs: list[Size]) -> Size:
+        return Size(
+            self.setting.order.larger(*(s.of for s in inputs)),
+            self.setting.order.larger(*(s.channels for s in inputs)),
+            self._unlike(self.reads[node], inputs),
+        )
+
+    def _unlike(self, reads: Sequence[Node], inputs: list[Size]) -> tuple[Part, Part] | None:
+        """Two parts of a concatenation that no one rule serves."""
+        parts = [Part(n, s.of, s.channels) for n, s in zip(reads, inputs, strict=True)]
+        alike = self.setting.order.alike
+        for part in parts[1:]:
+            if not (alike(part.channels, parts[0].channels) and alike(part.of, parts[0].of)):
+                return parts[0], part
+        return None
+
+    @size.register
+    def _(self, op: P.Prod, node: Node, inputs: list[Size]) -> Size:
+        size = ONE
+        for one in inputs:
+            size *= one.of
+        return Size(size, self.setting.order.larger(*(s.channels for s in inputs)))
+
+    @size.register
+    def _(self, op: P.Attend, node: Node, inputs: list[Size]) -> Size:
+        """Weights of attention are of size 1: scores are divided by the channels of a head."""
+        values = inputs[2]
+        return Size(values.of, self.setting.channels.get(owner(node), values.channels))
+
+
+class Backward:
+    """The reversed fold: messages are sizes of derivatives of the loss by a coordinate."""
+
+    def __init__(
+        self, setting: Setting, states: Mapping[Node, Size], uses: Mapping[Node, Use]
+    ) -> None:
+        self.setting, self.states, self.uses = setting, states, uses
+
+    @singledispatchmethod
+    def rule(
+        self, op: P.Primitive, node: Node, message: Power, reads: Sequence[Node]
+    ) -> list[Power]:
+        return [message] * len(reads)
+
+    @rule.register
+    def _(self, op: P.Fresh, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
+        use = self.uses[node]
+        along = ONE if self.setting.aligned else HALF
+        passed = self.setting.order.larger(
+            use.initial * use.fan_out**HALF, use.change * use.fan_out**along
+        )
+        return [message * passed]
+
+    @rule.register
+    def _(self, op: P.Norm, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
+        return [message / self.states[reads[0]].of]
+
+    @rule.register
+    def _(self, op: P.Mix, node: Node, message: Power, reads: Sequence[Node]) -> list[Power]:
+        return [message * factor for factor in self.setting.factors(node, len(reads))]
+
+    @rule.register
+    def _(
+        self, op: P.Prod | P.Attend, node: Node, message: Power, reads: Sequence[Node]
+    ) -> list[Power]:
+        """The sizes of the other factors.
+
+        Scores sum over a head's channels and are divided by their number. Keys and values that
+        several heads share add up what these send.
+        """
+        sizes = [self.states[read].of for read in reads]
+        out = []
+        for slot in range(len(reads)):
+            sent = message
+            for other, size in enumerate(sizes):
+                sent = sent * size if other != slot else sent
+            out.append(sent)
+        if isinstance(op, P.Attend):
+            shared = self.states[node].channels / self.states[reads[2]].channels
+            out[1:] = [out[1] * shared, message * shared]
+        return out
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The answer of both folds: weights by node; at every node sizes, of gradients and channels."""
+
+    uses: Mapping[Node, Use]
+    states: Mapping[Node, Size]
+    gradients: Mapping[Node, Power]
+
+
+def sizes(network: Network, setting: Setting) -> Sizes:
+    """Sizes of feature maps, weights, changes and gradients of a network.
+
+    Raises: NoRule for layers without a rule; KcalcError where an output grows with the width.
+    """
+    forward = Forward(setting, {node: reads for node, _, reads in network.operations})
+    start = dict.fromkeys(network.inputs, Size(ONE, ONE))
+    states = interpret(network, forward, start)
+    for node in network.outputs:
+        if setting.order.grows(states[node].channels):
+            raise KcalcError(
+                f"the output {node!r} grows with the width: the loss of a network of another "
+                f"width is another one; give it a readout with a fixed number of channels"
+            )
+    ends: dict[Node, Power] = dict.fromkeys(states, ZERO)
+    ends |= dict.fromkeys(network.outputs, ONE)
+    backward = Backward(setting, states, forward.uses)
+    found = interpret_back(network, backward.rule, ends, setting.order.larger)
+    return Sizes(forward.uses, states, found)
+
+
+def _two_roles(node: Node, unlike: tuple[Part, Part]) -> KcalcError:
+    """The error for weights that read, through a concatenation, parts with different rules."""
+    names = [repr(owner(part.node)) for part in unlike]
+    grown = [str(part.channels).replace("**", "^") for part in unlike]
+    what = f"whose numbers grow as {grown[0]} and {grown[1]}"
+    if grown[0] == grown[1]:
+        sizes = [str(part.of).replace("**", "^") for part in unlike]
+        what = f"whose sizes are {sizes[0]} and {sizes[1]}"
+    return KcalcError(
+        f"the weights of {owner(node)!r} read the channels of {names[0]} and {names[1]} side by "
+        f"side, {what}: these columns have two roles, and a parameter has one rule. Read the parts "
+        f"with layers of their own and add the results, a(h) + b(x) instead of layer(cat([h, x]))"
+    )
+
+
+def _role(order: Order, fan_in: Power, fan_out: Power, channels: Power) -> str:
+    if order.grows(fan_in):
+        return "hidden" if order.grows(fan_out) else "readout"
+    if order.grows(fan_out):
+        return "input"
+    return "elementwise" if order.grows(channels) else "finite"

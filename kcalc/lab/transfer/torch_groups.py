@@ -1,0 +1,121 @@
+"""Parameter groups and initial weights of PyTorch models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...fields.arguments import one_number
+from ...foundation.errors import KcalcError
+from ...foundation.plain_arguments import choice
+from .result import EPSILONS, ParameterRule, Transfer, require_known
+
+
+def param_groups(
+    transfer: Transfer, model: Any, settings: tuple[Any, Any, Any], optimizer: str | None
+) -> list[dict[str, Any]]:
+    """Parameters with the same rule in one group; see :meth:`Transfer.param_groups`."""
+    lr, decay = _setting(settings[0], "lr"), _setting(settings[1], "weight_decay")
+    eps = None if settings[2] is None else _setting(settings[2], "eps")
+    require_known(transfer)
+    takers = sorted({rule.optimizer for rule in transfer.parameters.values()})
+    if optimizer is None and len(takers) > 1:
+        raise KcalcError(
+            f"parameters are divided between {' and '.join(takers)}: ask for the groups of each, "
+            f"optimizer={takers[0]!r}"
+        )
+    if optimizer is not None:
+        choice(optimizer, "optimizer of these parameters", takers)
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, parameter in _matched(transfer, model).items():
+        rule = transfer.parameters[name]
+        if not parameter.requires_grad or optimizer not in (None, rule.optimizer):
+            continue
+        own: dict[str, Any] = {
+            "lr": lr * rule.learning_rate,
+            "weight_decay": decay * rule.weight_decay,
+        }
+        if rule.optimizer in EPSILONS:
+            small = rule.epsilon * (EPSILONS[rule.optimizer] if eps is None else eps)
+            own["eps"] = small if rule.optimizer == "adamw" else (None, small)
+        groups.setdefault(tuple(own.values()), {"params": []} | own)["params"].append(parameter)
+    return list(groups.values())
+
+
+def rescale(transfer: Transfer, model: Any) -> None:
+    """See :meth:`Transfer.rescale`."""
+    import torch
+
+    require_known(transfer)
+    own = _matched(transfer, model)
+    for name in own:
+        if transfer.parameters[name].base_std is None:
+            raise KcalcError(
+                f"the standard deviation of {name} in the base is not known: rescaling needs a "
+                f"base that is a model"
+            )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            _rescale(transfer.parameters[name], parameter)
+
+
+FEW = 24  # entries; the standard deviation of fewer is not known to a sixth
+
+
+def _rescale(rule: ParameterRule, parameter: Any) -> None:
+    """One parameter; constants stay."""
+    if min(parameter.numel(), rule.base_entries) < FEW:
+        parameter.mul_(1.0 if not parameter.numel() or _constant(parameter) else rule.init_std)
+        return
+    present, centre = moments([parameter])
+    if rule.base_std and present:
+        parameter.sub_(centre).mul_(rule.base_std * rule.init_std / present).add_(centre)
+
+
+def _constant(parameter: Any) -> bool:
+    return bool((parameter == parameter.flatten()[0]).all())
+
+
+def moments(parameters: list[Any]) -> tuple[float, float]:
+    """(standard deviation, mean) of parameters of one law; the mean is 0 unless it clearly differs.
+
+    Means within 5 standard errors are those of draws of mean 0, and the deviation is taken from 0.
+    Of parameters that are constant the deviation is 0.
+    """
+    import torch
+
+    every = torch.cat([p.detach().double().flatten() for p in parameters])
+    mean, spread = float(every.mean()), float(every.var(unbiased=False)) ** 0.5
+    if not spread or abs(mean) > 5 * spread / len(every) ** 0.5:
+        return spread, mean
+    return float(every.square().mean()) ** 0.5, 0.0
+
+
+def _matched(transfer: Transfer, model: Any) -> dict[str, Any]:
+    """{name: parameter}.  Raises: KcalcError where the model has others than the rules."""
+    if not hasattr(model, "named_parameters"):
+        raise KcalcError(f"expected a torch.nn.Module, got a {type(model).__name__}")
+    own = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad or name in transfer.parameters
+    }
+    for name, parameter in own.items():
+        if name not in transfer.parameters:
+            raise KcalcError(f"the model has a parameter {name!r} without a rule")
+        shape = transfer.parameters[name].shape
+        if shape and shape != tuple(parameter.shape):
+            raise KcalcError(
+                f"{name!r} has the shape {tuple(parameter.shape)}, and the rules are those of "
+                f"{shape}: give kc.transfer this model's width, to="
+            )
+    for name in transfer.parameters:
+        if name not in own:
+            raise KcalcError(f"the model has no parameter {name!r}, which has a rule")
+    return own
+
+
+def _setting(number: Any, what: str) -> float:
+    found = float(one_number(number, what))
+    if found < 0:
+        raise KcalcError(f"{what} must be >= 0, got {number}")
+    return found

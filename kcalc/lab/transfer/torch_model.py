@@ -1,0 +1,298 @@
+"""Models of PyTorch: both are read, and every parameter is placed in the network."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ... import Reading, read
+from ... import layers as L
+from ... import network as P
+from ...foundation.errors import KcalcError, glimpse
+from ...interchange import Held, Linear, Lookup, Normalise, Op, Pointwise, Prefixed
+from ...interchange.torch_model import copied
+from ...network import owner
+from .growth import growth_between, matching_name
+from .result import Transfer
+from .rules import Options, Placement, derive
+from .torch_groups import moments
+
+Node = Hashable
+
+
+def torch_transfer(
+    base: Any,
+    model: Any,
+    inputs: tuple[Any, ...],
+    axes: tuple[str, ...] | None,
+    chosen: Options,
+) -> Transfer:
+    """The rules for a ``torch.nn.Module``, grown from another.
+
+    Raises: KcalcError for other objects, models that cannot be read, and parameters whose place in
+    the network is not known.
+    """
+    if isinstance(base, int | Mapping) and not hasattr(model, "named_parameters"):
+        raise KcalcError(
+            f"base={base} is a size, so that the model is a function that builds models: give the "
+            f"size of the larger one, too, to="
+        )
+    for one in (base, model):
+        if not hasattr(one, "named_parameters"):
+            raise KcalcError(f"expected two networks or two torch.nn.Modules, got {glimpse(one)}")
+    if not inputs:
+        raise KcalcError(
+            "models of PyTorch are read by running them: give example inputs, or their shapes, "
+            "behind the model, kc.transfer(build, (2, 3, 32, 32), base=64, to=256)"
+        )
+    small, large = (_read(one, inputs) for one in (base, model))
+    for network in (small.network, large.network):
+        for node in network.nodes_of(L.Opaque):
+            unread = network.layer(node)
+            advice = (
+                "one table may be an embedding and a readout; untie these"
+                if unread.name == "shared weights"
+                else "compute it by operations that are read"
+            )
+            raise KcalcError(
+                f"node {node!r} was not read ({unread.name}: {unread.reason}), so its sizes have "
+                f"no exponents; {advice}"
+            )
+    growth = growth_between(small.network, large.network, axes)
+    _check_inputs_and_epsilons(small, large)
+    _check_constants(base, model)
+    return derive(large.network, growth, chosen, _placed(base, model, large))
+
+
+def _read(model: Any, inputs: tuple[Any, ...]) -> Reading:
+    """The architecture, with branches behind factors that start at 0 and are trained (ReZero)."""
+    found = read(model, *inputs, sigmas=False)
+    zeros = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and _is_zero(parameter) and _multiplies(name, found)
+    ]
+    if not zeros:
+        return found
+    import torch
+
+    twin = copied(model)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            if name in zeros:
+                parameter.fill_(1.0)
+    return read(twin, *inputs, sigmas=False)
+
+
+def _is_zero(parameter: Any) -> bool:
+    return parameter.numel() > 0 and not bool(parameter.detach().any())
+
+
+def _multiplies(name: str, reading: Reading) -> bool:
+    """Whether a parameter is read as a factor of a feature map."""
+    held = {op.name for op in _ops(reading) if isinstance(op, Held) and _takes(op, name)}
+    return any(
+        isinstance(op, Pointwise) and op.label == "mul" and held.intersection(op.reads)
+        for op in _ops(reading)
+    )
+
+
+def _check_constants(base: Any, model: Any) -> None:
+    """Raises: KcalcError for vectors of one number that is another one in the base.
+
+    As of a LayerScale that starts at 1 / depth: rules are relative to the initial values of the
+    base, and rescaling leaves constants as they are.
+    """
+    small = dict(base.named_parameters())
+    for name, parameter in model.named_parameters():
+        others = matching_name(name, small)
+        one, two = (_constants(group) for group in ([parameter], others))
+        if one and two and not any(math.isclose(a, b, rel_tol=1e-5) for a in one for b in two):
+            raise KcalcError(
+                f"parameter {name!r} starts at {min(one):.4g}, in the base at "
+                f"{min(two):.4g}: keep initial values as they are in the base; kc.transfer says "
+                f"how they change"
+            )
+
+
+def _constants(parameters: Sequence[Any]) -> set[float]:
+    """The numbers of which parameters consist; none where one holds several."""
+    found = set()
+    for parameter in parameters:
+        values = parameter.detach().flatten()
+        if not values.numel() or bool((values != values[0]).any()):
+            return set()
+        found.add(float(values[0]))
+    return found
+
+
+def _check_inputs_and_epsilons(small: Reading, large: Reading) -> None:
+    """Raises: KcalcError where inputs go through other functions, or norms have another epsilon."""
+    for network in (small.network, large.network):
+        for node in network.inputs:
+            notes = [tuple(n.text for n in one.notes if n.node == node) for one in (large, small)]
+            if notes[0] != notes[1]:
+                own, base = (" and ".join(texts) or "no remark" for texts in notes)
+                raise KcalcError(
+                    f"input {node!r}: {own}; in the base: {base}. Keep functions of inputs as they "
+                    f"are in the base"
+                )
+    known = {op.name: op for op in _norms(small)}
+    for op in _norms(large):
+        for other in matching_name(op.name, known):
+            if not any(
+                math.isclose(own, theirs, rel_tol=1e-6)
+                for own, theirs in zip(_epsilons(op), _epsilons(other), strict=True)
+            ):
+                raise KcalcError(
+                    f"node {op.name!r} has the epsilon {op.epsilon:g}, in the base "
+                    f"{other.epsilon:g}: the base may differ in width and depth alone"
+                )
+
+
+def _epsilons(op: Normalise) -> tuple[float, float]:
+    """The epsilon, and that of an unbiased variance, which the reader multiplies by 1 - 1 / n."""
+    count = math.prod(op.shape[axis] for axis in op.axes) / op.groups
+    return op.epsilon, op.epsilon / (1 - 1 / count) if count > 1 else op.epsilon
+
+
+def _norms(reading: Reading) -> list[Normalise]:
+    return [op for op in _ops(reading) if isinstance(op, Normalise)]
+
+
+def _placed(base: Any, model: Any, reading: Reading) -> list[Placement]:
+    """All uses of all parameters, but of frozen ones whose place is not known."""
+    small = dict(base.named_parameters())
+    own = dict(model.named_parameters())
+    uses = list(_uses(reading))
+    met = {name for name, _, _ in uses}
+    uses += [
+        (name, *use)
+        for name in own
+        if name not in met and (use := _vector(name, own, small, reading)) is not None
+    ]
+    counts = [Counter(re.sub(r"\d+", "*", name) for name in one) for one in (own, small)]
+    found = []
+    for name, node, kind in uses:
+        if name in own:
+            others = matching_name(name, small)
+            pattern = re.sub(r"\d+", "*", name)
+            found.append(
+                Placement(
+                    name,
+                    node,
+                    kind,
+                    tuple(own[name].shape),
+                    moments(others)[0] if others else None,
+                    sum(p.numel() for p in others),
+                    counts[0][pattern] > counts[1][pattern],
+                    kind == "weight" and _is_zero(own[name]),
+                )
+            )
+    return found
+
+
+def _uses(reading: Reading) -> Iterator[tuple[str, Node, str]]:
+    """(parameter, node of its primitive, kind) of weights and their biases."""
+    network = reading.network
+    made = {owner(node): node for node, op, _ in network.operations if isinstance(op, P.Fresh)}
+    added = set(network.nodes_of(L.Positions, L.ClassToken))
+    held: dict[str, str] = {}
+    for op in _ops(reading):
+        if isinstance(op, Held) and op.parameter is not None:
+            held[op.name] = op.parameter
+        if isinstance(op, Linear | Lookup) and op.name in made:
+            yield op.parameter, made[op.name], "weight"
+        if isinstance(op, Linear) and op.bias_parameter is not None and op.name in made:
+            yield op.bias_parameter, made[op.name], "bias"
+        if op.name in added:
+            arrays = [held[name] for name in op.reads if name in held]
+            arrays += (op.parameter or "").split(", ") if isinstance(op, Prefixed) else []
+            for name in arrays:
+                yield name, made[op.name], "weight"
+
+
+def _vector(
+    name: str, own: Mapping[str, Any], small: Mapping[str, Any], reading: Reading
+) -> tuple[Node, str] | None:
+    """(node, kind) of a gain or another vector; None for frozen ones whose place is not known.
+
+    Raises: KcalcError for anything but vectors with one extent that grows at most.
+    """
+    parameter = own[name]
+    grown = [
+        sum(a != b for a, b in zip(parameter.shape, other.shape, strict=True))
+        for other in matching_name(name, small)
+        if other.ndim == parameter.ndim
+    ]
+    place = _place(name, own, reading)
+    if grown and max(grown) <= 1 and place is not None:
+        node, factor = place
+        return node, ("gain" if max(grown) else "shared") if factor else "vector"
+    if not parameter.requires_grad:
+        return None
+    takers = [op.name for op in _ops(reading) if _takes(op, name)]
+    told = (
+        f"{takers[0]!r} takes it in a way that has no rule; freeze it"
+        if takers
+        else "no operation that was read takes it, as where the output of a head is not returned; "
+        "delete it, or freeze it"
+    )
+    raise KcalcError(
+        f"the place of parameter {name!r} in the network is not known: {told}, "
+        f"requires_grad_(False): frozen parameters need no rule"
+    )
+
+
+def _ops(reading: Reading) -> Sequence[Op]:
+    return reading.trace.ops if reading.trace is not None else ()
+
+
+def _takes(op: Op, name: str) -> bool:
+    """Whether an operation holds a parameter, or something computed from it."""
+    parameter = (getattr(op, "parameter", None) or "").partition(" #")[0]
+    return name in parameter.split(", ")
+
+
+def _place(name: str, own: Container[str], reading: Reading) -> tuple[Node, bool] | None:
+    """(node, whether the parameter is a factor there) of a parameter that is no weight."""
+    ops = _ops(reading)
+    held = {op.name for op in ops if isinstance(op, Held) and _takes(op, name)}
+    readers = [op for op in ops if held.intersection(op.reads)]
+    tokens = [op for op in ops if isinstance(op, Prefixed) and _takes(op, name)]
+    if not readers and not tokens:
+        norms = [op.name for op in ops if isinstance(op, Normalise) and _of_norm(name, op, own)]
+        return (norms[0], True) if norms and norms[0] in reading.network else None
+    nodes = {_node(op, reading, held) for op in (*readers, *tokens)}
+    if len(nodes) > 1 or None in nodes or not all(isinstance(op, Pointwise) for op in readers):
+        return None
+    added = all(isinstance(op, Pointwise) and op.label in ("add", "sub") for op in readers)
+    return nodes.pop(), not added  # tokens alone are added, too
+
+
+def _of_norm(name: str, op: Normalise, own: Container[str]) -> bool:
+    """Whether a norm is the module that holds a parameter, or is computed in it itself."""
+    module = name.rpartition(".")[0]
+    # an unbiased standard deviation puts a factor behind the norm, which gets a name of its own
+    inner = op.name.removeprefix(f"{module}.").removesuffix(".norm")
+    here = inner != op.name and "." not in inner and f"{op.name}.weight" not in own
+    return op.name == module or here
+
+
+def _node(op: Op, reading: Reading, arrays: Container[str]) -> Node | None:
+    """The node whose feature map an operation returns, or, alone, reads; None where none does."""
+    ops = {one.name: one for one in _ops(reading)}
+    made = {node for node, _, _ in reading.network.operations}
+    while (node := reading.places.get(op.name)) is None or node not in made:
+        sources = [read for read in op.reads if read not in arrays]
+        readers = [one for one in ops.values() if sources[0] in one.reads] if sources else []
+        if len(sources) != 1 or len(readers) != 1:
+            return None
+        op = ops[sources[0]]
+    return node
+
+
+__all__ = ["torch_transfer"]

@@ -1,0 +1,136 @@
+"""Short training runs of PyTorch models, with the rules of a transfer or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...foundation.errors import KcalcError, glimpse
+from .entry import call_builder
+from .result import QUANTITIES, Transfer
+from .rules import Options
+
+READ = 3  # examples with which models are read: few, and seldom the number of heads
+MUON = {"muon": "original", "muon-match-rms": "match_rms_adamw"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A function that builds models of several sizes, and how they are trained.
+
+    ``build`` is called with ``base`` or another size; ``x``, ``y``: examples, ``x`` a tensor or
+    {argument: tensor}; ``loss(output, y)``;
+    ``standard``: every size has the initial weights of its own and one learning rate;
+    ``zero_readout``: readouts start at 0.
+    """
+
+    build: Callable[..., Any]
+    base: Any
+    x: Any
+    y: Any
+    chosen: Options
+    loss: Callable[[Any, Any], Any]
+    standard: bool
+    zero_readout: bool
+
+    def model(self, size: Any, seed: int) -> Any:
+        """A model of a size, its weights drawn with a seed."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found = call_builder(self.build, size, "a size")
+        if not isinstance(found, torch.nn.Module):
+            raise KcalcError(
+                f"{glimpse(self.build)} must build a torch.nn.Module, got {type(found).__name__}"
+            )
+        return found.train()
+
+    def rules(self, size: Any, other: Any) -> Transfer:
+        """The rules of a size; factors are 1 at the base and in standard parametrisation.
+
+        ``other``: a size that is not the base.
+        """
+        from .torch_model import torch_transfer
+
+        small = other if size == self.base else self.base
+        found = torch_transfer(
+            self.model(small, 0), self.model(size, 0), (part(self.x, READ),), None, self.chosen
+        )
+        if size != self.base and not self.standard:
+            return found
+        plain = dict.fromkeys(QUANTITIES, 1.0)
+        return replace(
+            found, parameters={n: replace(r, **plain) for n, r in found.parameters.items()}
+        )
+
+    def started(self, rules: Transfer, size: Any, seed: int, lr: float) -> tuple[Any, list[Any]]:
+        """A model with its initial weights, and its optimisers."""
+        import torch
+
+        model = self.model(size, seed)
+        if size != self.base and not self.standard:
+            rules.rescale(model)
+        if self.zero_readout:
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if rules[name].role == "readout":
+                        parameter.zero_()
+        return model, optimizers(rules, model, lr)
+
+    def step(self, model: Any, made: list[Any], x: Any, y: Any) -> float:
+        """One step of all optimisers; the loss before it."""
+        value = self.loss(result_of(model, x), y)
+        if getattr(value, "grad_fn", None) is None or value.numel() != 1:
+            raise KcalcError(
+                "the loss must be one number, a tensor that depends on the output of the model"
+            )
+        for one in made:
+            one.zero_grad()
+        value.backward()
+        for one in made:
+            one.step()
+        return float(value.detach())
+
+
+def part(x: Any, rows: Any) -> Any:
+    """The examples of some rows, or as many as the first ``rows``."""
+    chosen = slice(rows) if isinstance(rows, int) else rows
+    return {n: t[chosen] for n, t in x.items()} if isinstance(x, Mapping) else x[chosen]
+
+
+def result_of(model: Any, x: Any) -> Any:
+    """The model's output; a dictionary holds arguments by name, as for :func:`kcalc.read`."""
+    from ...interchange import by_name
+
+    args, kwargs = by_name(model.forward, (x,))
+    return model(*args, **kwargs)
+
+
+def optimizers(rules: Transfer, model: Any, lr: float) -> list[Any]:
+    """The optimisers of ``torch.optim`` with the groups of the rules."""
+    import torch
+
+    made: list[Any] = []
+    for name in dict.fromkeys(rule.optimizer for rule in rules.parameters.values()):
+        groups = rules.param_groups(model, lr, optimizer=name)
+        if not groups:
+            continue
+        if name in MUON:
+            if not hasattr(torch.optim, "Muon"):
+                raise KcalcError("torch.optim has Muon from PyTorch 2.9 on; install a newer one")
+            made.append(torch.optim.Muon(groups, adjust_lr_fn=MUON[name]))
+        else:
+            classes = {"sgd": "SGD", "adamw": "AdamW", "adafactor": "Adafactor"}
+            made.append(getattr(torch.optim, classes[name])(groups))
+    return made
+
+
+def default_loss(output: Any, y: Any) -> Any:
+    """Cross entropy of whole numbers, else the mean squared error."""
+    from torch.nn import functional
+
+    if y.dtype.is_floating_point:
+        return functional.mse_loss(output, y)
+    return functional.cross_entropy(output.flatten(0, -2), y.flatten())

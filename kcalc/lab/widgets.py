@@ -1,0 +1,227 @@
+"""Sliders in a notebook for the global C map of a network.
+
+The activation, depth, shortcut weight and shaping of the network change with the sliders.
+
+Needs ipywidgets, the extra ``widgets``; nothing else in kcalc does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
+from typing import Any
+
+from .. import Network, c_map, residual_blocks, shape, with_residual_weights
+from .. import layers as L
+from ..foundation.errors import KcalcError
+from ..plotting import c_maps, claim, three_digits
+
+__all__ = ["Explorer", "explore"]
+
+ACTIVATIONS = ("relu", "tanh", "erf", "softplus", "gelu", "selu", "sigmoid", "sin")
+DEPTHS = ("depth", "blocks", "layers")  # names of depth in builders
+GIVEN = "as given"
+DRAWN = 4.2  # inches
+
+
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """Controls and a picture; a notebook shows ``box``.
+
+    ``values`` are those of the controls now, ``network`` the network for them.
+    """
+
+    box: Any
+    controls: Mapping[str, Any]
+    picture: Any = field(repr=False)
+    message: Any = field(repr=False)
+    _make: Callable[[dict[str, Any]], Network] = field(repr=False)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """{control: value}."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    @property
+    def network(self) -> Network:
+        """The network before shaping. Raises: KcalcError for settings that make none."""
+        return self._make(self.values)
+
+    def redraw(self, *_: Any) -> None:
+        """Draw the picture anew.
+
+        Where the settings cannot be met, the message says so and the picture shows the unshaped
+        network, if there is one.
+        """
+        self.message.value = ""
+        maps: dict[str, Any] = {}
+        try:
+            network = self.network
+            maps["before shaping"] = c_map(network)
+            method = self.controls["method"].value
+            if method != "none":
+                target = {"dks": "zeta", "tat": "eta"}[method]
+                maps["shaped"] = c_map(
+                    shape(network, method=method, **{target: self.controls[target].value}).network
+                )
+            drawn = _png(maps)
+        except KcalcError as error:
+            self.message.value = f"<p role='alert'>{escape(str(error))}</p>"
+            if not maps:
+                return
+            try:
+                drawn = _png({"before shaping": maps["before shaping"]})
+            except KcalcError:
+                return
+        self.picture.value = drawn
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.box._repr_mimebundle_(**options)
+
+    def __repr__(self) -> str:
+        return f"Explorer({', '.join(f'{name}={value}' for name, value in self.values.items())})"
+
+
+def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
+    """Sliders that redraw the global C map of a network.
+
+    A network: its activations are replaced by the chosen one, the shortcut weight (where it has
+    residual blocks) by that of the slider, both "as given" at first. A function that builds
+    networks (``kc.architectures.vanilla``): each of its arguments ``activation``, ``depth`` (or
+    ``blocks``, ``layers``) and ``shortcut_weight`` gets a control. ``method`` shapes the network by
+    DKS with the slope ``zeta`` or by TAT with the c value ``eta``.
+
+    Returns: an :class:`Explorer`. Raises: KcalcError without ipywidgets (the extra ``widgets``),
+    and for anything else given.
+    """
+    widgets = _ipywidgets()
+    if isinstance(net_or_builder, Network):
+        controls, make = _of_network(net_or_builder, widgets)
+    elif callable(net_or_builder) and not isinstance(net_or_builder, type):
+        controls, make = _of_builder(net_or_builder, widgets)
+    else:
+        raise KcalcError(
+            f"explore needs a kcalc.Network or a function that builds one, got "
+            f"{type(net_or_builder).__name__}"
+        )
+    wide = {"description_width": "10em"}
+    controls["method"] = widgets.Dropdown(
+        options=["none", "dks", "tat"], value="none", description="shaping", style=wide
+    )
+    late: dict[str, Any] = {"continuous_update": False, "style": wide}
+    controls["zeta"] = widgets.FloatSlider(
+        value=1.5, min=1.01, max=5, step=0.01, description="zeta (DKS)", **late
+    )
+    controls["eta"] = widgets.FloatSlider(
+        value=0.9, min=0.05, max=0.99, step=0.01, description="eta (TAT)", **late
+    )
+    picture, message = widgets.Image(format="png", layout={"max_width": "100%"}), widgets.HTML()
+    found = Explorer(
+        widgets.VBox([*controls.values(), message, picture]), controls, picture, message, make
+    )
+    for control in controls.values():
+        control.observe(found.redraw, names="value")
+    found.redraw()
+    return found
+
+
+Maker = Callable[[dict[str, Any]], Network]
+
+
+def _of_network(network: Network, widgets: Any) -> tuple[dict[str, Any], Maker]:
+    controls: dict[str, Any] = {"activation": _activations(widgets, GIVEN)}
+    if residual_blocks(network):
+        weights = [GIVEN, *(f"{k / 20:.2f}" for k in range(20))]
+        style = {"description_width": "10em"}
+        slider = widgets.SelectionSlider(
+            options=weights,
+            value=GIVEN,
+            description="shortcut weight",
+            continuous_update=False,
+            style=style,
+        )
+        controls["shortcut_weight"] = slider
+
+    def make(values: dict[str, Any]) -> Network:
+        made, phi, weight = network, values["activation"], values.get("shortcut_weight", GIVEN)
+        if phi != GIVEN:
+            made = made.written_out().map_layers(lambda node, layer: L.Nonlinear(phi), L.Nonlinear)
+        return (
+            made if weight == GIVEN else with_residual_weights(made, shortcut_weight=float(weight))
+        )
+
+    return controls, make
+
+
+def _of_builder(builder: Callable[..., Network], widgets: Any) -> tuple[dict[str, Any], Maker]:
+    known = inspect.signature(builder).parameters
+    style = {"description_width": "10em"}
+    controls: dict[str, Any] = {}
+    if "activation" in known:
+        controls["activation"] = _activations(widgets)
+    depth = next((name for name in DEPTHS if name in known), None)
+    if depth is not None:
+        controls[depth] = widgets.IntSlider(
+            value=10, min=1, max=100, description=depth, continuous_update=False, style=style
+        )
+    if "shortcut_weight" in known:
+        options: dict[str, Any] = {
+            "description": "shortcut weight",
+            "continuous_update": False,
+            "style": style,
+        }
+        controls["shortcut_weight"] = widgets.FloatSlider(
+            value=0.7, min=0, max=0.99, step=0.01, **options
+        )
+    if not controls:
+        raise KcalcError(
+            f"the builder takes none of activation, {', '.join(DEPTHS)}, shortcut_weight, so that "
+            f"there is nothing to change"
+        )
+
+    def make(values: dict[str, Any]) -> Network:
+        made = builder(**{name: values[name] for name in values if name in known})
+        if not isinstance(made, Network):
+            raise KcalcError(f"the builder must return a kcalc.Network, got {type(made).__name__}")
+        return made
+
+    return controls, make
+
+
+def _activations(widgets: Any, *first: str) -> Any:
+    names = [*first, *ACTIVATIONS]
+    return widgets.Dropdown(
+        options=names, value=names[0], description="activation", style={"description_width": "10em"}
+    )
+
+
+def _png(maps: dict[str, Any]) -> bytes:
+    """The picture of C maps, without pyplot: no figure stays open."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(DRAWN, DRAWN), layout="constrained")
+    ax = figure.subplots()
+    c_maps(maps, ax=ax)
+    levels = {label: one(0.0) for label, one in maps.items()}
+    if not any(isinstance(level, Mapping) for level in levels.values()):
+        claim(
+            ax,
+            "Orthogonal inputs come out with c = "
+            + ", ".join(f"{three_digits(v)} {label}" for label, v in levels.items()),
+        )
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=110)
+    return stream.getvalue()
+
+
+def _ipywidgets() -> Any:
+    try:
+        return import_module("ipywidgets")
+    except ImportError:
+        raise KcalcError(
+            "sliders need ipywidgets, which is not installed; pip install 'kcalc[widgets]'"
+        ) from None

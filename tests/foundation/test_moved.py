@@ -1,0 +1,123 @@
+"""Rooms of the lab at the paths that they had: names, pickles and modules lead to the new ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kcalc as kc
+from kcalc.foundation.moved import moved
+
+ROOMS = ("audit", "regression", "report", "training", "transfer", "widgets")
+PICKLES = """
+import pickle, sys, warnings
+warnings.simplefilter("always")
+data = sys.stdin.buffer.read()
+import kcalc as kc
+assert not any(name.startswith("kcalc.lab") for name in sys.modules)
+with warnings.catch_warnings(record=True) as said:
+    found = pickle.loads(data)
+assert type(found) is kc.ParameterRule, type(found)
+assert {one.category for one in said} == {DeprecationWarning}
+print(*(one.message for one in said), found.name, callable(kc.transfer))
+"""
+FUNCTIONS = """
+import warnings
+warnings.simplefilter("ignore")
+import kcalc.audit, kcalc.report.page, kcalc.transfer.rules, kcalc.training
+import kcalc.lab.audit, kcalc.lab.report, kcalc.lab.transfer
+import kcalc as kc
+print(*(type(f).__name__ for f in (kc.audit, kc.report, kc.transfer)), kc.training.__name__)
+"""
+CIRCLE = """
+import sys, warnings
+warnings.simplefilter("error")
+import kcalc, inspect, unittest
+for module in list(sys.modules.values()):
+    getattr(module, "__warningregistry__", None), hasattr(module, "__file__")
+print(*[name for name in sys.modules if name.startswith("kcalc.lab")])
+"""
+
+
+def python(code: str, data: bytes = b"") -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, input=data, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
+def modules() -> list[str]:
+    """Every module of the moved rooms, below ``kcalc.lab``."""
+    lab = Path(kc.__file__).parent / "lab"
+    paths = (path.relative_to(lab).with_suffix("") for path in lab.rglob("*.py"))
+    names = (".".join(path.parts) for path in paths)
+    return [name for name in names if not name.endswith("__init__")]
+
+
+@pytest.mark.filterwarnings("ignore:kcalc:DeprecationWarning")
+@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
+def test_a_pickle_of_the_old_path_gives_the_class_of_the_new_one(
+    protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = kc.transfer(kc.architectures.vanilla(2))["affine_1.weight"]
+    monkeypatch.setattr(kc.ParameterRule, "__module__", "kcalc.transfer.result")
+    data = pickle.dumps(rule, protocol)
+    assert b"kcalc.transfer.result" in data
+    said = python(PICKLES, data)
+    assert "kcalc.transfer.result is now kcalc.lab.transfer.result" in said
+    assert said.endswith("affine_1.weight True")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_names_of_a_room_are_those_of_the_new_path(room: str) -> None:
+    new = importlib.import_module(f"kcalc.lab.{room}")
+    old = importlib.import_module(f"kcalc.{room}")
+    names = getattr(new, "__all__", ["explore"])
+    for name in names:
+        with pytest.warns(DeprecationWarning, match=rf"kcalc\.{room} is now kcalc\.lab\.{room};"):
+            assert getattr(old, name) is getattr(new, name)
+    with (
+        pytest.warns(DeprecationWarning, match="is now"),
+        pytest.raises(AttributeError, match="nothing"),
+    ):
+        _ = old.nothing
+
+
+@pytest.mark.filterwarnings("ignore:kcalc:DeprecationWarning")
+def test_inner_modules_are_the_same_modules() -> None:
+    """Not copies, which would have classes of their own."""
+    assert len(modules()) > 50
+    for name in ["audit.result", "regression.dynamics", "training.runs"]:
+        assert importlib.import_module(f"kcalc.{name}") is sys.modules[f"kcalc.lab.{name}"]
+    for name in modules():
+        assert "." not in name or importlib.util.find_spec(f"kcalc.{name}"), name
+    assert importlib.util.find_spec("kcalc.audit") is not None
+    assert importlib.util.find_spec("kcalc.audit.nothing") is None
+    with pytest.raises(ImportError, match="nothing"):
+        from kcalc.audit import nothing  # noqa: F401  # pyright: ignore
+    with pytest.raises(ModuleNotFoundError, match=re.escape("kcalc.training.nothing")):
+        importlib.import_module("kcalc.training.nothing")
+
+
+def test_functions_stay_functions() -> None:
+    found = python(FUNCTIONS)
+    assert found == "function function function kcalc.lab.training"
+
+
+def test_looking_at_all_modules_imports_none_and_warns_of_none() -> None:
+    assert python(CIRCLE) == ""
+
+
+def test_a_room_moves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setitem(sys.modules, "kcalc.somewhere", None)
+    moved({"somewhere": "foundation"})
+    with pytest.warns(DeprecationWarning, match="kcalc.somewhere.errors is now"):
+        assert importlib.import_module("kcalc.somewhere.errors") is kc.foundation.errors
+    monkeypatch.delitem(sys.modules, "kcalc.somewhere.errors")

@@ -1,0 +1,109 @@
+"""Constants count by their values: LayerScale, ReZero, gates, gains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import refused
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from kcalc.lab.audit import audit  # noqa: E402
+
+
+class Gated(nn.Module):
+    """A residual block with LayerScale, a gate of a negative bias, and ReZero."""
+
+    def __init__(self, scale: float = 1e-5, gate: float = -2.0, zero: float = 0.0) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.scale = nn.Parameter(torch.full((8,), scale))
+        self.gate = nn.Parameter(torch.full((8,), gate))
+        self.alpha = nn.Parameter(torch.tensor(zero))
+        self.head = nn.Linear(8, 12)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.scale * self.down(self.up(x).relu())
+        y = torch.sigmoid(self.gate + y) * y
+        return self.head(x + (1 + self.alpha) * y)
+
+
+def found(recipe: Any, *sizes: float, module: bool = False) -> dict[str, str]:
+    """{parameter: message} of INIT-RECIPE."""
+    given = Gated(*sizes) if module else lambda: Gated(*sizes)
+    result = audit(given, (16, 8), recipe=recipe, predict=False)
+    kinds = [f for f in result.findings if f.code == "INIT-RECIPE"]
+    return {name: f"{f.message}; {f.fix}" for f in kinds for name in f.parameters}
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_a_recipe_gives_the_values_of_constants(module: bool) -> None:
+    recipe = {"scale": 1e-5, "gate": -2, "alpha": "zeros", "head.weight": 0}
+    assert found(recipe, module=module) == {}
+    off = found(recipe, 1.0, 2.0, 1.0, module=module)
+    assert set(off) == {"scale", "gate", "alpha"}
+    assert "fill it with 1e-05" in off["scale"] and "the value 1," in off["scale"]
+    assert not any("draw" in text for text in off.values())
+
+
+def test_a_constant_is_no_draw_of_a_matrix() -> None:
+    off = found({"head.weight": 0.02, "up.weight": 0})
+    assert set(off) == {"head.weight", "up.weight"}
+    assert "draw it with sigma 0.02" in off["head.weight"]
+    assert "fill it with 0" in off["up.weight"]
+
+    class Filled(Gated):
+        def __init__(self) -> None:
+            super().__init__()
+            nn.init.constant_(self.head.weight, 0.02)
+
+    for recipe in ({"head.weight": 0.02}, {"head.weight": "zeros"}):
+        result = audit(Filled, (16, 8), recipe=recipe, predict=False)
+        assert any(f.code == "INIT-RECIPE" for f in result.findings)
+
+
+def test_a_negative_number_is_no_standard_deviation() -> None:
+    with refused("up.weight"):
+        found({"up.weight": -0.1})
+    with refused("finite"):
+        found({"scale": float("nan")})
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_locks_hold_the_values_of_constants(tmp_path: Path, module: bool) -> None:
+    def result(*sizes: float) -> Any:
+        given = Gated(*sizes) if module else lambda: Gated(*sizes)
+        return audit(given, (16, 8), predict=False)
+
+    path = tmp_path / "init.lock"
+    result().lock(path)
+    assert result().changes(path) == ()
+    changed = {n for f in result(1.0, 2.0, 1.0).changes(path) for n in f.parameters}
+    assert changed == {"scale", "gate", "alpha"}
+    assert {n for f in result(1.005e-5).changes(path) for n in f.parameters} == set()
+
+
+def test_locks_hold_the_means_of_draws(tmp_path: Path) -> None:
+    def build(mean: float) -> Any:
+        model = nn.Linear(32, 64)
+        nn.init.normal_(model.weight, mean, 0.02)
+        return model
+
+    path = tmp_path / "init.lock"
+    audit(lambda: build(0.0), (4, 32), predict=False).lock(path)
+    assert audit(lambda: build(0.0), (4, 32), predict=False).changes(path) == ()
+    assert audit(build(0.0), (4, 32), predict=False).changes(path) == ()
+    (change,) = audit(lambda: build(1.0), (4, 32), predict=False).changes(path)
+    assert change.parameters == ("weight",) and "mean" in change.message
+
+
+def test_a_single_entry_that_was_drawn_may_be_drawn_anew(tmp_path: Path) -> None:
+    path = tmp_path / "init.lock"
+    torch.manual_seed(0)
+    audit(nn.Linear(32, 1), (4, 32), predict=False).lock(path)
+    assert audit(nn.Linear(32, 1), (4, 32), predict=False).changes(path) == ()

@@ -1,0 +1,28 @@
+"""Every defect of a broken model is found, and nothing in the mended one."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from audit_models import PAIRS, Pair
+
+from kcalc.lab.audit import CRITERIA, audit
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
+def test_the_defect_is_found_with_its_parameter_and_the_mended_model_is_silent(pair: Pair) -> None:
+    broken = audit(pair.broken, pair.inputs, **pair.options, **pair.broken_options)
+    found = [f for f in broken.findings if f.code == pair.code]
+    assert found, broken.findings
+    assert {f.severity for f in found} == {pair.severity}
+    names = [name for f in found for name in f.parameters]
+    assert pair.parameter in names if pair.parameter else True
+    mended = audit(pair.mended, pair.inputs, **pair.options, **pair.mended_options)
+    assert pair.code not in {f.code for f in mended.findings}, mended.findings
+    assert not mended.found("error"), mended.findings
+
+
+def test_every_criterion_has_a_pair() -> None:
+    assert set(CRITERIA) == {pair.code for pair in PAIRS.values()}

@@ -1,0 +1,353 @@
+"""Kernel regression and Gaussian processes against closed forms in 50 digits, scikit-learn,
+refitting and jax.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from refusals import refused
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.kernel_ridge import KernelRidge
+from wiring import wired
+
+import kcalc as kc
+from kcalc.lab.regression import TrainingCurve
+
+condition_number, spectrum = kc.spectrum.condition_number, kc.spectrum.spectrum
+
+A, L = kc.architectures, kc.layers
+
+
+def rbf(X: Any, Y: Any) -> Any:
+    """An ordinary kernel, by its formula."""
+    return np.exp(-0.5 * ((np.asarray(X)[:, None, :] - np.asarray(Y)[None, :, :]) ** 2).sum(-1))
+
+
+@pytest.fixture
+def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 4))
+    return X, np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1), rng.normal(size=(7, 4))
+
+
+def test_two_points_in_fifty_digits() -> None:
+    """Network kernel at two inputs and one new one, solved by hand in mpmath."""
+    X, y, new = np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([1.0, -2.0]), np.array([[0.0, 1.0]])
+    fit = kc.kernel_regression(kc.ntk(A.vanilla(1, "relu", sigma_w=2**0.5)), X, y, ridge=0.25)
+    with mpmath.workdps(50):
+
+        def kernel(c: Any) -> Any:  # arc-cosine kernels of one hidden layer, |x|^2 / d = 1/2
+            c = mpmath.mpf(c)
+            t = mpmath.acos(c)
+            first = (mpmath.sin(t) + (mpmath.pi - t) * c) / mpmath.pi
+            zeroth = (mpmath.pi - t) / mpmath.pi
+            nngp, below = first, c  # times 2 q = 1
+            return nngp + 2 * zeroth * below * mpmath.mpf(1) / 2
+
+        a, b = kernel(1) + mpmath.mpf(1) / 4, kernel(mpmath.mpf("0.6"))
+        cross = kernel(0), kernel(mpmath.mpf("0.8"))
+        weights = (a * 1 + b * 2) / (a * a - b * b), (-2 * a - b) / (a * a - b * b)
+        truth = cross[0] * weights[0] + cross[1] * weights[1]
+    assert fit.coefficients == pytest.approx([float(w) for w in weights], rel=1e-12)
+    assert fit.predict(new) == pytest.approx([float(truth)], rel=1e-12)
+
+
+def test_three_points_with_variance_and_likelihood() -> None:
+    matrix = mpmath.matrix([[2, 0.5, 0.25], [0.5, 1.5, -0.5], [0.25, -0.5, 1]])
+    cross = mpmath.matrix([[0.3, -0.2, 0.7]])
+    own = mpmath.mpf("1.2")
+    y = mpmath.matrix([1, 2, -1])
+    noise = mpmath.mpf("0.1")
+    lookup = {(3, 3): matrix, (1, 3): cross, (1, 1): mpmath.matrix([[own]])}
+
+    def kernel(one: Any, two: Any) -> Any:
+        return np.array(lookup[(len(one), len(two))].tolist(), dtype=float)
+
+    process = kc.gaussian_process(kernel, np.zeros((3, 1)), [1, 2, -1], noise=0.1)
+    with mpmath.workdps(50):
+        moved = matrix + noise * mpmath.eye(3)
+        mean = (cross * mpmath.inverse(moved) * y)[0]
+        variance = own - (cross * mpmath.inverse(moved) * cross.T)[0]
+        fit = (y.T * mpmath.inverse(moved) * y)[0]
+        likelihood = -(fit + mpmath.log(mpmath.det(moved)) + 3 * mpmath.log(2 * mpmath.pi)) / 2
+    found, spread = process.mean_and_variance(np.ones((1, 1)))
+    assert found == pytest.approx([float(mean)], rel=1e-13) and spread == pytest.approx(
+        [float(variance)], rel=1e-13
+    )
+    assert process.log_marginal_likelihood == pytest.approx(float(likelihood), rel=1e-13)
+
+
+def test_against_scikit_learn(data: Any) -> None:
+    X, y, new = data
+    process = kc.gaussian_process(rbf, X, y[:, 0], noise=0.01)
+    peer = GaussianProcessRegressor(RBF(1.0), alpha=0.01, optimizer=None).fit(X, y[:, 0])
+    mean, deviation = peer.predict(new, return_std=True)
+    found, variance = process.mean_and_variance(new)
+    assert np.allclose(found, mean, rtol=0, atol=1e-11) and np.allclose(
+        np.sqrt(variance), deviation, rtol=0, atol=1e-10
+    )
+    _, covariance = process.mean_and_covariance(new)
+    assert np.allclose(covariance, peer.predict(new, return_cov=True)[1], rtol=0, atol=1e-11)
+    assert process.log_marginal_likelihood == pytest.approx(
+        peer.log_marginal_likelihood_value_, rel=1e-10
+    )
+    ridge = KernelRidge(alpha=0.3, kernel="precomputed").fit(rbf(X, X), y)
+    assert np.allclose(
+        kc.kernel_regression(rbf, X, y, ridge=0.3).predict(new),
+        ridge.predict(rbf(new, X)),
+        rtol=0,
+        atol=1e-11,
+    )
+
+
+def test_network_process_is_its_nngp_at_unequal_norms(data: Any) -> None:
+    """Variance from (q, angle) alone must be the diagonal of the covariance from whole matrices."""
+    X, y, new = data
+    process = kc.gaussian_process(kc.ntk(A.vanilla(2, "erf", sigma_w=1.3)).nngp, X, y, noise=0.05)
+    mean, variance = process.mean_and_variance(new)
+    again, covariance = process.mean_and_covariance(new)
+    assert (
+        np.allclose(variance, np.diagonal(covariance), rtol=1e-9)
+        and np.allclose(mean, again)
+        and mean.shape == (7, 2)
+    )
+    assert np.all(variance > 0) and np.all(variance < np.diagonal(process.kernel.matrix(new)))
+
+
+def test_leave_one_out_is_refitting(data: Any) -> None:
+    X, y, _ = data
+    fast = kc.kernel_regression(rbf, X, y, ridge=0.02).leave_one_out()
+    for i in (0, 11, 29):
+        rest = np.delete(np.arange(30), i)
+        slow = kc.kernel_regression(rbf, X[rest], y[rest], ridge=0.02).predict(X[i : i + 1])
+        assert np.allclose(fast[i], slow[0], rtol=1e-9)
+
+
+def test_samples_have_the_posterior_moments(data: Any) -> None:
+    X, y, new = data
+    process = kc.gaussian_process(rbf, X, y[:, 0], noise=0.01)
+    drawn, (mean, covariance) = process.sample(new, 4000, seed=3), process.mean_and_covariance(new)
+    error = np.sqrt(np.diagonal(covariance) / 4000)
+    assert np.all(np.abs(drawn.mean(0) - mean) < 5 * error)
+    assert np.allclose(np.cov(drawn.T), covariance, atol=5 * covariance.max() * np.sqrt(2 / 4000))
+    assert process.sample(new, 2).shape == (2, 7)
+
+
+def test_jax_arrays_stay_jax_and_are_differentiable(data: Any) -> None:
+    X, y, new = data
+    plain = kc.kernel_regression(rbf, X, y, ridge=0.1).predict(new)
+    with jax.enable_x64(True):
+        jx, jy, jn = (jnp.asarray(a) for a in (X, y, new))
+
+    def kernel(one: Any, two: Any) -> Any:
+        with jax.enable_x64(True):
+            return jnp.exp(-0.5 * ((one[:, None] - two[None]) ** 2).sum(-1))
+
+    fit = kc.kernel_regression(kernel, jx, jy, ridge=0.1)
+    assert isinstance(fit.predict(jn), jax.Array) and np.allclose(
+        fit.predict(jn), plain, rtol=0, atol=1e-12
+    )
+    assert fit.predict(jn).dtype == np.float64 and not jax.config.jax_enable_x64
+    nngp = kc.ntk(A.vanilla(2, "relu")).nngp
+    ours, theirs = (
+        kc.gaussian_process(nngp, a, b, noise=0.1).mean_and_variance(c)[1]
+        for a, b, c in ((X, y, new), (jx, jy, jn))
+    )
+    assert isinstance(theirs, jax.Array) and np.allclose(ours, theirs, rtol=1e-11)
+
+    def likelihood(scale: Any) -> Any:
+        return kc.gaussian_process(
+            lambda a, b: kernel(a / scale, b / scale), jx, jy, noise=0.1
+        ).log_marginal_likelihood
+
+    def numeric(scale: float) -> float:
+        return kc.gaussian_process(
+            lambda a, b: rbf(a / scale, b / scale), X, y, noise=0.1
+        ).log_marginal_likelihood
+
+    with jax.enable_x64(True):
+        slope = float(jax.jit(jax.grad(likelihood))(1.3))
+    assert slope == pytest.approx((numeric(1.3 + 1e-5) - numeric(1.3 - 1e-5)) / 2e-5, rel=1e-7)
+
+
+def test_float32_stays_float32(data: Any) -> None:
+    X, y, new = (a.astype(np.float32) for a in data)
+    fit = kc.kernel_regression(kc.ntk(A.vanilla(2, "relu", sigma_w=2**0.5)), X, y, ridge=1)
+    assert fit.predict(new).dtype == np.float32
+
+
+# -- what cannot be solved -------------------------------------------------------------------------
+
+
+def test_singular_kernels_report_the_smallest_eigenvalue(data: Any) -> None:
+    X, y, _ = data
+    twice = np.concatenate([X, X[:1]])
+    with refused(r"smallest eigenvalue is .*e-1\d.*ridge >= "):
+        kc.kernel_regression(rbf, twice, np.concatenate([y, y[:1]]))
+    with refused(r"-1\.000e\+00.*3\.000e\+00"):
+        kc.kernel_regression(lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2])
+    with refused(r"0\.5.*.*smallest.*-5\.000e-01.*noise.*1\.5"):
+        kc.gaussian_process(
+            lambda a, b: np.array([[1.0, 2.0], [2.0, 1.0]]), X[:2], y[:2], noise=0.5
+        )
+    collapsed = kc.ntk(
+        kc.repeat(kc.chain(L.Affine(sigma_w=0.9, sigma_b=0.3), L.Nonlinear("tanh")), 100)
+    )
+    with refused("smallest eigenvalue"):
+        kc.kernel_regression(collapsed.nngp, X / np.linalg.norm(X, axis=1)[:, None] * 2, y)
+    with (
+        jax.enable_x64(True),
+        refused(r"smallest eigenvalue is -1\.000e\+00"),
+    ):
+        kc.kernel_regression(
+            lambda a, b: jnp.array([[1.0, 2.0], [2.0, 1.0]]), jnp.asarray(X[:2]), y[:2]
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"X": [[1, 2], [3]]}, "equal length"),
+        ({"X": np.zeros((0, 4))}, "non-empty"),
+        ({"X": np.arange(3.0)}, r"shape \(n, features\)"),
+        ({"X": np.array([["a", "b"]])}, "X must be a real number or an array"),
+        ({"y": np.ones(30) * 1j}, "y must be a real number or an array"),
+        ({"kernel": kc.c_map(A.vanilla(1))}, "C map is not a kernel"),
+        ({"y": np.ones(29)}, r"each of the 30 inputs.*got shape \(29,\)"),
+        ({"y": np.ones((30, 2, 2))}, "one row for each"),
+        ({"y": np.full(30, np.nan)}, r"y must be finite.*nan"),
+        ({"y": ["a"] * 30}, "real numbers"),
+        ({"ridge": -1.0}, "ridge is added to the diagonal"),
+        ({"ridge": np.nan}, "ridge must be finite"),
+        ({"ridge": [1, 2]}, "one number"),
+        ({"kernel": 3}, "expected a kernel"),
+        ({"kernel": lambda a, b: np.ones((2, 2))}, r"shape \(30, 30\), got \(2, 2\)"),
+        ({"kernel": lambda a, b: np.full((30, 30), np.nan)}, r"entry \(0, 0\) is nan"),
+        ({"kernel": lambda a, b: np.triu(np.ones((30, 30)))}, "must be symmetric"),
+    ],
+)
+def test_bad_input(data: Any, change: dict[str, Any], match: str) -> None:
+    given = {"kernel": rbf, "X": data[0], "y": data[1], "ridge": 0.1} | change
+    with refused(match):
+        kc.kernel_regression(**given)
+
+
+def test_bad_new_inputs(data: Any) -> None:
+    fit = kc.gaussian_process(rbf, *data[:2], noise=0.1)
+    with refused("30 columns"):
+        fit.predict_from(np.ones((2, 29)))
+    with refused("nan"):
+        fit.predict(np.full((1, 4), np.nan))
+    with refused("whole number"):
+        fit.sample(data[2], 0)
+    several = kc.ntk(kc.chain(L.Affine(), L.Nonlinear("relu"), L.Affine()))
+    with refused("nan"):
+        several.condition_number(np.array([[1.0, np.nan]]))
+
+
+def test_kernels_of_several_outputs_are_refused_by_name(data: Any) -> None:
+    net = wired(
+        ("x", L.Input()),
+        ("a", L.Affine(), "x"),
+        ("phi", L.Nonlinear("relu"), "a"),
+        ("b", L.Affine(), "phi"),
+        ("c", L.Affine(), "phi"),
+    )
+    for kernel in (kc.ntk(net), lambda X, Y: {"b": X @ Y.T, "c": X @ Y.T}):
+        with refused(r"outputs?.*\(?b, c"):
+            kc.kernel_regression(kernel, *data[:2], ridge=0.1)
+
+
+def test_truth_values_are_targets_but_no_kernel(data: Any) -> None:
+    X, labels = data[0], data[1] > 0
+    found, asked = (
+        kc.kernel_regression(rbf, X, y, ridge=0.1).predict(data[2])
+        for y in (labels, labels.astype(float))
+    )
+    assert np.array_equal(found, asked)
+    with refused("numbers.*values"):
+        kc.kernel_regression(lambda a, b: np.ones((len(a), len(b)), bool), X, data[1], ridge=0.1)
+
+
+def test_what_a_jax_tracer_holds_is_not_looked_at(data: Any) -> None:
+    X, y, new = (jnp.asarray(a) for a in data)
+
+    def kernel(one: Any, two: Any) -> Any:
+        return jnp.exp(-0.5 * ((one[:, None] - two[None]) ** 2).sum(-1))
+
+    @jax.jit
+    def predicted(X: Any, y: Any, new: Any) -> Any:
+        return kc.kernel_regression(kernel, X, y, ridge=0.1).predict(new)
+
+    for targets in (y, y[:, :1], y[:, 0]):
+        plain = kc.kernel_regression(rbf, data[0], np.asarray(targets), ridge=0.1).predict(data[2])
+        assert predicted(X, targets, new).shape == plain.shape and np.allclose(
+            predicted(X, targets, new), plain, rtol=0, atol=1e-4
+        )
+    with refused(r"\(30.*30\).*\(30.*4\)"):
+        jax.jit(lambda X: kc.kernel_regression(lambda a, b: a, X, y, ridge=0.1).predict(new))(X)
+    with refused(r"matrix.*\(3,\)"):
+        jax.jit(lambda rows: kc.kernel_regression(kernel, X, y, ridge=0.1).predict_from(rows))(
+            jnp.ones(3)
+        )
+
+
+def test_a_factor_of_a_matrix_that_is_singular_to_rounding_is_refused() -> None:
+    # its Cholesky factor is finite, what is solved with it is rounding
+    rows = np.array([[1.0, 1.0], [1.0, 1.0 + 4e-16]])
+    with refused("positive definite"):
+        kc.kernel_regression(lambda a, b: rows, np.ones((2, 1)), np.array([1.0, 2.0]), ridge=0.0)
+
+
+def test_curves_of_matrices_that_do_not_fit() -> None:
+    K, y = np.diag([1.0, 2.0]), np.array([1.0, -1.0])
+    with refused(r"2.*columns.*\(1.*3\)"):
+        TrainingCurve.of(K, y, cross=np.ones((1, 3)))
+
+
+# -- spectra ---------------------------------------------------------------------------------------
+
+
+def test_spectrum_of_a_known_matrix() -> None:
+    """a I + b E has eigenvalues a + n b and a."""
+    found = spectrum(2.0 * np.eye(8) + 0.5 * np.ones((8, 8)))
+    assert found.eigenvalues == pytest.approx([6.0] + [2.0] * 7, rel=1e-14)
+    assert found.condition_number == pytest.approx(
+        3
+    ) and found.learning_rate_bound == pytest.approx(1 / 3)
+    assert (
+        found.effective_dimension(2.0) == pytest.approx(6 / 8 + 7 / 2)
+        and found.effective_dimension() == found.rank == 8
+    )
+    assert found.participation == pytest.approx(20**2 / (36 + 28))
+    assert spectrum(np.ones((5, 5))).rank == 1 and condition_number(np.ones((5, 5))) == np.inf
+    assert spectrum(np.ones((5, 5))).participation == pytest.approx(1)
+    with refused("smallest eigenvalue is -1"):
+        spectrum(np.diag([1.0, -1.0]))
+    with refused("zero"):
+        spectrum(np.zeros((2, 2)))
+    with refused("square"):
+        spectrum(np.ones((2, 3)))
+
+
+def test_condition_number_of_a_network(data: Any) -> None:
+    """Of two inputs at c: (K(1) + K(c)) / (K(1) - K(c))."""
+    K = kc.ntk(A.vanilla(3, "relu", sigma_w=2**0.5))
+    X = np.array([[1.0, 0.0], [0.6, 0.8]]) * np.sqrt(2)
+    assert K.condition_number(X) == pytest.approx((K(1.0) + K(0.6)) / (K(1.0) - K(0.6)), rel=1e-12)
+    assert K.nngp.condition_number(X) == pytest.approx(
+        (K.nngp(1.0) + K.nngp(0.6)) / (K.nngp(1.0) - K.nngp(0.6)), rel=1e-12
+    )
+    assert K.condition_number(np.concatenate([X, X[:1]])) == np.inf
+
+
+def test_plots(untouched_pyplot: None, data: Any) -> None:
+    ax = spectrum(rbf(data[0], data[0])).plot(label="rbf")
+    assert ax.get_xscale() == "log" and len(ax.get_lines()) == 2

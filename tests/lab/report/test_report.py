@@ -1,0 +1,465 @@
+"""The one-page report, as far as Python makes it.
+
+Tables, programs, escaping, sizes, refusals, files, command line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import sympy as sp
+from wiring import wired
+
+import kcalc as kc
+from kcalc.cli import main
+from kcalc.lab.report.local_tables import raw_table, shaped_table
+from kcalc.lab.report.program import compiled
+from kcalc.lab.report.replay import check, run, shortened
+
+L, A = kc.layers, kc.architectures
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&{{ data }}{% if %}\u2028\x00"
+
+
+class Reader(HTMLParser):
+    """What a browser would make of a page: elements, attributes, and the data script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.data = ""
+        self.script: str | None = None
+        self.stack: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.script = dict(attrs).get("type") if tag == "script" else None
+
+    def handle_data(self, data: str) -> None:
+        if self.script == "application/json":
+            self.data += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.script = None
+
+
+def page_of(network: Any, **options: Any) -> tuple[Any, Reader]:
+    found = kc.report(network, **options)
+    return found, Reader(found.html)
+
+
+@pytest.fixture(scope="module")
+def vanilla() -> tuple[Any, Reader]:
+    return page_of(A.vanilla(6, activation="tanh"), name="six layers")
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("tanh", 0.01, 2.0), ("gelu", 1e-6, 2.0), ("relu", 1.0, 1.0)]
+)
+def test_raw_tables_hold_the_maps(name: str, low: float, high: float) -> None:
+    phi = kc.activation(name)
+    table = raw_table(phi, low, high)
+    theta = np.array([1e-4, 0.02, 0.9, 1.7, 2.9, math.pi])
+    gap = 2 * np.sin(theta / 2) ** 2
+    for q in np.geomspace(low, high, 4):
+        level = math.log(q) if phi.degree is None else 0.0
+        assert np.allclose(
+            table.ratio_at(theta, level) * gap, phi.c_map.gap_at_angle(theta, q), atol=2e-10
+        )
+        assert table.size is not None and table.mean is not None
+        if phi.degree is None:
+            t = (2 * level - table.low - table.high) / (table.high - table.low)
+            size = q * math.exp(np.polynomial.chebyshev.chebval(t, table.size))
+            assert size == pytest.approx(float(phi.q_map(q)), rel=1e-10)
+            assert np.polynomial.chebyshev.chebval(t, table.mean) * math.sqrt(
+                size
+            ) == pytest.approx(float(phi.mean(q)), abs=1e-10)
+
+
+@pytest.mark.parametrize("name", ["tanh", "softplus"])
+def test_shaped_tables_are_what_shaping_gives(name: str) -> None:
+    table, constants = shaped_table(kc.activation(name), 1e-3, 0.1)
+    theta = np.array([0.05, 0.9, 2.0, 3.1])
+    for depth, zeta in ((100, 1.3), (8, 1.9)):
+        shaping = kc.shape(A.vanilla(depth, activation=name), zeta=zeta)
+        psi = zeta ** (1 / depth)
+        level = math.log(psi - 1)
+        gap = 2 * np.sin(theta / 2) ** 2
+        found = gap * (psi + (psi - 1) * table.ratio_at(theta, level))
+        k = shaping.constants[name]
+        assert np.allclose(found, 1 - k.transformed.c_map(np.cos(theta)), atol=1e-10)
+        t = (2 * level - table.low - table.high) / (table.high - table.low)
+        values = [float(np.polynomial.chebyshev.chebval(t, row)) for row in constants]
+        assert [math.exp(values[0]), values[1], math.exp(values[2]), values[3]] == pytest.approx(
+            [k.alpha, k.beta, k.gamma, k.delta], abs=1e-7
+        )
+
+
+def test_tables_refuse_jumps_and_useless_fits() -> None:
+    with pytest.raises(kc.KcalcError, match="jumps"):
+        raw_table(kc.activation("sign"), 1.0, 1.0)
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        A.vanilla(5, activation="gelu", sigma_w=1.3),
+        A.densenet(4, activation="relu"),
+        A.layernorm_resnet(50),
+        A.rescaled_resnet(3, activation="swish"),
+        kc.chain(
+            L.Input(),
+            L.Affine(sigma_b=0.4),
+            L.Nonlinear(kc.activation("relu")),
+            L.Scale(0.5),
+            L.Affine(standardised=True),
+        ),
+        kc.chain(
+            L.Input(),
+            L.Affine(sigma_b=0.4),
+            L.Nonlinear(kc.activation("gelu")),
+            L.RMSNorm(),
+            L.Affine(sigma_w=1.2),
+        ),
+    ],
+    ids=lambda n: repr(n),
+)
+def test_programs_are_the_kernel_calculus(network: kc.Network) -> None:
+    theta = np.array([0.1, 1.0, 2.5])
+    (state,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
+    q, gap, _ = state.whole()
+    assert np.allclose(gap, kc.c_map(network).gap_at_angle(theta), rtol=1e-9, atol=1e-14)
+    assert q == pytest.approx(np.full(3, kc.q_values(network)[network.outputs[0]]), rel=1e-10)
+
+
+def test_programs_refuse_what_they_do_not_know() -> None:
+    shared = nx.DiGraph()
+    for name, layer in {
+        "x": L.Input(),
+        "w": L.Affine(),
+        "p": L.Nonlinear(kc.activation("relu")),
+        "s": L.Sum(),
+        "o": L.Affine(),
+    }.items():
+        shared.add_node(name, layer=layer)
+    shared.add_edges_from([("x", "w"), ("w", "p"), ("s", "o")])
+    shared.add_edge("w", "s", slot=0)
+    shared.add_edge("p", "s", slot=1)
+    network = kc.Network(shared)
+    kc.c_map(network)
+    with pytest.raises(kc.KcalcError, match="share weights"):
+        check(compiled(network), network)
+    with pytest.raises(kc.KcalcError, match="symbols"):
+        compiled(A.vanilla(2, sigma_w=sp.Symbol("s", positive=True)))
+    found = kc.report(network)
+    assert "share weights" in found.html
+
+
+def test_shortened_networks_keep_ends() -> None:
+    short = shortened(A.vanilla(40, activation="relu"))
+    assert short.isomorphic(A.vanilla(2, activation="relu"))
+    assert shortened(short) is short
+
+
+def test_explorer_says_what_does_not_slide() -> None:
+    reasons = explored(A.densenet(3, activation="relu"))["reasons"]
+    assert any("no block of the network repeats" in reason for reason in reasons)
+    assert any("no sums of two" in reason for reason in reasons)
+    choices = explored(A.vanilla(1, "sign"))["choices"]
+    assert "jumps" in choices[0]["reason"] and "reason" not in choices[1]
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def test_the_page_is_one_document_without_addresses(vanilla: tuple[Any, Reader]) -> None:
+    report, reader = vanilla
+    data = json.loads(reader.data)
+    assert len(data["explorer"]["tables"]) >= 5 and data["explorer"]["depths"][0]["count"] == 6
+    assert not {"link", "img", "iframe", "object", "embed", "form", "base"} & set(reader.tags)
+    assert not [
+        name
+        for name, _ in reader.attributes
+        if name.startswith("on") or name in ("src", "srcset", "action", "ping")
+    ]
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", report.html))
+    assert {address.split("#")[0] for address in addresses} <= {"http://www.w3.org/2000/svg"}
+    policy = dict(reader.attributes)["content"] or ""
+    assert policy.startswith("default-src 'none'") and "{{" not in report.html
+    assert report.size < 600_000
+    headings = re.findall(r"<h2[^>]*>([^<]+)</h2>", report.html)
+    assert len(headings) == 8 and all(
+        f'<h2 id="{name}-title">' in report.html
+        for name in ("drawing", "maps", "slopes", "kernels")
+    )
+
+
+def test_repr_and_saving(vanilla: tuple[Any, Reader], tmp_path: Path) -> None:
+    report, _ = vanilla
+    assert repr(report).startswith("NetworkReport('six layers', ") and "\n" not in repr(report)
+    assert "not written" in report._repr_html_()
+    target = tmp_path / "a<b>.html"
+    target.write_text("old")
+    saved = report.save(target)
+    assert saved.path == target and target.read_text(encoding="utf-8") == report.html
+    assert "<b>.html" not in saved._repr_html_() and os.listdir(tmp_path) == [target.name]
+    assert stat.S_IMODE(target.stat().st_mode) & 0o600 == 0o600
+
+
+def test_hostile_names_are_harmless() -> None:
+    found, reader = page_of(
+        wired(
+            (HOSTILE, L.Input()),
+            ("w", L.Affine(), (HOSTILE,)),
+            ("f" + HOSTILE, L.Nonlinear(kc.activation("tanh")), "w"),
+            ("o", L.Affine(), ("f" + HOSTILE,)),
+        ),
+        name=HOSTILE,
+        title=HOSTILE,
+    )
+    assert "img" not in reader.tags and not [
+        name for name, _ in reader.attributes if name.startswith("on")
+    ]
+    assert reader.tags.count("script") == 2
+    names = json.loads(reader.data)["drawing"]["nodes"]
+    assert HOSTILE in names and not set("<>&\u2028") & set(reader.data)
+    assert "<img" not in found.html
+
+
+def two_heads() -> kc.Network:
+    return wired(
+        ("x", L.Input()),
+        ("w", L.Affine(), "x"),
+        ("f", L.Nonlinear(kc.activation("relu")), "w"),
+        ("a", L.Affine(), "f"),
+        ("g", L.Nonlinear(kc.activation("tanh")), "w"),
+        ("b", L.Affine(), "g"),
+    )
+
+
+def opaque() -> kc.Network:
+    return kc.chain(L.Input(4), L.Affine(8), L.Opaque("attention", "not understood"), L.Affine(3))
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (two_heads(), "2 outputs"),
+        (opaque(), "attention"),
+        (kc.chain(L.Input(), L.Affine()), "nothing to shape"),
+        (
+            kc.chain(
+                L.Input(), L.Affine(), L.BatchNorm(), L.Nonlinear(kc.activation("relu")), L.Affine()
+            ),
+            "BatchNorm",
+        ),
+        (A.vanilla(3, sigma_w=sp.Symbol("s", positive=True)), "symbol"),
+        (A.vanilla(2, activation="sign"), "jump"),
+        (A.vanilla(30, activation="square"), "square"),
+        (kc.chain(L.Input(), L.Nonlinear(kc.activation("relu")), L.Affine()), "raw network input"),
+    ],
+    ids=["heads", "opaque", "linear", "batchnorm", "symbols", "jump", "overflow", "raw"],
+)
+def test_what_is_refused_is_said(network: kc.Network, words: str) -> None:
+    found, reader = page_of(network)
+    assert words in found.html
+    assert "Traceback" not in found.html and json.loads(reader.data)["outputs"]
+
+
+def test_methods_and_targets() -> None:
+    network = A.vanilla(9, activation="tanh")
+    assert "zeta = 1.3" in kc.report(network, method="dks", zeta=1.3).html
+    assert "TAT" in kc.report(network, method="tat", tau=0.2).html
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"method": "magic"}, "unknown shaping method"),
+        ({"zeta": 0.5}, "zeta must be > 1"),
+        ({"zeta": math.nan}, "zeta"),
+        ({"method": "tat", "eta": 1.5}, "eta must be"),
+        ({"speed": 3}, "unknown target"),
+        ({"zeta": True}, "zeta"),
+        ({"activation": "nope"}, "unknown activation"),
+        ({"activation": 5}, "activation is a name"),
+        ({"name": 3}, "name is a text"),
+    ]
+    for options, words in refused:
+        with pytest.raises(kc.KcalcError, match=words):
+            kc.report(network, **options)
+
+
+# -- what the page must not claim ------------------------------------------------------------------
+
+
+def explored(network: Any, **options: Any) -> dict[str, Any]:
+    """The data of the sliders."""
+    return json.loads(page_of(network, **options)[1].data)["explorer"]
+
+
+@pytest.mark.parametrize(("phi", "targets"), [("tanh", {}), ("gelu", {"tau": 0.2})])
+def test_smooth_tat_is_shown_as_computed(phi: str, targets: dict[str, float]) -> None:
+    found = explored(A.vanilla(3, phi), method="tat", **targets)
+    assert (
+        found["families"][0]["kind"] == "fixed"
+        and f"{phi} as shaped by TAT" in found["families"][0]["label"]
+    )
+
+
+@pytest.mark.parametrize("phi", ["sign", "heaviside"])
+def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
+    found = explored(A.vanilla(3, phi))
+    assert found["own"] == phi and "jumps" in found["choices"][0]["reason"]
+    assert f"instead of {phi}" in found["notes"]["raw"]
+
+
+def test_outputs_are_named() -> None:
+    found = kc.report(two_heads())
+    for words in (
+        "figures of the output b",
+        "those of the output b",
+        "Variance of log q at the output b",
+        "orthogonal inputs at b",
+    ):
+        assert words in found.html
+
+
+def test_plain_sums_have_no_shortcut_weight() -> None:
+    branch = kc.chain(L.Input(), L.Nonlinear(kc.activation("tanh")), L.Affine())
+    ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
+    plain = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch), 3), *ends)
+    weighted = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch, 0.8), 3), *ends)
+    assert "'after' column only" in explored(plain)["shortcut"]["hint"]
+    assert "column" not in explored(weighted)["shortcut"]["hint"]
+
+
+def test_products_have_a_page() -> None:
+    network = A.gated_mlp(2)
+    found = kc.report(network)
+    assert "zeta is 3.375 here" in found.html and "adds up the slopes of its factors" in found.html
+    theta = np.array([0.1, 1.0, 2.5])
+    (state,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
+    assert np.allclose(
+        state.whole()[1], kc.c_map(network).gap_at_angle(theta), rtol=1e-9, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("method", ["eoc", "nf", "looks_linear"])
+def test_other_methods_are_shown_as_computed(method: str) -> None:
+    assert (
+        explored(A.vanilla(3, "tanh"), method=method)["families"][0]["label"]
+        == f"tanh as shaped by {method.upper()}"
+    )
+
+
+def test_shapings() -> None:
+    network = A.vanilla(3, "tanh")
+    assert "zeta = 1.3" in kc.report(kc.shape(network, zeta=1.3)).html
+    assert "tau = 0.2" in kc.report(kc.shape(network, method="tat", tau=0.2)).html
+    assert "zeta = 2" in kc.report(kc.shape(network, zeta=1.3), method="dks", zeta=2.0).html
+
+
+def test_large_networks_leave_out_finite_widths() -> None:
+    assert "concatenations" in kc.report(A.densenet(14, activation="relu")).refused["fluctuations"]
+
+
+@pytest.mark.parametrize("given", [None, 3, "no-such-file.json", [1, 2], object()])
+def test_wrong_objects(given: Any) -> None:
+    with pytest.raises(kc.KcalcError):
+        kc.report(given)
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder/report.html", "", 3, ".", np.array([[1, 2]])])
+def test_wrong_paths(path: Any) -> None:
+    words = "path|file|folder" if isinstance(path, str) else "example_inputs="
+    with pytest.raises(kc.KcalcError, match=words):
+        kc.report(A.vanilla(2), path)
+
+
+def test_subnetworks_inside_repeated_blocks_light_up_where_they_are_drawn() -> None:
+    network = A.resnet_v2(50)
+    found, reader = page_of(network)
+    parts = json.loads(reader.data)["drawing"]["parts"]
+    labels = [label for label in re.findall(r"[^<>]*", found.html) if "\u2192" in label]
+    labels = [label.strip() for label in labels if re.search(r"\(\d+ layers?[,)]", label)]
+    assert len(labels) == len(parts)
+    drawn = {str(node) for block in network.blocks() for node in block.pieces[0]}
+    assert len(parts[0]) == len(drawn) - 1 and all(set(nodes) <= drawn for nodes in parts)
+    assert {label: len(nodes) for label, nodes in zip(labels, parts, strict=True)}[
+        "sum_8 \u2192 affine_31 (6 layers, and 4 like it)"
+    ] == 6
+
+
+def test_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vanilla: tuple[Any, Reader]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    target = tmp_path / "r.html"
+    target.write_text("old")
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(kc.KcalcError, match="No space left"):
+        vanilla[0].save(target)
+    assert os.listdir(tmp_path) == ["r.html"] and target.read_text() == "old"
+
+
+def test_models_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    kc.save_json(A.vanilla(3, activation="gelu", features=16), path)
+    found = kc.report(path)
+    assert "How the model was read" in found.html and "gelu" in found.html
+
+
+def test_activation_replaces_all() -> None:
+    found = kc.report(A.vanilla(4), activation="softplus")
+    assert "activation softplus" in found.html
+
+
+def test_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["report", "vanilla-5", "--activation", "tanh", "--zeta", "1.4", "-o", "r.html"]) == 0
+    )
+    assert "wrote r.html" in capsys.readouterr().out
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert (
+        "kcalc report vanilla-5 --activation tanh --zeta 1.4 -o r.html" in text
+        and "zeta = 1.4" in text
+    )
+    for arguments, words in (
+        (["vanilla-5", "-o", "no/r.html"], "its folder does not exist"),
+        (["vanila-5"], "unknown network"),
+        (["vanilla-5", "--zeta", "0.5"], "zeta must be > 1"),
+        (["vanilla-5", "--zeta", "2", "--eta", ".5"], "not both"),
+        (["missing.json"], "missing.json"),
+    ):
+        assert main(["report", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert words in error and len(error.splitlines()) == 1
+    assert sorted(os.listdir(tmp_path)) == ["r.html"]
+    kc.save_json(A.vanilla(2, activation="erf"), "net.json")
+    assert main(["report", "net.json"]) == 0
+    assert "<h1>net.json</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_of_an_activation_with_a_symbol() -> None:
+    symbol = sp.Symbol("a", positive=True)
+    assert "leaky_relu" in kc.report(A.vanilla(2, kc.activations.leaky_relu(symbol))).html

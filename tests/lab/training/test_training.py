@@ -1,0 +1,393 @@
+"""Fitting: steps against formulas written out, divergence, what does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from refusals import refused
+
+import kcalc as kc
+from kcalc import KcalcError, training
+from kcalc.lab.training import Diverged, Settings
+
+L = kc.layers
+SPLIT = training.digits()
+QUICK = Settings(steps=4, batch_size=32, evaluate_every=2)
+
+
+@lru_cache
+def classifier(depth: int = 4, width: int = 16, activation: str = "tanh", **options) -> kc.Model:
+    net = kc.architectures.vanilla(depth, activation)
+    return kc.to_jax(kc.shape(net), {None: width, net.outputs[0]: 10}, **options)
+
+
+@lru_cache
+def linear(**options) -> kc.Model:
+    """Logistic regression, which compiles quickly."""
+    return kc.to_jax(kc.chain(L.Input(), L.Affine(10)), **options)
+
+
+@lru_cache
+def dropped() -> kc.Model:
+    """A network with BatchNorm's statistics and dropout's random numbers to keep."""
+    block = [L.Affine(16), L.BatchNorm(), L.Nonlinear("relu"), L.Dropout(0.2)]
+    return kc.to_jax(
+        kc.chain(L.Input(), kc.repeat(kc.chain(*block), 4), L.Affine(10)), weights="gaussian"
+    )
+
+
+def tree_equal(a, b) -> bool:
+    import jax
+
+    return jax.tree.structure(a) == jax.tree.structure(b) and all(
+        map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b))
+    )
+
+
+# -- the parts -------------------------------------------------------------------------------------
+
+
+def batches(seed: int, size: int, count: int) -> list[np.ndarray]:
+    """The rows of the first batches: every pass has an order of its own, from (seed, pass)."""
+    per_pass, rows = len(SPLIT.train) // size, []
+    for number in range(-(-count // per_pass)):
+        order = np.random.default_rng((seed, number)).permutation(SPLIT.train)
+        rows += [order[i * size : (i + 1) * size] for i in range(per_pass)]
+    return rows[:count]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_the_formula(smoothing: float) -> None:
+    """The loss of the first batch, that of the initial weights."""
+    settings = Settings(steps=1, batch_size=64, label_smoothing=smoothing)
+    run = training.fit(linear(), SPLIT, settings)
+    (rows,) = batches(0, 64, 1)
+    ((entry,),) = (list(run.params),)
+    w = np.asarray(linear().init(0, SPLIT.x[:1])[entry]["weight"], float)
+    z, y = SPLIT.x[rows].astype(float) @ w, SPLIT.y[rows]
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    target = (1 - smoothing) * np.eye(10)[y] + smoothing / 10
+    wanted = -(target * np.log(p)).sum(axis=1).mean()
+    assert run.history[-1].train_loss == pytest.approx(wanted, rel=1e-5)
+
+
+def test_schedules_by_hand() -> None:
+    rates = Settings(learning_rate=2.0, steps=6, warmup=2, schedule="linear").rates
+    assert np.allclose(rates, [2 / 3, 4 / 3, 2, 1.5, 1, 0.5])
+    cosine = Settings(learning_rate=1.0, steps=4).rates
+    assert np.allclose(cosine, [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2])
+    assert np.allclose(Settings(learning_rate=0.5, steps=3, schedule="constant").rates, 0.5)
+
+
+def test_a_batch_of_more_examples_than_there_are_is_refused() -> None:
+    with refused("batch_size 5000"):
+        training.fit(linear(), SPLIT, Settings(steps=1, batch_size=5000))
+
+
+@pytest.mark.parametrize(("name", "first"), [("sgd", 1.0), ("nesterov", 1.9)])
+def test_gradient_descent_is_the_recursion_written_out(name: str, first: float) -> None:
+    """v <- m v + g, w <- w - rate v (Nesterov: rate (g + m v)), the gradient of a linear softmax
+    classifier by hand. There are two batches to a pass over the examples, in a new order.
+    """
+    model, size = linear(), 600
+    settings = Settings(
+        name, learning_rate=0.05, steps=7, batch_size=size, schedule="linear", evaluate_every=7
+    )
+    run = training.fit(model, SPLIT, settings)
+    own = model.init(0, SPLIT.x[:1])
+    (entry,) = own
+    w, b = (np.asarray(own[entry][leaf], float) for leaf in ("weight", "bias"))
+    v = [np.zeros_like(w), np.zeros_like(b)]
+    for t, rows in enumerate(batches(0, size, 7)):
+        x, y = SPLIT.x[rows].astype(float), np.eye(10)[SPLIT.y[rows]]
+        z = x @ w + b
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        slope = (p / p.sum(axis=1, keepdims=True) - y) / size
+        gradients = [x.T @ slope, slope.sum(axis=0)]
+        v = [0.9 * old + g for old, g in zip(v, gradients, strict=True)]
+        step = (
+            [g + 0.9 * new for g, new in zip(gradients, v, strict=True)]
+            if name == "nesterov"
+            else v
+        )
+        if t == 0:
+            assert np.allclose(step[1], first * gradients[1])
+        w, b = w - settings.rates[t] * step[0], b - settings.rates[t] * step[1]
+    (entry,) = run.params
+    assert np.allclose(run.params[entry]["weight"], w, atol=2e-6) and np.allclose(
+        run.params[entry]["bias"], b, atol=2e-6
+    )
+    scores = SPLIT.x[SPLIT.test] @ w + b
+    assert run.accuracy == pytest.approx(
+        (scores.argmax(axis=1) == SPLIT.y[SPLIT.test]).mean(), abs=1e-12
+    )
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    loss = (
+        np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(scores)), SPLIT.y[SPLIT.test]]
+    )
+    assert training.evaluate(model, run.params, SPLIT) == pytest.approx(
+        (loss.mean(), run.accuracy), rel=1e-5
+    )
+
+
+def test_adam_is_the_recursion_written_out() -> None:
+    model = linear()
+    settings = Settings(
+        "adam", learning_rate=0.01, steps=5, batch_size=16, schedule="constant", weight_decay=0.1
+    )
+    run = training.fit(model, SPLIT, settings)
+    own = model.init(0, SPLIT.x[:1])
+    (entry,) = own
+    w = np.asarray(own[entry]["weight"], float)
+    b = np.zeros(10)
+    m, s = [np.zeros_like(w), np.zeros(10)], [np.zeros_like(w), np.zeros(10)]
+    for t, rows in enumerate(batches(0, 16, 5), 1):
+        x = SPLIT.x[rows].astype(float)
+        z = np.exp(x @ w + b)
+        slope = (z / z.sum(axis=1, keepdims=True) - np.eye(10)[SPLIT.y[rows]]) / 16
+        g = [x.T @ slope, slope.sum(axis=0)]
+        m = [0.9 * old + 0.1 * new for old, new in zip(m, g, strict=True)]
+        s = [0.999 * old + 0.001 * new**2 for old, new in zip(s, g, strict=True)]
+        step = [
+            (a / (1 - 0.9**t)) / (np.sqrt(c / (1 - 0.999**t)) + 1e-8)
+            for a, c in zip(m, s, strict=True)
+        ]
+        w, b = w - 0.01 * (step[0] + 0.1 * w), b - 0.01 * (step[1] + 0.1 * b)
+    assert np.allclose(run.params[entry]["weight"], w, atol=1e-4)
+
+
+def test_muon_steps_are_orthogonal_matrices_of_every_layer_by_itself() -> None:
+    model = classifier(depth=6, width=16)
+    settings = Settings("muon", learning_rate=1e-2, steps=1, schedule="constant")
+    run = training.fit(model, SPLIT, settings)
+    before = model.unstack(model.init(0, SPLIT.x[:1]), SPLIT.x[:1])
+    after = model.unstack(run.params, SPLIT.x[:1])
+    for node in list(before)[1:-1]:
+        change = np.asarray(after[node]["weight"]) - np.asarray(before[node]["weight"])
+        # consistent rms: .2 sqrt(16)
+        singular = np.linalg.svd(change, compute_uv=False) / (1e-2 * 0.2 * 4)
+        # five Newton-Schulz steps bring them near 1
+        assert singular[-2] > 0.5 and singular[0] < 1.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [o for o in training.OPTIMISERS if o != "kfac"])
+def test_every_optimizer_learns_the_digits(optimizer: str) -> None:
+    settings = Settings(
+        optimizer, learning_rate={"adam": 2e-3}.get(optimizer, 1e-2), steps=150, evaluate_every=150
+    )
+    assert training.fit(classifier(3, 32), SPLIT, settings).accuracy > 0.9
+
+
+def test_kfac_steps_or_says_why_not() -> None:
+    settings = Settings("kfac", learning_rate=1e-3, steps=10, evaluate_every=5)
+    try:
+        history = training.fit(classifier(3, 16), SPLIT, settings).history
+    except KcalcError as refused:
+        assert "kfac-jax" in str(refused)
+        return
+    assert history[-1].train_loss < history[0].train_loss
+
+
+def test_an_optax_without_muon_for_stacked_weights_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import optax
+
+    monkeypatch.delattr(optax.contrib, "MuonDimensionNumbers")
+    with refused(f"optax {optax.__version__} has no Muon.*install optax >= 0.2.6"):
+        training.fit(linear(), SPLIT, Settings("muon", steps=1))
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_a_run_depends_on_its_seed_alone() -> None:
+    settings = Settings(steps=30, evaluate_every=12, label_smoothing=0.1, warmup=5)
+    first, again, other = (
+        training.fit(dropped(), SPLIT, replace(settings, seed=seed)) for seed in (3, 3, 4)
+    )
+    assert tree_equal(first.params, again.params) and tree_equal(first.state, again.state)
+    assert not tree_equal(first.params, other.params)
+    assert first.history == again.history and [r.step for r in first.history] == [12, 24, 30]
+
+
+def test_how_often_one_looks_changes_nothing() -> None:
+    """Dispatches of a few steps and of many, and the means between looks."""
+    settings = Settings(steps=120, evaluate_every=120)
+    once, often = (
+        training.fit(linear(), SPLIT, replace(settings, evaluate_every=every))
+        for every in (120, 40)
+    )
+    assert tree_equal(once.params, often.params)
+    assert [r.step for r in often.history] == [40, 80, 120]
+    mean = np.mean([r.train_loss for r in often.history])
+    assert once.history[-1].train_loss == pytest.approx(mean, rel=1e-5)
+
+
+def test_divergence_names_the_step_and_keeps_the_last_good_parameters() -> None:
+    """A step of 1e38 makes the loss of the second infinite, that of the first is finite."""
+    settings = Settings(
+        "sgd", learning_rate=1e38, steps=9, warmup=6, evaluate_every=1, momentum=0.0
+    )
+    with pytest.raises(Diverged, match="step 2 .*1e\\+38") as stopped:
+        training.fit(classifier(), SPLIT, settings)
+    run = stopped.value.run
+    assert stopped.value.step == run.diverged == 2 and run.accuracy == 0
+    assert [r.step for r in run.history] == [1] and np.isfinite(run.history[0].train_loss)
+    for leaves in run.params.values():
+        assert all(np.isfinite(leaf).all() for leaf in leaves.values())
+
+
+def test_weights_that_overflow_in_the_last_step_are_a_divergence() -> None:
+    settings = Settings("sgd", learning_rate=3e38, momentum=0.0, schedule="constant", steps=1)
+    big = replace(SPLIT, x=1e3 * SPLIT.x)
+    with pytest.raises(Diverged, match="weights are not finite"):
+        # the loss of the only step is that of the initial weights
+        training.fit(linear(), big, settings)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_every_precision_trains_like_single_precision(dtype: str) -> None:
+    """Adam's 1e-8 is 0 in float16, and counts of right answers are 64-bit beside float64."""
+    settings = Settings(steps=40, batch_size=32, evaluate_every=40, learning_rate=3e-3)
+    start = linear().init(0, SPLIT.x[:1])
+    cast = {
+        node: {name: np.asarray(leaf).astype(dtype) for name, leaf in leaves.items()}
+        for node, leaves in start.items()
+    }
+    runs = [
+        training.fit(linear(), SPLIT, settings, start),
+        training.fit(linear(dtype=dtype), SPLIT, settings, cast),
+    ]
+    known, found = (run.history[-1] for run in runs)
+    loose = 5 if dtype == "bfloat16" else 1  # it has three digits fewer than float16
+    assert found.train_loss == pytest.approx(known.train_loss, rel=0.02 * loose)
+    assert found.test_accuracy == pytest.approx(known.test_accuracy, abs=0.02 * loose)
+    kept = {str(leaf.dtype) for leaves in runs[1].params.values() for leaf in leaves.values()}
+    assert kept == {dtype}
+
+
+def test_networks_without_weights_are_trained_like_others() -> None:
+    run = training.fit(kc.to_jax(kc.chain(L.Input(), L.Nonlinear("relu"))), SPLIT, QUICK)
+    assert run.params == {} and 0 <= run.accuracy <= 1
+
+
+def test_parameters_and_statistics_of_an_evaluation() -> None:
+    model = kc.to_jax(kc.chain(L.Input(), L.Affine(10), L.BatchNorm()))
+    run = training.fit(model, SPLIT, QUICK)
+    loss, accuracy = training.evaluate(model, run.params, SPLIT, run.state)
+    assert (loss, accuracy) == pytest.approx((run.history[-1].test_loss, run.accuracy), rel=1e-6)
+    with refused(r"keeps statistics: give state=run\.state"):
+        training.evaluate(model, run.params, SPLIT)
+    spoilt = {
+        name: {leaf: array * np.inf for leaf, array in leaves.items()}
+        for name, leaves in run.params.items()
+    }
+    with refused("numbers.*finite"):
+        training.evaluate(model, spoilt, SPLIT, run.state)
+
+
+def test_test_examples_without_a_finite_loss_are_reported_as_such() -> None:
+    x = SPLIT.x.copy()
+    x[SPLIT.test] = 3e38
+    run = training.fit(linear(), replace(SPLIT, x=x), QUICK)
+    assert all(r.train_loss > 0 and not np.isfinite(r.test_loss) for r in run.history)
+    assert run.to_dict()["history"][0]["test_loss"] is None
+
+
+# -- what does not fit -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"optimizer": "adamm"}, "adam"),
+        ({"schedule": "cos"}, "cosine"),
+        ({"steps": 0}, "steps"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"warmup": 501}, "warmup"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"learning_rate": -1}, "learning_rate"),
+        ({"label_smoothing": 1}, "label_smoothing"),
+        ({"seed": True}, "seed"),
+        ({"batch_size": 1438}, "batch_size 1438"),
+    ],
+)
+def test_settings_that_cannot_be(change: dict, match: str) -> None:
+    with refused(match):
+        training.fit(linear(), SPLIT, Settings(**change))
+
+
+def test_models_that_cannot_be_trained() -> None:
+    with refused("to_jax"):
+        training.fit(kc.architectures.vanilla(2), SPLIT)  # pyright: ignore[reportArgumentType]
+    images = training.digits(images=True)
+    with refused(r"output is \(examples, classes\)"):
+        training.fit(
+            kc.to_jax(kc.chain(L.Input(), L.Affine(10, kernel=3)), image_shape=(8, 8)),
+            images,
+            QUICK,
+        )
+    with refused("reads vectors"):
+        training.fit(linear(), images, QUICK)
+    few = kc.to_jax(kc.chain(L.Input(), L.Affine(5)))
+    with refused("'affine_1'.*5.*10"):
+        training.fit(few, SPLIT, QUICK)
+    with refused("'affine_1'.*5.*10"):
+        training.evaluate(few, few.init(0, SPLIT.x[:1]), SPLIT)
+    spoilt = {
+        name: {leaf: array * np.nan for leaf, array in leaves.items()}
+        for name, leaves in linear().init(0, SPLIT.x[:1]).items()
+    }
+    with refused("initial params"):
+        training.fit(linear(), SPLIT, QUICK, params=spoilt)
+
+
+def test_what_is_no_split_or_settings() -> None:
+    with refused("expected a split"):
+        training.fit(linear(), SPLIT.x, QUICK)  # pyright: ignore[reportArgumentType]
+    with refused("got dict"):
+        training.fit(linear(), SPLIT, {})  # pyright: ignore[reportArgumentType]
+    numbers = Settings(steps=np.int64(10), learning_rate=np.float32(0.1))  # pyright: ignore[reportArgumentType]
+    assert type(numbers.steps) is int and type(numbers.learning_rate) is float
+
+
+def test_numbers_that_compiled_loops_do_not_hold() -> None:
+    for name in ("seed", "steps", "warmup"):
+        with refused(f"{name} must be a whole number .*2147483647, got 2147483648"):
+            Settings(**{name: 2**31})  # pyright: ignore[reportArgumentType]
+    assert training.fit(linear(), SPLIT, replace(QUICK, seed=2**31 - 1)).history
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("optax", "sklearn.datasets"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with refused(r"pip install 'kcalc\[train\]'"):
+        training.fit(classifier(), SPLIT)
+    with refused("scikit-learn"):
+        training.digits()
+
+
+def test_a_library_that_lacks_another_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "optax.py").write_text("import no_such_library")
+    monkeypatch.delitem(sys.modules, "optax")
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused("optax.*no_such_library"):
+        training.fit(linear(), SPLIT, QUICK)
+
+
+def test_importing_does_not_load_what_training_needs() -> None:
+    code = (
+        "import sys, kcalc.lab.training; sys.exit(any(m in sys.modules for m in ('optax', "
+        "'sklearn', 'jax', 'matplotlib.pyplot')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

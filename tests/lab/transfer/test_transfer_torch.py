@@ -1,0 +1,603 @@
+"""Rules of PyTorch models, their groups and initial weights, and short training runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracles import transfer_mup as peers
+from refusals import refused
+
+import kcalc as kc
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+ROWS = json.loads((Path(__file__).parents[2] / "oracles" / "transfer_mup.json").read_text())
+
+
+def perceptron(width: int, depth: int = 2) -> Any:
+    hidden = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), *hidden, nn.Linear(width, 5))
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(16, width), nn.Linear(width, 5)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.ups = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.downs = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
+            x = x + down(torch.relu(up(norm(x))))
+        return self.head(x)
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Any, Any]:
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 16, generator=draws)
+    return x, torch.randint(0, 5, (32,), generator=draws)
+
+
+# -- the mup package -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", peers.MODELS)
+def test_invariants_of_mup(name: str, optimizer: str) -> None:
+    """Multiplier times standard deviation, and times the rate (squared for SGD), at all widths."""
+    make, inputs = peers.MODELS[name]
+    small, large = make(64, nn.Linear), make(128, nn.Linear)
+    found = kc.transfer(large, *inputs, base=small, optimizer=optimizer)
+    assert not found.edits or name == "transformer"
+    rows = [row for row in ROWS if row["model"] == name]
+    assert {row["parameter"] for row in rows} == set(found.parameters)
+    for row in rows:
+        rule, ratio = found[row["parameter"]], row["width"] / 64
+        rate, decay = row[optimizer]
+        factor = row["multiplier"]
+        own = ratio ** float(rule.exponent("learning_rate"))
+        assert own == pytest.approx(rate * factor ** (2 if optimizer == "sgd" else 1))
+        # decoupled decay: its product with the rate stays in both, whatever the gauge
+        assert own * ratio ** float(rule.exponent("weight_decay")) == pytest.approx(rate * decay)
+        if row["init_std"] is not None:
+            size = ratio ** float(rule.exponent("init_std"))
+            error = math.sqrt(1 / row["numbers"] + 1 / next(r["numbers"] for r in rows if r["parameter"] == row["parameter"]))  # fmt: skip  # noqa: E501
+            assert size == pytest.approx(row["init_std"] * factor, rel=4 * error)
+
+
+def test_where_mup_differs() -> None:
+    """Its tied embeddings grow as the square root of the width; ours keep their size."""
+    sizes = {
+        r["width"]: r["init_std"]
+        for r in ROWS
+        if r["model"] == "tied" and r["parameter"] == "tokens.weight"
+    }
+    assert sizes[4096] == pytest.approx(8, rel=0.05)
+    _, inputs = peers.MODELS["transformer"]
+    small, large = (peers.Transformer(n, nn.Linear, tied=True) for n in (64, 128))
+    found = kc.transfer(large, *inputs, base=small)
+    rule = found["tokens.weight"]
+    assert rule.role == "embedding, readout"
+    assert (rule.init_std, rule.learning_rate, rule.epsilon) == (1, 1, 0.5)
+    assert found.multipliers == {"head (weights)": 0.5}
+    assert "logits of 'head'" in found.edits[0]
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def test_scores_already_divided_by_the_channels_need_no_edit() -> None:
+    _, inputs = peers.MODELS["transformer"]
+    small, large = (peers.Transformer(n, nn.Linear) for n in (64, 128))
+    assert not kc.transfer(large, *inputs, base=small).edits
+
+
+def test_depth(batch: tuple[Any, Any]) -> None:
+    found = kc.transfer(
+        Residual,
+        batch[0],
+        base={"width": 8, "depth": 2},
+        to={"width": 16, "depth": 6},
+    )
+    assert found.ratios == {"n": 2.0, "L": 3.0}
+    assert found["downs.5.weight"].init_std == pytest.approx(2**-0.5 / 3)
+    assert found["downs.5.weight"].learning_rate == pytest.approx(1 / 6)
+    assert found["ups.5.weight"].learning_rate == pytest.approx(1 / 2)
+    assert found["norms.5.weight"].role == "gain"
+    assert found["norms.5.weight"].epsilon == pytest.approx(1 / 6)
+
+
+class Shared(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, width), nn.Linear(width, width)
+        self.slope, self.head = nn.PReLU(), nn.Linear(width, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.slope(self.two(torch.relu(self.one(x)))))
+
+
+def test_a_number_that_all_channels_share(batch: tuple[Any, Any]) -> None:
+    """Its gradient is a sum over channels, so it keeps its learning rate under SGD."""
+    found = kc.transfer(Shared(32), batch[0], base=Shared(16), optimizer="sgd")
+    assert found["slope.weight"].role == "shared"
+    assert found["slope.weight"].learning_rate == 1
+    assert found["two.bias"].learning_rate == 2
+
+
+class PostNorm(Residual):
+    """Norms on the stream, and a last one."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.last = nn.LayerNorm(width)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
+            x = norm(x + down(torch.relu(up(x))))
+        return self.head(self.last(x))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adafactor", "muon"])
+def test_norms_on_the_stream_learn_by_their_share(optimizer: str, batch: tuple[Any, Any]) -> None:
+    """Changes of L norms are aligned, so that each may move the stream by 1 / L."""
+    sizes = ({"width": 16, "depth": 2}, {"width": 16, "depth": 6})
+    found = kc.transfer(PostNorm, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
+    for name in ("norms.0.weight", "norms.5.weight", "norms.5.bias"):
+        assert found[name].exponent("learning_rate", "depth") == -1
+        assert found[name].exponent("epsilon", "depth") == 0
+    assert found["last.weight"].learning_rate == found["head.bias"].learning_rate == 1
+    assert "norms.*.weight" in str(found) and "norms.3.weight" not in str(found)
+    before = kc.transfer(Residual, batch[0], base=sizes[0], to=sizes[1], optimizer=optimizer)
+    power = {"sgd": 1}.get(optimizer, 0)
+    assert before["norms.5.weight"].exponent("learning_rate", "depth") == power
+
+
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 1e-3)])
+def test_norms_on_the_stream_move_the_output_alike(
+    optimizer: str, lr: float, batch: tuple[Any, Any]
+) -> None:
+    """Biases of norms alone: the output moves as far with 16 blocks as with 4."""
+    moved: dict[int, float] = {4: 0.0, 16: 0.0}
+    for seed in range(3):
+        torch.manual_seed(seed)
+        small, large = (PostNorm(32, depth) for depth in moved)
+        rules = kc.transfer(large, batch[0], base=small, optimizer=optimizer)
+        rules.rescale(large)
+        for model, factor in ((small, 1.0), (large, rules["norms.0.bias"].learning_rate)):
+            made = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
+            step = made([norm.bias for norm in model.norms], lr * factor)
+            before = model(batch[0])
+            nn.functional.cross_entropy(before, batch[1]).backward()
+            step.step()
+            change = (model(batch[0]) - before).detach().square().mean().sqrt()
+            moved[len(model.norms)] += float(change)
+    assert abs(math.log(moved[16] / moved[4], 4)) < 0.3  # 1 with rates that stay
+
+
+class Vision(nn.Module):
+    """A class token, scaled branches and a temperature."""
+
+    def __init__(self, width: int, depth: int = 1) -> None:
+        super().__init__()
+        self.patch, self.token = nn.Conv2d(3, width, 4, 4), nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.randn(1, 5, width) * 0.02)
+        self.layers = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(width, width // 8, 16, 0.0, batch_first=True), depth
+        )
+        self.branch, self.scale = nn.Linear(width, width), nn.Parameter(torch.full((width,), 0.1))
+        self.head, self.heat = nn.Linear(width, 5), nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Any) -> Any:
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
+        x = self.layers(x)
+        return self.heat * self.head((x + self.scale * self.branch(x))[:, 0])
+
+
+def test_tokens_factors_and_copies_have_rules() -> None:
+    """Layers of nn.TransformerEncoder are copies, which is no matter for exponents."""
+    image = torch.randn(2, 3, 8, 8)
+    for optimizer, rate in (("sgd", 2), ("adamw", 1)):
+        found = kc.transfer(lambda w: Vision(w, 2), image, base=16, to=32, optimizer=optimizer)
+        roles = [found[name].role for name in ("token", "scale", "heat")]
+        assert roles == ["embedding", "gain", "shared"]
+        assert [found[name].learning_rate for name in ("token", "scale", "heat")] == [rate, rate, 1]
+        assert found["token"].exponent("epsilon") == found["places"].exponent("epsilon") == -1
+        assert found["heat"].epsilon == 1
+    assert "layers.layers.1.linear1.weight" in found.parameters
+
+
+class OwnNorm(nn.Module):
+    """A norm over the channels of a head, written out; the gain is read per head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Any) -> Any:
+        return self.gain * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
+
+
+class Heads(nn.Module):
+    """Attention whose queries and keys are normed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem, self.qkv = nn.Linear(16, width), nn.Linear(width, 3 * width)
+        self.norm, self.head = OwnNorm(8), nn.Linear(width, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        q, k, v = (p.unflatten(2, (-1, 8)).transpose(1, 2) for p in self.qkv(x).chunk(3, 2))
+        read = nn.functional.scaled_dot_product_attention(self.norm(q), k, v)
+        return self.head(x + read.transpose(1, 2).flatten(2))
+
+
+def test_gains_that_heads_share() -> None:
+    """Heads are added: the gain of a head's norm keeps its size, its gradient sums over heads."""
+    found = kc.transfer(Heads, torch.randn(2, 3, 16), base=16, to=32, optimizer="sgd")
+    assert (found["norm.gain"].role, found["norm.gain"].learning_rate) == ("shared", 1)
+
+
+class Gated(nn.Module):
+    """Branches with a factor behind the weights that end them."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(16, width), nn.Linear(width, 5)
+        self.ends = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in range(depth))
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        for end, scale in zip(self.ends, self.scales, strict=True):
+            x = x + scale * end(torch.tanh(x))
+        return self.head(x)
+
+
+def test_factors_in_branches(batch: tuple[Any, Any]) -> None:
+    """Relative changes are of order 1; gradients are those of the branch, L^-1 / n."""
+    sizes = ({"width": 8, "depth": 2}, {"width": 16, "depth": 6})
+    found = kc.transfer(Gated, batch[0], base=sizes[0], to=sizes[1])["scales.5"]
+    assert (found.learning_rate, found.epsilon) == (1, pytest.approx(1 / 6))
+    plain = kc.transfer(Gated, batch[0], base=sizes[0], to=sizes[1], optimizer="sgd")
+    assert plain["scales.5"].learning_rate == pytest.approx(6)
+
+
+def test_frozen_parameters_need_no_rule(batch: tuple[Any, Any]) -> None:
+    def frozen(width: int) -> Any:
+        model = Loose(width)
+        model.unused.requires_grad_(False)
+        return model
+
+    found = kc.transfer(frozen, batch[0], base=16, to=32)
+    model = frozen(32)
+    found.rescale(model)
+    taken = [p for group in found.param_groups(model, 0.1) for p in group["params"]]
+    assert "unused" not in found.parameters and len(taken) == 4
+
+
+def test_groups(batch: tuple[Any, Any]) -> None:
+    model = perceptron(64)
+    found = kc.transfer(model, batch[0], base=perceptron(16), optimizer="adamw")
+    groups = found.param_groups(model, 1e-3, weight_decay=0.1, eps=1e-8)
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    by_parameter = {id(p): group for group in groups for p in group["params"]}
+    hidden = by_parameter[id(model[2].weight)]
+    assert (hidden["lr"], hidden["weight_decay"]) == pytest.approx((2.5e-4, 0.4))
+    assert hidden["eps"] == pytest.approx(2.5e-9)
+    torch.optim.AdamW(groups)
+    parts = kc.transfer(model, batch[0], base=perceptron(16), optimizer="muon")
+    with refused("divided.*between"):
+        parts.param_groups(model, 1e-3)
+    taken = [p for g in parts.param_groups(model, 1, optimizer="muon") for p in g["params"]]
+    assert {id(p) for p in taken} == {id(model[2].weight), id(model[4].weight)}
+
+
+def test_rescaling(batch: tuple[Any, Any]) -> None:
+    torch.manual_seed(0)
+    model, base = perceptron(256), perceptron(64)
+    found = kc.transfer(model, batch[0], base=base)
+    found.rescale(model)
+    for place, factor in ((0, 1), (2, 1 / 2), (6, 1 / 4)):
+        assert float(model[place].weight.detach().std()) == pytest.approx(
+            float(base[place].weight.detach().std()) * factor, rel=0.01
+        )
+
+
+def test_rescaling_leaves_what_chance_decides(batch: tuple[Any, Any]) -> None:
+    """Two biases say nothing about their law; gains near 1 keep their mean."""
+
+    def build(width: int) -> Any:
+        model = nn.Sequential(nn.Linear(16, width), nn.LayerNorm(width), nn.Linear(width, 2))
+        nn.init.normal_(model[1].weight, 1.0, 0.02)
+        return model
+
+    torch.manual_seed(0)
+    base, model = build(64), build(256)
+    biases = model[2].bias.detach().clone()
+    gains = model[1].weight.detach().clone()
+    kc.transfer(model, batch[0], base=base).rescale(model)
+    assert torch.equal(model[2].bias, biases)
+    assert float(model[1].weight.detach().mean()) == pytest.approx(float(gains.mean()), abs=1e-6)
+    wanted = float(base[1].weight.detach().std(unbiased=False))
+    assert float(model[1].weight.detach().std(unbiased=False)) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_optax_takes_the_same_steps(batch: tuple[Any, Any]) -> None:
+    optax = pytest.importorskip("optax")
+    model = perceptron(32)
+    rules = {
+        name: kc.transfer(model, batch[0], base=perceptron(16), optimizer=name)
+        for name in ("sgd", "adamw")
+    }
+    for name, made in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
+        own = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
+        tree = {n: p.detach().numpy().copy() for n, p in own.items()}
+        gradients = {
+            n: np.random.default_rng(i).normal(size=p.shape) * 1e-8
+            for i, (n, p) in enumerate(tree.items())
+        }
+        groups = rules[name].param_groups(model, 0.1, weight_decay=0.2, eps=1e-8)
+        moved = {id(p): own[n] for n, p in model.named_parameters()}
+        optimizer = made([g | {"params": [moved[id(p)] for p in g["params"]]} for g in groups])
+        transformation = rules[name].optax(0.1, weight_decay=0.2, eps=1e-8)
+        state = transformation.init(tree)
+        for _ in range(3):
+            for n, p in own.items():
+                p.grad = torch.tensor(gradients[n], dtype=p.dtype)
+            optimizer.step()
+            updates, state = transformation.update(gradients, state, tree)
+            tree = optax.apply_updates(tree, updates)
+        for n, p in own.items():
+            np.testing.assert_allclose(
+                np.asarray(tree[n]), p.detach().numpy(), rtol=2e-4, atol=1e-6
+            )
+
+
+class Loose(nn.Module):
+    """A parameter that no layer has."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.head = nn.Linear(16, width), nn.Linear(width, 5)
+        self.unused = nn.Parameter(torch.ones(width, width))
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.relu(self.one(x)))
+
+
+class Again(nn.Module):
+    """One matrix at two places, which is not read."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.relu(self.two(torch.relu(self.two(torch.relu(self.one(x)))))))
+
+
+def normed(width: int) -> Any:
+    """A layer whose weights are computed from two parameters."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(width, width))
+    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), layer, nn.ReLU(), nn.Linear(width, 5))
+
+
+def test_refusals(batch: tuple[Any, Any]) -> None:
+    x = batch[0]
+    with refused("parameter.*'unused'"):
+        kc.transfer(Loose(32), x, base=Loose(16))
+    with refused("was not read"):
+        kc.transfer(Again(32), x, base=Again(16))
+    with refused("weights are those of 'two'.*untie these"):
+        kc.transfer(Again(32), x, base=Again(16))
+    with refused("base=16 is a size.* to="):
+        kc.transfer(perceptron, x, base=16)
+    with refused(r"behind the model, kc\.transfer"):
+        kc.transfer(perceptron, base=16, to=32)
+    with refused("original0.*takes"):
+        kc.transfer(normed, x, base=16, to=32)
+    with refused("two torch.nn.Modules"):
+        kc.transfer(perceptron(8), x, base=3)
+    found = kc.transfer(perceptron(32), x, base=perceptron(16))
+    with refused("model.*parameter"):
+        found.param_groups(nn.Sequential(nn.Linear(16, 32)), 0.1)
+    with refused("parameter.*'weight'"):
+        found.param_groups(nn.Linear(16, 32), 0.1)
+    with refused("must.*0"):
+        found.param_groups(perceptron(32), -1)
+    symbolic = kc.transfer(kc.chain(kc.layers.Input(16), kc.layers.Affine(), kc.layers.Affine(5)))
+    with refused("give base= and to="):
+        symbolic.optax(0.1)
+
+
+def changed(middle: Callable[[int], nn.Module], end: Callable[[int], nn.Module]) -> Any:
+    """A perceptron by its width, with a module of the width in the middle and one at the end."""
+    return lambda w: nn.Sequential(nn.Linear(16, w), middle(w), nn.Linear(w, 5), end(w))
+
+
+class Factor(nn.Module):
+    """A number."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: Any) -> Any:
+        return x * self.number
+
+
+class Times(nn.Module):
+    """A number before or after a function."""
+
+    def __init__(self, before: float, after: float = 1.0) -> None:
+        super().__init__()
+        self.before, self.after = before, after
+
+    def forward(self, x: Any) -> Any:
+        return self.after * torch.tanh(self.before * x)
+
+
+def one(*modules: Any) -> Callable[[int], nn.Module]:
+    """A choice by the width: the first module for 16, the last for others."""
+    return lambda w: modules[0 if w == 16 else -1]()
+
+
+SAME = one(nn.Identity)
+RELU = one(nn.ReLU)
+CHANGED: dict[str, tuple[str, Any]] = {
+    "another function": ("in the base it computes Max", changed(one(nn.ReLU, nn.GELU), SAME)),
+    "no function": ("has no counterpart", changed(one(nn.ReLU, nn.Identity), SAME)),
+    "a factor before a function": (r"tanh\(4", changed(lambda w: Times(w**0.5), SAME)),
+    "a factor behind a function": ("tanh", changed(lambda w: Times(1.0, 1 / w), SAME)),
+    "a factor, 1 in the base": ("multiplies by", changed(RELU, lambda w: Factor(16 / w))),
+    "another rate": ("drops with", changed(lambda w: nn.Dropout(0.1 if w == 16 else 0.5), SAME)),
+    "another norm": (
+        "RMSNorm.*LayerNorm",
+        changed(lambda w: nn.LayerNorm(w) if w == 16 else nn.RMSNorm(w), SAME),
+    ),
+    "no norm": (
+        "has no counterpart",
+        changed(lambda w: nn.LayerNorm(w) if w == 16 else nn.Identity(), SAME),
+    ),
+    "another epsilon": (
+        "epsilon 1",
+        changed(lambda w: nn.LayerNorm(w, 1e-5 if w == 16 else 1.0), SAME),
+    ),
+    "a factor of the input": (
+        "input '.*goes through",
+        lambda w: nn.Sequential(Factor(float(w)), nn.Linear(16, w), nn.ReLU(), nn.Linear(w, 5)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "build"), CHANGED.values(), ids=CHANGED.keys())
+def test_what_changes_beside_the_width_is_named(
+    words: str, build: Any, batch: tuple[Any, Any]
+) -> None:
+    with refused(words):
+        kc.transfer(build, batch[0], base=16, to=32)
+
+
+def test_rules_are_those_of_one_width(batch: tuple[Any, Any]) -> None:
+    found = kc.transfer(perceptron, batch[0], base=16, to=32)
+    for ask in (lambda m: found.param_groups(m, 0.1), found.rescale):
+        with refused("shape .*give kc.transfer this model's width"):
+            ask(perceptron(64))
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def test_changes_over_training_do_not_depend_on_the_width(batch: tuple[Any, Any]) -> None:
+    rules = kc.trained_coordinates(perceptron, *batch, 3e-3, (64, 128, 256), steps=5)
+    for name in ("0", "2", "4"):
+        assert rules.steady(name, slack=0.08), str(rules)
+    plain = kc.trained_coordinates(perceptron, *batch, 3e-3, (64, 128, 256), steps=5, standard=True)
+    assert plain.slopes["4"][0] > 0.5
+    alone = kc.trained_coordinates(
+        perceptron, *batch, 3e-3, (64, 128), steps=2, only="2.weight", zero_readout=False
+    )
+    assert "0" not in alone.changes and set(alone.slopes) == {"2", "4", "6", "output"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "lr"),
+    [("sgd", 0.5), ("adamw", 3e-3), ("muon", 3e-3), ("muon-match-rms", 3e-3), ("adafactor", 1e-2)],
+)
+def test_coordinates_at_large_widths(optimizer: str, lr: float, batch: tuple[Any, Any]) -> None:
+    found = kc.trained_coordinates(perceptron, *batch, lr, (256, 512, 1024), optimizer)
+    for name in ("0", "2", "4"):
+        assert found.steady(name), str(found)
+
+
+class Tied(nn.Module):
+    """One table, at both ends."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, width)
+
+    def forward(self, ids: Any) -> Any:
+        return nn.functional.linear(torch.relu(self.table(ids)), self.table.weight)
+
+
+def test_edits_that_were_not_made_are_named() -> None:
+    ids = torch.arange(5).repeat(2, 1)
+    found = kc.trained_coordinates(Tied, ids, ids, 1e-3, (8, 16), steps=1, seeds=2)
+    assert "logits" in found.edits[0] and "without this edit: multiply the logits" in repr(found)
+    plain = kc.trained_coordinates(Tied, ids, ids, 1e-3, (8, 16), steps=1, seeds=2, standard=True)
+    assert not plain.edits
+    check = kc.transfer_check(Tied, ids, ids, (0.1, 0.2, 0.3), (8, 16), steps=1, seeds=1)
+    assert check.edits == found.edits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [Residual, PostNorm])
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 1e-3)])
+def test_coordinates_at_large_depths(
+    optimizer: str, lr: float, build: Any, batch: tuple[Any, Any]
+) -> None:
+    sizes = [{"width": 64, "depth": depth} for depth in (4, 16, 64)]
+    found = kc.trained_coordinates(build, *batch, lr, sizes, optimizer)
+    assert found.along == "depth"
+    assert found.slopes["output"][0] < 0.12 + 3 * found.slopes["output"][1]
+
+
+def test_best_rates(batch: tuple[Any, Any]) -> None:
+    x, y = batch
+    rates = [0.001, 0.01, 0.1]
+    found = kc.transfer_check(perceptron, x, y, rates, (16, 32), steps=10, batch=8, seeds=2)
+    assert found.losses.shape == (2, 3, 2) and np.isfinite(found.shift)
+    assert found.best[0] in found.rates or 0.001 < found.best[0] < 0.1
+    exact = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0, 8.0), parabolas())
+    assert exact.shift == pytest.approx(0.5)
+    assert exact.best == pytest.approx((2, 2 * 2**0.5))
+    with refused("do not cross"):
+        exact.crossing_shift(1e9)
+    steps = kc.TransferCheck((1.0, 2.0), (1.0, 2.0, 4.0), np.exp([[[3.0], [1], [0]], [[3], [2], [0]]]))  # fmt: skip  # noqa: E501
+    assert steps.crossing_shift(math.exp(1.5)) == pytest.approx(1.25 - 0.75)
+
+
+def parabolas() -> np.ndarray:
+    """Losses with their minima at log2 rate 1 and 3/2."""
+    places = np.arange(4.0)
+    return np.exp([[[(p - lowest) ** 2] for p in places] for lowest in (1, 1.5)])
+
+
+class Grouped(nn.Module):
+    """Heads of 8 channels over two of keys and values, all made by one matrix."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.stem, self.qkv = nn.Linear(5, width), nn.Linear(width, width + 32)
+        self.out, self.head = nn.Linear(width, width), nn.Linear(width, 3)
+
+    def forward(self, x: Any) -> Any:
+        h = self.stem(x)
+        q, *shared = self.qkv(h).split([self.width, 16, 16], -1)
+        q = q.unflatten(-1, (-1, 8)).transpose(1, 2)
+        shared = [one.unflatten(-1, (2, 8)).transpose(1, 2) for one in shared]
+        k, v = (one.repeat_interleave(self.width // 16, 1) for one in shared)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.head(h + self.out(y))
+
+
+def test_two_roles_that_conflict_are_named() -> None:
+    with refused(r"qkv.weight.*hidden at node 'qkv\[0:128\]', readout at node 'qkv\[128:144\]'"):
+        kc.transfer(Grouped(128), torch.zeros(2, 5, 5), base=Grouped(32))
