@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests") / "guests.json"
 SPINE = ("foundation", "fields", "gaussian", "activations", "maps", "network", "calculi")
 """Rooms of tests; files in them that no guest claims test the spine."""
-DETACHED = ("plotting", "learnable", "certified", "matrices")
+DETACHED = ("plotting", "learnable", "certified", "matrices", "lab", "claims")
 """Guests without which the spine works: those that are deleted by default."""
 COPIED = ("kcalc", "tests", "pyproject.toml")
 
