@@ -43,9 +43,8 @@ def test_functions_name_the_folder(gone: str, asks: str) -> None:
 
 @pytest.mark.parametrize("gone", COMMANDS)
 def test_commands_name_the_folder(gone: str) -> None:
-    code = f"import sys; sys.modules['kcalc.{gone}'] = None\nfrom kcalc.cli import main\n"
-    code += f"print([main(words.split()) for words in {COMMANDS[gone]!r}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", LINES, f"kcalc.{gone}", *COMMANDS[gone]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     assert json.loads(done.stdout) == [2] * len(lines) == [2] * len(COMMANDS[gone])
