@@ -31,6 +31,8 @@ READINGS.register(
         ("calculi.attention.maps", "c_map q_map q_values node_values"),
         ("calculi.attention.tangent", "ntk"),
         ("calculi.attention.gradients", "gradients"),
+        ("calculi.attention.structure", "tells_tokens_apart"),
+        ("verification.token_inputs", "sequences"),
     ],
 )
 RULES.register(("arrays", "Attend"), "calculi.attention.arrays:attend")
@@ -105,6 +107,7 @@ BALLS = {
     ("moment", "balls"): "gaussian.certified:moment_ball",
     ("taylor", "balls"): "gaussian.certified:taylor_balls",
     ("softmax", "balls"): "gaussian.certified.softmax",
+    ("activation bounds", "balls"): "calculi.smoothness.activation_suprema:activation_bounds",
 }
 MATRICES = {
     ("matrices", "rows"): "calculi.kernel_matrix:KernelOfRows",

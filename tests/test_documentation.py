@@ -207,27 +207,3 @@ def test_outputs_are_compared_to_the_digits_shown(shown: str, printed: str, same
 def test_a_page_that_is_wrong_fails(page: str, complaint: str) -> None:
     with pytest.raises(pages.PageError, match=complaint):
         list(pages.run(page))
-
-
-def test_contributing_says_where_things_are() -> None:
-    """Files, folders and names in CONTRIBUTING's table of places exist."""
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = re.search(r"^\| where is .*?\n\n", page, re.MULTILINE | re.DOTALL)
-    assert rows is not None
-    places = rows[0].splitlines()[2:]
-    assert len(places) > 10
-    everything = "".join(
-        path.read_text(encoding="utf-8") for path in sorted((ROOT / "kcalc").rglob("*.py"))
-    )
-    for place in places:
-        for name in re.findall(r"`([^`]+)`", place):
-            if "/" in name:
-                assert (ROOT / "kcalc" / name).exists(), name
-            elif name.endswith(".py"):
-                assert list((ROOT / "kcalc").rglob(name)), name
-            else:
-                assert re.search(
-                    rf"(def|class) {name.split('.')[-1]}\b|^{name}(:.*)? = ",
-                    everything,
-                    re.MULTILINE,
-                ), name

@@ -14,7 +14,7 @@ import kcalc as kc
 from kcalc import wiring
 from kcalc.fields import NUMPY, SYMPY, mpmath_field
 from kcalc.fields.balls import ball_field
-from kcalc.foundation.guests import DRAWINGS, KERNELS, MissingGuest, Registry, brought
+from kcalc.foundation.guests import DRAWINGS, KERNELS, MissingGuest, Readings, Registry, brought
 
 ROOM = Path(kc.__file__).parent
 FREE = ("plotting", "lab/widgets.py", "verification/plots.py", "lab/training/plots.py")
@@ -50,9 +50,10 @@ def test_every_question_to_a_number_system_is_registered() -> None:
 
 
 @pytest.mark.parametrize("registry", wiring.REGISTRIES, ids=lambda registry: registry.what)
-def test_every_place_is_there(registry: Registry) -> None:
-    for key in registry.places:
-        assert callable(registry[key]) or inspect.ismodule(registry[key]), key
+def test_every_place_is_there(registry: Registry | Readings) -> None:
+    for *_, place in registry.rows():
+        found = brought(place)
+        assert callable(found) or inspect.ismodule(found), place
 
 
 def test_nothing_but_pictures_imports_plotting() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import census
 import pytest
 
-PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "dev" / "places.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("| where is ...")[2].partition("\n\n")[0].splitlines()[2:]
 
 

@@ -17,6 +17,7 @@ from ..foundation.errors import KcalcError
 from ..network import layers as L
 from ..network.compose import no_rule
 from ..network.network import Network, sum_weights
+from ..network.primitives import Norm, Reads
 from .initialisers import Fan, Initialiser
 from .parameterization import ABC, Parameterization
 
@@ -349,15 +350,19 @@ class Lowering:
 
     @rule.register
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Shape]) -> Shape:
-        groups, size = getattr(layer, "groups", 1), (inputs[0].channels,)
-        self.shared(node, groups, "groups", size[0])
+        size = (inputs[0].channels,)
+        op = layer.lowered(Reads(node, (), size))
+        if not isinstance(op, Norm):
+            raise no_rule("arrays", layer, node)  # part of it has no layer of its own
+        self.shared(node, op.groups, "groups", size[0])
         tensors = (
-            dict.fromkeys(("scale", "offset") if layer.centred else ("scale",), size)
+            dict.fromkeys(("scale", "offset") if op.centred else ("scale",), size)
             if self.trainable_norms
             else {}
         )
-        state = {"mean": size, "variance": size} if layer.over == "batch" else {}
-        return self.found(node, inputs, inputs[0], tensors=tensors, state=state, form=groups)
+        state = {"mean": size, "variance": size} if op.over == "batch" else {}
+        form = (op.over, op.centred, op.groups)
+        return self.found(node, inputs, inputs[0], tensors=tensors, state=state, form=form)
 
     @rule.register
     def _(self, layer: L.Pool, node: Node, inputs: Sequence[Shape]) -> Shape:

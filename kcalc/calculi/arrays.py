@@ -281,26 +281,29 @@ class Arrays:
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
         """``(x - mean) / std`` or ``x / rms``, 0 where std is 0.
 
-        The statistics are over the channels of each location, or over those of a group and all
-        locations.
+        The statistics are over the channels of each location, over those of a group and all
+        locations, or over a batch.
         """
-        x, groups = _wide(inputs[0]), getattr(layer, "groups", 1)
-        axes = len(self.nodes[node].shape.locations or ()) if layer.over == "positions" else 0
+        form: Any = self.nodes[node].form
+        statistics, takes_mean, groups = form
+        if statistics == "batch":
+            return self._over_batch(inputs[0], node)
+        x = _wide(inputs[0])
+        axes = len(self.nodes[node].shape.locations or ()) if statistics == "positions" else 0
         split = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
         over = (*range(split.ndim - 2 - axes, split.ndim - 2), split.ndim - 1)
-        centred = split - split.mean(axis=over, keepdims=True) if layer.centred else split
+        centred = split - split.mean(axis=over, keepdims=True) if takes_mean else split
         out = divided(centred, (centred * centred).mean(axis=over, keepdims=True)).reshape(x.shape)
         return self._gained(out, node).astype(inputs[0].dtype)
 
-    @rule.register
-    def _(self, layer: L.BatchNorm, node: Node, inputs: Sequence[Array]) -> Array:
+    def _over_batch(self, given: Array, node: Node) -> Array:
         """``(x - mean) / sqrt(variance + epsilon)`` with batch or running statistics.
 
         Training uses the statistics of the batch, evaluation the running statistics.
         """
         import jax.numpy as jnp
 
-        old, x = self.state[node], _wide(inputs[0])
+        old, x = self.state[node], _wide(given)
         if self.train:
             axes = tuple(range(x.ndim - 1))
             if not axes:
@@ -317,9 +320,8 @@ class Arrays:
         else:
             mean, variance = old["mean"], old["variance"]
             self.new_state[node] = dict(old)
-        return self._gained((x - mean) / jnp.sqrt(variance + BATCH_EPSILON), node).astype(
-            inputs[0].dtype
-        )
+        made = self._gained((x - mean) / jnp.sqrt(variance + BATCH_EPSILON), node)
+        return made.astype(given.dtype)
 
     def _gained(self, x: Array, node: Node) -> Array:
         gains = self.params.get(node, {})

@@ -176,7 +176,7 @@ class Backward:
     @rule.register
     def _(
         self,
-        op: P.Window | P.Mask | P.Reshape | P.Resize | P.Shuffle,
+        op: P.Window | P.Passing,
         node: Node,
         message: Groups,
         reads: Sequence[Node],

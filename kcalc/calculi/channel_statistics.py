@@ -294,10 +294,12 @@ def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) 
     """Refuse groups of one channel, and groups that hold channels of different feature maps."""
     width = op.reads
     if op.groups > 1 and width == op.groups:
+        over = ""
+        if op.over == "positions":
+            over = " (instance normalisation): over the locations of one random function"
         raise KcalcError(
-            f"node {node!r} normalises every channel by itself (instance normalisation): over the "
-            "locations of one random function, not over many channels; use fewer groups, or drop "
-            "it with net.without_normalization()"
+            f"node {node!r} normalises every channel by itself{over}, not over many channels; use "
+            "fewer groups, or drop it with net.without_normalization()"
         )
     if op.groups > 1 and not below.split_by(op.groups):
         if not statistics.assume_independent:

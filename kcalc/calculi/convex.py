@@ -129,7 +129,7 @@ class ConvexCalculus(ABC, Generic[State]):
     @rule.register
     def _(
         self,
-        op: P.Window | P.Mask | P.Reshape | P.Resize | P.Shuffle | P.Stop,
+        op: P.Window | P.Passing,
         node: Node,
         inputs: list[State],
     ) -> State:

@@ -55,9 +55,7 @@ def _keeps(op: P.Primitive) -> bool:
 
     Max pooling counts too, as kernel maps treat it as the identity.
     """
-    return isinstance(op, P.Mask | P.Reshape | P.Resize | P.Shuffle | P.Stop) or (
-        isinstance(op, P.Window) and op.matrix is None
-    )
+    return isinstance(op, P.Passing) or (isinstance(op, P.Window) and op.matrix is None)
 
 
 def is_odd(network: Network) -> bool:

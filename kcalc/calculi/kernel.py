@@ -218,14 +218,14 @@ class Kernel:
         """
         (below,) = inputs
         if op.over == "batch":
-            if op.batch_c is None:
+            if op.batch_c is None or not op.centred:
                 raise no_rule("kernel maps", op, node)
             between = self.field.number(op.batch_c)
             self.note(node, BATCH, "heuristic")
             return below.map(lambda pair: self.statistics.batched(pair, between, node))
         check_several(op, node)
+        check_groups(self.statistics, op, node, below)
         if op.over == "positions":
-            check_groups(self.statistics, op, node, below)
             self.note(node, ALIKE, "convention")
 
         def normalised(state: Channels) -> Channels:
@@ -315,13 +315,13 @@ class Kernel:
     @rule.register
     def _(
         self,
-        op: P.Mask | P.Reshape | P.Resize | P.Shuffle | P.Stop,
+        op: P.Passing,
         node: Node,
         inputs: Sequence[Channels],
     ) -> Channels:
         if isinstance(op, P.Mask):
             self.note(node, "dropout is the identity (evaluation)", "convention")
-        if isinstance(op, P.Resize) and op.mixes:
+        if isinstance(op, P.Moving) and op.mixes:
             self.note(node, INTERPOLATION)
         return inputs[0]
 

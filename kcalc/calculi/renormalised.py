@@ -66,7 +66,7 @@ class Renormalised:
             return sum(powers)
         if isinstance(op, P.Norm) and op.over == "channels":
             return 0
-        if isinstance(op, P.Mask | P.Reshape | P.Resize | P.Shuffle | P.Stop | P.Window):
+        if isinstance(op, P.Passing | P.Window):
             return powers[0]
         return None
 

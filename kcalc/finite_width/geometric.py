@@ -287,8 +287,9 @@ class _Plan:
         """
         steps: list[Step] = []
         edits: list[str] = []
+        affine = {*self.base.nodes_of(Affine)}
         for node, layer, parents in self.base.steps():
-            if not isinstance(layer, Affine):
+            if node not in affine:
                 steps.append((node, layer, parents))
                 continue
             weight = self.extents[node]

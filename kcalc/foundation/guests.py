@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -70,7 +70,7 @@ class Registry:
         return text_table([(self.what, "brought by"), *self.rows()])
 
 
-@cache
+@lru_cache(maxsize=512)
 def brought(place: str) -> Any:
     """The object at ``"room.module:name"``, a place below ``kcalc``; a module without a name.
 
@@ -88,6 +88,25 @@ def brought(place: str) -> Any:
             f"this needs {folder}, a part of kcalc that is not installed; reinstall kcalc"
         ) from None
     return getattr(found, name) if name else found
+
+
+def door(room: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a room, which imports a module when one of its names is first used.
+
+    ``room``: its ``__name__``; ``homes``: {module: the names that the room has from it}. A guest
+    that one module needs is then not missed by the others.
+    """
+    own = room.partition(".")[2]
+    places = {
+        name: f"{own}.{module}:{name}" for module, names in homes.items() for name in names.split()
+    }
+
+    def opened(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        return brought(places[name])
+
+    return opened
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..calculi.attention.structure import tells_tokens_apart
 from ..calculi.global_maps import node_values, q_and_variances
 from ..foundation.errors import KcalcError
+from ..foundation.guests import READINGS
 from ..network import layers as L
 from ..network.network import Network
 from ..network.notes import Note, read_at
@@ -81,7 +81,7 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
     notes: list[Note] = []
     for node, epsilon in there.items():
         square, variance = values.get(network.parents(node)[0], (1.0, 1.0))
-        rms = isinstance(network.layer(node), L.RMSNorm)
+        rms = not network.layer(node).centred
         divided = square if rms else variance
         if epsilon > COUNTS * divided:
             beside = (
@@ -97,10 +97,10 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
 
 def _of_one_token(network: Network) -> dict[Hashable, tuple[float, float]]:
     """q values over one token, also in place of variances: masks do nothing there."""
-    void = {"causal": False, "rotary": None, "alibi": False, "window": None, "chunk": None}
-    void["relative"] = None
-    alone = network.map_layers(lambda _, layer: replace(layer, **void), L.Attend)
-    if tells_tokens_apart(alone, 1):  # beside a class token the token is not alone
+    alone = network.map_layers(lambda _, layer: layer.alike(), L.Attend)
+    tells_apart = READINGS.answering("tells_tokens_apart", tokens=1)
+    # beside a class token the token is not alone
+    if tells_apart is not None and tells_apart(alone):
         return {}
     return {node: (v.q1, v.q1) for node, v in node_values(alone, tokens=1).items()}
 

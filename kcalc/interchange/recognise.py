@@ -14,6 +14,7 @@ import sympy as sp
 from ..activations import X
 from ..foundation.errors import KcalcError
 from ..network import layers as L
+from ..network.masks import as_fields
 from ..network.network import Network
 from ..network.notes import DISTANCES, masked_at
 from ..network.primitives import several
@@ -355,20 +356,18 @@ class Recogniser(Elementwise):
         layer = L.Attend(
             op.heads,
             width,
-            op.mask.causal,
-            scale,
+            scale=scale,
             key_heads=shared,
             rotary=op.rotary,
             alibi=op.alibi,
             relative=relative,
             dropout=plain(tidied(sp.Float(op.rate))),
-            window=op.mask.window,
-            chunk=op.mask.chunk,
+            **as_fields(op.masks),
         )
         if op.relative is not None and op.tokens <= op.relative[2]:
             self.notes.append(masked_at(op.name, op.tokens, DISTANCES))
-        if op.mask.tokens is not None:
-            self.notes.append(masked_at(op.name, op.mask.tokens))
+        if op.masked_at is not None:
+            self.notes.append(masked_at(op.name, op.masked_at))
         return self.node(op, layer)
 
     @rule.register

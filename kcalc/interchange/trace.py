@@ -23,6 +23,7 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
+from ..network.masks import Masks
 from .weight_statistics import WeightStatistics, weight_statistics
 
 Array = np.ndarray
@@ -296,28 +297,15 @@ class Lookup(Op):
         return weight_statistics(self.weight)
 
 
-@dataclass(frozen=True)
-class Mask:
-    """Which tokens see which, as in :class:`kcalc.network.layers.Attend`.
-
-    ``tokens``: how many there were, where more of them may have a window that these do not show;
-    None: masks of any length are known.
-    """
-
-    causal: bool = False
-    window: int | None = None
-    chunk: int | None = None
-    tokens: int | None = None
-
-
 class Attention(Op):
     """Attention over tokens in heads.
 
     Reads queries, keys and values, each with whole channels, and joins its heads along ``axis``.
 
     ``scale``: the number by which scores are multiplied; other fields as in
-    :class:`kcalc.network.layers.Attend`. ``tokens``: the keys of the example; ``texts``: how it
-    differs from the model's.
+    :class:`kcalc.network.layers.Attend`. ``tokens``: the keys of the example; ``masked_at``: as
+    many, where more of them may have a mask that these do not show, None where masks of any length
+    are known; ``texts``: how it differs from the model's.
     """
 
     axis: int
@@ -325,7 +313,8 @@ class Attention(Op):
     key_heads: int
     key_width: int
     scale: float
-    mask: Mask = Mask()
+    masks: Masks = ()
+    masked_at: int | None = None
     rotary: float | None = None
     alibi: bool = False
     relative: tuple[float, int, int] | None = None

@@ -62,7 +62,11 @@ class Weights:
             yield from self._affine(node, op, layer)
         elif isinstance(op, Lookup) and isinstance(layer, L.Embedding):
             yield self._table(node, op, layer)
-        elif isinstance(op, Normalise) and isinstance(layer, L.LayerNorm | L.RMSNorm):
+        elif (
+            isinstance(op, Normalise)
+            and isinstance(layer, L.Normalisation)
+            and (layer.over == "channels")
+        ):
             yield from self._gains(node, op)
         elif isinstance(op, Linear) and isinstance(layer, L.TokenMix):
             yield from self._bias_of_mixing(node, op)

@@ -175,8 +175,10 @@ def no_rule(
     layer: Any = operation.origin if isinstance(operation, Primitive) else operation
     kind = type(layer).__name__
     own = (hint for primitive, hint in hints.items() if isinstance(operation, primitive))
-    rewrite = REWRITES.get(kind) or next(own, "replace the layer by one that the calculus knows")
-    if kind == "BatchNorm" and calculus in KERNELS:
+    over = getattr(operation, "over", "")  # what the statistics of a norm are over
+    known = REWRITES.get(kind) or OF_NORMS.get(over)
+    rewrite = known or next(own, "replace the layer by one that the calculus knows")
+    if over == "batch" and calculus in KERNELS:
         rewrite += ", use LayerNorm, or approximate a large batch with kc.large_batch(net)"
     reason = f" ({layer.name}: {layer.reason})" if kind == "Opaque" else ""
     return NoRule(f"node {node!r}: {calculus} have no rule for {kind}{reason}; {rewrite}")
@@ -200,16 +202,18 @@ OVER_TOKENS = (
     "networks over tokens have kernel maps, gradients and tangent kernels, as in kc.c_map(net, "
     "tokens=128)"
 )
+OF_NORMS = {
+    "batch": "it couples the examples of a batch; drop it with net.without_normalization() and "
+    "normalise the sums "
+    "with net.normalised()",
+    "positions": "its statistics run over locations too; drop it with net.without_normalization() "
+    "and normalise the sums "
+    "with net.normalised()",
+}
 REWRITES = {
     "Positions": OVER_TOKENS,
     "Attend": OVER_TOKENS,
     "ClassToken": OVER_TOKENS,
-    "BatchNorm": "it couples the examples of a batch; drop it with net.without_normalization() and "
-    "normalise the sums "
-    "with net.normalised()",
-    "GroupNorm": "its statistics run over locations too; drop it with net.without_normalization() "
-    "and normalise the sums "
-    "with net.normalised()",
     "TokenMix": "its effect on c values depends on those between tokens; follow pairs of tokens "
     "with "
     "kc.c_map(net, spatial='exact', image_shape=(tokens,))",

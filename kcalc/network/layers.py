@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..activations import Activation, activation
 from ..fields.arguments import as_number, one_number
 from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
+from . import masks as M
 from . import primitives as P
 from .primitives import Primitive, Program, Reads
 
@@ -37,6 +38,7 @@ __all__ = [
     "GroupNorm",
     "Identity",
     "Input",
+    "L2Norm",
     "Layer",
     "LayerNorm",
     "Nonlinear",
@@ -99,12 +101,23 @@ class Layer:
 
     ``arity``: the least and greatest number of inputs. ``per_input``: {field of one number per
     input: these numbers in words}. ``passes``: whether kernel maps take its output for its input,
-    as they do for pooling.
+    as they do for pooling. ``family``: the group of layers that one colour of drawings stands for:
+    "input", "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
     """
 
     arity: ClassVar[tuple[float, float]] = (1, 1)
     per_input: ClassVar[Mapping[str, str]] = {}
     passes: ClassVar[bool] = False
+    family: ClassVar[str] = "other"
+
+    def __repr__(self) -> str:
+        """The fields; those with ``repr=False`` only where they differ from their defaults."""
+        shown = [
+            f"{item.name}={getattr(self, item.name)!r}"
+            for item in fields(self)
+            if item.repr or getattr(self, item.name) != item.default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def free_symbols(self) -> set[sp.Symbol]:
@@ -176,6 +189,7 @@ class Input(Layer):
     features: int | Any = None  # a whole number or a symbol
     image_shape: tuple[int, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (0, 0)
+    family: ClassVar[str] = "input"
 
     def __post_init__(self) -> None:
         _count(self, "features", optional=True)
@@ -235,6 +249,7 @@ class Affine(Layer):
     standardised: bool = False
     dilation: int | tuple[int, ...] = 1
     trained: bool | str = True
+    family: ClassVar[str] = "affine"
 
     def __post_init__(self) -> None:
         _trained(self, TRAINED)
@@ -305,6 +320,7 @@ class Nonlinear(Layer):
     """
 
     activation: Activation
+    family: ClassVar[str] = "activation"
 
     if TYPE_CHECKING:  # the constructor takes more types than it keeps
 
@@ -329,6 +345,7 @@ class SurrogateGradient(Layer):
 
     activation: Activation
     slope: Activation
+    family: ClassVar[str] = "activation"
 
     if TYPE_CHECKING:  # the constructor takes more types than it keeps
 
@@ -352,6 +369,7 @@ class Sum(Layer):
     weights: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
     per_input: ClassVar[Mapping[str, str]] = {"weights": "weights"}
+    family: ClassVar[str] = "join"
 
     if TYPE_CHECKING:
 
@@ -390,6 +408,7 @@ class Concat(Layer):
     channels: tuple[Number, ...] | None = None
     arity: ClassVar[tuple[float, float]] = (1, MANY)
     per_input: ClassVar[Mapping[str, str]] = {"channels": "channel counts"}
+    family: ClassVar[str] = "join"
 
     if TYPE_CHECKING:
 
@@ -458,6 +477,7 @@ class Product(Layer):
     """The elementwise product of its inputs."""
 
     arity: ClassVar[tuple[float, float]] = (2, MANY)
+    family: ClassVar[str] = "join"
 
     def lowered(self, reads: Reads) -> Primitive:
         return P.Prod(origin=self)
@@ -473,6 +493,7 @@ class GatedUnit(Layer):
 
     activation: Activation
     arity: ClassVar[tuple[float, float]] = (2, 2)
+    family: ClassVar[str] = "join"
 
     if TYPE_CHECKING:
 
@@ -488,33 +509,89 @@ class GatedUnit(Layer):
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Normalisation(Layer):
-    """Base of normalisations.
+    """Base of normalisations, which networks can be rid of.
 
-    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`.
+    ``centred`` and ``over`` are as in :class:`kcalc.network.primitives.Norm`; so is a field
+    ``groups``, where there is one. A normalisation that does more has a program in its ``lowered``.
     """
 
     centred: ClassVar[bool] = True
     over: ClassVar[str] = "channels"
+    family: ClassVar[str] = "normalisation"
 
-    def lowered(self, reads: Reads) -> P.Norm:
-        return P.Norm(centred=self.centred, over=self.over, reads=reads.channels[0], origin=self)
+    def norm(self, reads: Reads) -> P.Norm:
+        """The division itself."""
+        given = {"over": self.over, "groups": getattr(self, "groups", 1)}
+        return P.Norm(centred=self.centred, **given, reads=reads.channels[0], origin=self)
+
+    def lowered(self, reads: Reads) -> Primitive | Program:
+        return self.norm(reads)
+
+    def emits(self, reads: Reads) -> Any:
+        count, groups = super().emits(reads), getattr(self, "groups", 1)
+        if self.over == "channels" and isinstance(count, int) and count % groups:
+            raise GraphError(
+                f"node {reads.node!r}: {groups} groups do not divide the {count} channels of its "
+                f"input"
+            )
+        return count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerNorm(Normalisation):
     """Per location: subtract the mean over channels, divide by the standard deviation.
 
-    The gain is 1, the bias 0, epsilon 0.
+    The gain is 1, the bias 0, epsilon 0. ``groups``: channels in as many groups, each by itself.
     """
+
+    groups: int = field(default=1, repr=False)
+
+    def __post_init__(self) -> None:
+        _count(self, "groups")
+
+
+@dataclass(frozen=True, repr=False)
+class RMSNorm(Normalisation):
+    """Per location: divide by the root mean square over channels (gain 1, epsilon 0).
+
+    ``groups``: channels in as many groups, each by itself, such as the heads of an attention.
+    """
+
+    groups: int = field(default=1, repr=False)
+    centred: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _count(self, "groups")
 
 
 @dataclass(frozen=True)
-class RMSNorm(Normalisation):
-    """Per location: divide by the root mean square over channels (gain 1, epsilon 0)."""
+class L2Norm(Normalisation):
+    """Per location: divide by the Euclidean norm over channels, ``scale x / |x|`` (epsilon 0).
 
+    ``groups``: channels in as many groups, each by itself, such as the heads of an attention whose
+    queries and keys are normalised. ``scale``: the gain at initialisation. The mean square of the
+    output is ``scale^2`` over the channels of a group, so it needs the channels of its input.
+    """
+
+    groups: int = 1
+    scale: Number = 1
     centred: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _count(self, "groups")
+        _positive(self, "scale")
+
+    def lowered(self, reads: Reads) -> Program:
+        (count,) = reads.channels
+        if count is None:
+            raise GraphError(
+                f"node {reads.node!r} (L2Norm): the channels of {reads.parents[0]!r}, by which its "
+                f"output is scaled, are not known; give features= there"
+            )
+        size = self.scale * sp.sqrt(sp.sympify(self.groups) / count)
+        return [(self.norm(reads), (0,)), (P.Mix(weights=(size,), origin=self), (1,))]
 
 
 @dataclass(frozen=True)
@@ -536,7 +613,7 @@ class BatchNorm(Normalisation):
             raise _fail(self, f"batch_c must lie in [0, 1), got {self.batch_c}")
 
     def lowered(self, reads: Reads) -> P.Norm:
-        return replace(super().lowered(reads), batch_c=self.batch_c)
+        return replace(self.norm(reads), batch_c=self.batch_c)
 
 
 @dataclass(frozen=True)
@@ -553,9 +630,6 @@ class GroupNorm(Normalisation):
 
     def __post_init__(self) -> None:
         _count(self, "groups")
-
-    def lowered(self, reads: Reads) -> P.Norm:
-        return replace(super().lowered(reads), groups=self.groups)
 
 
 @dataclass(frozen=True)
@@ -635,6 +709,7 @@ class Embedding(Layer):
     vocabulary: int | Any = None
     sigma: Number = 1
     trained: bool | str = True
+    family: ClassVar[str] = "affine"
 
     def __post_init__(self) -> None:
         _trained(self)
@@ -666,6 +741,7 @@ class Positions(Layer):
     sigma: Number = 1
     length: int | Any = None
     trained: bool | str = True
+    family: ClassVar[str] = "join"
 
     def __post_init__(self) -> None:
         _trained(self)
@@ -699,6 +775,7 @@ class ClassToken(Layer):
     sigma: Number = 1
     count: int = 1
     trained: bool | str = True
+    family: ClassVar[str] = "join"
 
     def __post_init__(self) -> None:
         _trained(self)
@@ -715,7 +792,10 @@ class ClassToken(Layer):
         ]
 
 
-@dataclass(frozen=True)
+BY_PLACE = {*M.MASKS, "rotary", "alibi", "relative"}  # what tells the tokens of an Attend apart
+
+
+@dataclass(frozen=True, repr=False)
 class Attend(Layer):
     """Attention over T tokens.
 
@@ -727,8 +807,10 @@ class Attend(Layer):
     ``heads``: the number of heads; None: not said. ``key_width``: the channels of a head's queries
     and keys; None: not said. ``causal``: token i sees the tokens up to i. ``window``: it sees the
     tokens j with ``|i - j| < window`` alone; ``chunk``: those of its own chunk of as many tokens,
-    counted from the first; None: all. ``scale``: "sqrt" is ``1 / sqrt(key_width)``, "linear"
-    ``1 / key_width``, or a number, which needs ``key_width``.
+    counted from the first; None: all. ``prefix``: token i sees the tokens up to i and the first
+    ``prefix`` ones, as in a prefix language model, which has ``causal=False``; None: no such mask.
+    A token sees what all of its masks let it see. ``scale``: "sqrt" is ``1 / sqrt(key_width)``,
+    "linear" ``1 / key_width``, or a number, which needs ``key_width``.
     ``normaliser``: "softmax"; or a function of every score by itself, "sigmoid",
     ``A = 1 / (1 + T exp(-s))``, "relu", ``A = max(0, s) / T``, "identity", ``A = s``. ``identity``,
     ``centre``: numbers, 0 but for softmax. ``sink``: softmax has one more score, 0, whose weight is
@@ -765,15 +847,22 @@ class Attend(Layer):
     window: int | None = None
     chunk: int | None = None
     relative: tuple[float, int, int] | None = None
+    prefix: int | None = field(default=None, repr=False)
     arity: ClassVar[tuple[float, float]] = (3, 3)
+    family: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
         for name in ("heads", "key_width", "key_heads"):
             _count(self, name, optional=True)
-        for name in ("window", "chunk"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(given, f"Attend: {name}", 1))
-        for name in ("causal", "sink", "alibi", "wide"):
+        for name, value in M.checked(self).items():
+            object.__setattr__(self, name, value)
+        if self.causal and self.prefix is not None:
+            raise _fail(
+                self,
+                "prefix is a causal mask behind the first tokens, and causal=True would hide these "
+                "from each other; use causal=False",
+            )
+        for name in ("sink", "alibi", "wide"):
             if name != "wide" or self.wide is not None:
                 object.__setattr__(self, name, truth(getattr(self, name), f"Attend: {name}"))
         if isinstance(self.scale, str):
@@ -838,17 +927,28 @@ class Attend(Layer):
                 f"odd",
             )
 
+    @property
+    def masks(self) -> M.Masks:
+        """Its masks (:mod:`kcalc.network.masks`)."""
+        return M.masks_of(self)
+
+    def alike(self) -> Attend:
+        """The attention without masks, rotary embeddings and biases, which keeps tokens alike."""
+        void = {item.name: item.default for item in fields(self) if item.name in BY_PLACE}
+        return replace(self, **void)
+
     def _relative(self) -> tuple[float, int, int]:
         """The checked field ``relative``."""
         given = items(self.relative, "Attend.relative")
         if len(given) != 3:
             raise _fail(self, f"relative is (sigma, buckets, furthest), got {glimpse(given)}")
         sigma = one_number(given[0], "sigma of Attend.relative")
-        buckets = whole(given[1], "buckets of Attend.relative", 2 if self.causal else 4)
+        sides = 2 if M.one_sided(self.masks) else 4
+        buckets = whole(given[1], "buckets of Attend.relative", sides)
         furthest = whole(given[2], "furthest distance of Attend.relative", 2)
         if not 0 < sigma < LARGEST_BIAS:
             raise _fail(self, f"sigma of relative lies between 0 and {LARGEST_BIAS:g}, got {sigma}")
-        near = buckets // (2 if self.causal else 4)
+        near = buckets // sides
         if furthest <= near:
             raise _fail(
                 self,
@@ -861,7 +961,7 @@ class Attend(Layer):
         names = (
             "heads",
             "key_width",
-            "causal",
+            "masks",
             "scale",
             "normaliser",
             "identity",
@@ -870,8 +970,6 @@ class Attend(Layer):
             "rotary",
             "alibi",
             "wide",
-            "window",
-            "chunk",
             "relative",
         )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
@@ -925,6 +1023,7 @@ class Pool(Layer):
     stride: int | tuple[int, ...] | None = None
     padding: str = "valid"
     passes: ClassVar[bool] = True
+    family: ClassVar[str] = "pooling"
 
     def __post_init__(self) -> None:
         choice(self.kind, "pooling kind", POOLS)
@@ -966,6 +1065,7 @@ class Resize(Layer):
     kind: str = "nearest"
     place: int | tuple[int, ...] = 0
     passes: ClassVar[bool] = True
+    family: ClassVar[str] = "pooling"
 
     def __post_init__(self) -> None:
         choice(self.kind, "kind of a Resize", RESIZES)
@@ -999,6 +1099,7 @@ class PixelShuffle(Layer):
     factor: int | tuple[int, ...] = 2
     back: bool = False
     passes: ClassVar[bool] = True
+    family: ClassVar[str] = "pooling"
 
     def __post_init__(self) -> None:
         _extent(self, "factor")
@@ -1138,10 +1239,10 @@ def layer_of(op: Primitive) -> Layer | None:
         case P.Prod():
             return Product()
         case P.Norm(over="channels"):
-            return LayerNorm() if op.centred else RMSNorm()
-        case P.Norm(over="positions"):
+            return LayerNorm(op.groups) if op.centred else RMSNorm(op.groups)
+        case P.Norm(over="positions", centred=True):
             return GroupNorm(op.groups)
-        case P.Norm():
+        case P.Norm(over="batch", centred=True, groups=1):
             return BatchNorm(op.batch_c)
         case P.Blend(matrix=matrix) if matrix is not None:
             return TokenMix(matrix, op.random)
@@ -1171,6 +1272,7 @@ KINDS: dict[str, type[Layer]] = {
         GatedUnit,
         LayerNorm,
         RMSNorm,
+        L2Norm,
         BatchNorm,
         GroupNorm,
         TokenMix,

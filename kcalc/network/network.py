@@ -14,7 +14,7 @@ import sympy as sp
 
 from ..activations import Activation
 from ..foundation.errors import GraphError, KcalcError, glimpse, unknown
-from ..foundation.guests import DRAWINGS
+from ..foundation.guests import DRAWINGS, MissingGuest
 from ..foundation.plain_arguments import is_key, items, mapping, text
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -273,10 +273,11 @@ class Network:
         other.notes = tuple(note for note in given if note.level in CARRIED)
         return other
 
-    def written_out(self) -> Network:
+    def written_out(self, whole: tuple[type[L.Layer], ...] = ()) -> Network:
         """The network with layers of several primitives written out.
 
-        Each of them is replaced by layers that are one primitive each.
+        Each of them, but those of the kinds ``whole``, is replaced by layers that are one primitive
+        each.
 
         The last of them keeps the node's label; the others are called ``"<label>.1"``,
         ``"<label>.2"``, ... Itself where there are none. A layer with a primitive of its own, such
@@ -289,6 +290,7 @@ class Network:
         if all(len(self.operations_of(node)) == 1 for node in alike.values()):
             return self
         several = {node.node for node, _, _ in self.operations if isinstance(node, Inner)}
+        several.difference_update(self.nodes_of(*whole))
         made = {
             place: L.layer_of(op)
             for node in several
@@ -371,7 +373,7 @@ class Network:
         )
 
     def without_normalization(self, kind: type[L.Layer] = L.Normalisation) -> Network:
-        """The network without its BatchNorm, LayerNorm, RMSNorm and GroupNorm layers.
+        """The network without its normalisation layers: BatchNorm, LayerNorm and others.
 
         ``kind``: one of these classes, to remove layers of that class alone.
 
@@ -461,8 +463,11 @@ class Network:
         ends = f"{_names(self.inputs)} -> {_names(self.outputs)}"
         return f"Network({len(self)} nodes, {sum(map(len, self._parents.values()))} edges, {ends})"
 
-    def _repr_html_(self) -> str:
-        return DRAWINGS["Network.html"](self)
+    def _repr_html_(self) -> str | None:
+        try:
+            return DRAWINGS["Network.html"](self)
+        except MissingGuest:
+            return None  # notebooks then show the text
 
 
 def _with_values(node: Node, layer: L.Layer, values: dict[Any, Any]) -> L.Layer:

@@ -20,6 +20,7 @@ from ..foundation.errors import GraphError
 
 if TYPE_CHECKING:
     from ..activations import Activation
+    from .masks import Masks
 
 Node = Hashable
 
@@ -34,6 +35,25 @@ class Primitive:
     def kind(self) -> str:
         """The layer's name, for messages."""
         return type(self.origin).__name__
+
+
+@dataclass(frozen=True)
+class Passing(Primitive):
+    """Base of those that kernel maps take as the identity of their one input.
+
+    They move or drop numbers, so that a positive factor of the input is one of the output. Only
+    what follows positions, or gradients, may have another rule for one of them.
+    """
+
+
+@dataclass(frozen=True)
+class Moving(Passing):
+    """Base of those that change how many positions there are, or which."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a position reads several."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -103,7 +123,7 @@ class Surrogate(Primitive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop(Primitive):
+class Stop(Passing):
     """Its input, of which gradients see nothing; ``unknown``: why they see it in an unknown way."""
 
     unknown: str = ""
@@ -217,7 +237,7 @@ class Max(Window):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mask(Primitive):
+class Mask(Passing):
     """Entries set to 0 at random, a fraction ``rate`` of them, the others divided by ``1 - rate``.
 
     It is the identity in evaluation.
@@ -227,12 +247,12 @@ class Mask(Primitive):
 
 
 @dataclass(frozen=True)
-class Reshape(Primitive):
+class Reshape(Passing):
     """Positions become channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize(Primitive):
+class Resize(Moving):
     """Another number of positions.
 
     Fields as in :class:`kcalc.network.layers.Resize`, ``form`` its ``kind``.
@@ -249,7 +269,7 @@ class Resize(Primitive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffle(Primitive):
+class Shuffle(Moving):
     """Channels become positions, ``factor`` (rows, columns) of them each; ``back``: the reverse."""
 
     factor: tuple[int, ...]
@@ -260,13 +280,14 @@ class Shuffle(Primitive):
 class Attend(Primitive):
     """Attention over tokens: queries, keys and values are its three inputs.
 
-    Fields as in :class:`kcalc.network.layers.Attend`.
+    Fields as in :class:`kcalc.network.layers.Attend`; ``masks``: a token sees what all of them let
+    it see.
     """
 
     heads: int | None
     key_width: int | None
     wide: bool | None
-    causal: bool
+    masks: Masks
     scale: Any
     normaliser: str
     identity: Any
@@ -274,8 +295,6 @@ class Attend(Primitive):
     sink: bool
     rotary: float | None
     alibi: bool
-    window: int | None
-    chunk: int | None
     relative: tuple[float, int, int] | None
 
     @property
@@ -288,15 +307,6 @@ class Attend(Primitive):
         """The channels of queries and keys that are drawn; None for Gaussian scores."""
         wide = self.scale == "linear" if self.wide is None else self.wide
         return None if wide else self.key_width
-
-    def cuts(self, tokens: int) -> bool:
-        """Whether its windows or chunks hold fewer tokens than there are."""
-        return min(tokens, self.window or tokens, self.chunk or tokens) < tokens
-
-    @property
-    def masks(self) -> bool:
-        """Whether some token may not see another one."""
-        return self.causal or self.window is not None or self.chunk is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, truth, whole
 from .graph_layout import HEIGHT, Box, Plan, Route, plan
-from .layer_texts import is_mathtext, layer_kind, layer_text, shortened, weights_text
+from .layer_texts import is_mathtext, layer_text, shortened, weights_text
 from .layered import Node
 from .regions import LISTED, Region, as_regions, draw_regions, patch
 
@@ -88,7 +88,7 @@ def network(
             )
         )
         ax.add_artist(patch("Circle", curve[-1], 0.022, facecolor=INK, linewidth=0, zorder=3.5))
-    kinds = {node: layer_kind(layers[node]) for node in drawn.boxes}
+    kinds = {node: layers[node].family for node in drawn.boxes}
     outputs = sheet.outputs
     for node, box in drawn.boxes.items():
         _draw_box(ax, box, kinds[node], texts[node], node in outputs, scale)

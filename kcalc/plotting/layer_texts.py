@@ -13,35 +13,6 @@ from typing import Any
 from .layered import Node
 
 LONGEST = 24
-KINDS = {
-    "Input": "input",
-    "Affine": "affine",
-    "Nonlinear": "activation",
-    "SurrogateGradient": "activation",
-    "Sum": "join",
-    "Concat": "join",
-    "Product": "join",
-    "GatedUnit": "join",
-    "LayerNorm": "normalisation",
-    "RMSNorm": "normalisation",
-    "BatchNorm": "normalisation",
-    "GroupNorm": "normalisation",
-    "Pool": "pooling",
-    "Resize": "pooling",
-    "PixelShuffle": "pooling",
-    "Embedding": "affine",
-    "Positions": "join",
-    "ClassToken": "join",
-    "Attend": "attention",
-}
-
-
-def layer_kind(layer: Any) -> str:
-    """The group of layers that one colour stands for.
-
-    "input", "affine", "activation", "join", "normalisation", "pooling", "attention" or "other".
-    """
-    return KINDS.get(type(layer).__name__, "other")
 
 
 def number_text(value: Any, plain: bool = False) -> str:
@@ -104,13 +75,9 @@ def layer_text(layer: Any, node: Node = "", plain: bool = False) -> str:
             str(getattr(layer.activation, "name", layer.activation)), plain
         )
     if kind == "Attend":
-        told = (
-            (layer.heads, "{} heads"),
-            (layer.window, "window {}"),
-            (layer.chunk, "chunks of {}"),
-        )
-        parts = [text.format(size) for size, text in told if size is not None]
-        return ", ".join(["attention", *parts])
+        heads = [] if layer.heads is None else [f"{layer.heads} heads"]
+        masks = (mask.label.format(mask.value) for mask in layer.masks)
+        return ", ".join(["attention", *heads, *filter(None, masks)])
     if kind == "Embedding":
         return "embedding" if layer.features is None else f"embedding {layer.features}"
     if kind == "Positions":

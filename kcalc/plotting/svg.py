@@ -22,7 +22,7 @@ from ..foundation.errors import KcalcError
 from ..foundation.templates import asset, template
 from .drawing import FONT, Sheet, laid_out, net_layers
 from .graph_layout import HEIGHT, Curve, Group, Point, Route
-from .layer_texts import layer_kind, shortened, weights_text
+from .layer_texts import shortened, weights_text
 from .layered import Node
 from .regions import areas, as_regions, label_corner, outlines
 
@@ -106,7 +106,7 @@ def network_svg(
         nodes=[
             (
                 box,
-                layer_kind(sheet.layers[node]),
+                sheet.layers[node].family,
                 sheet.texts[node],
                 _name(sheet, node, counts),
                 counts[node],
@@ -231,7 +231,7 @@ def _description(sheet: Sheet) -> str:
     It says how many layers of each kind there are, and which are drawn once for many.
     """
     kinds = Counter(
-        sheet.texts[n] if layer_kind(layer) == "activation" else type(layer).__name__
+        sheet.texts[n] if layer.family == "activation" else type(layer).__name__
         for n, layer in sheet.layers.items()
     )
     listed = ", ".join(

@@ -115,25 +115,16 @@ class Needs:
             case L.Sum():
                 if wish is not None:
                     self.wish.setdefault(parent, wish)
-            case L.Affine() | L.LayerNorm():
+            case L.Affine() | L.Normalisation(over="channels", centred=True):
                 pass
-            case L.RMSNorm():
+            case L.Normalisation(over="channels"):
                 self._ask(parent, Need(None, 0.0, node))
             case L.Scale():
                 shift = None if need.shift is None else need.shift / float(layer.factor)
                 self._pass(parent, Need(need.scale, shift, need.reader), wish)
             case L.Pool(kind="weighted_mean") | L.Resize(kind="zeros"):
                 self._pass(parent, Need(need.scale, 0.0, node), wish)
-            case (
-                L.Identity()
-                | L.Flatten()
-                | L.Pool()
-                | L.Resize()
-                | L.PixelShuffle()
-                | L.Dropout()
-                | L.StopGradient()
-                | L.Concat()
-            ):
+            case L.Layer(passes=True) | L.Concat():
                 self._pass(parent, need, wish)
             case _:
                 self._ask(parent, Need(1.0, 0.0, node))
@@ -239,14 +230,16 @@ class Absorption:
     def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
         """The relation of a node from those of its parents.
 
-        This rule is for inputs, and for layers that are only exact between plain maps.
+        This rule is for inputs, for layers that pass their input on, for norms, and for those that
+        are only exact between plain maps.
         """
-        return (Block(1.0, 1.0, Form(0.0)),)
-
-    @forward.register(
-        L.Identity | L.Flatten | L.Dropout | L.StopGradient | L.Pool | L.Resize | L.PixelShuffle
-    )
-    def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+        if not layer.passes:
+            if _divides_channels(layer) and self._single(node, parents[0]).scale < 0:
+                raise KcalcError(
+                    f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put "
+                    f"an Affine in front"
+                )
+            return (Block(1.0, 1.0, Form(0.0)),)
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
             raise KcalcError(
@@ -348,15 +341,6 @@ class Absorption:
             self.changes.append(f"{node}: weights {_listed(weights)} -> {_listed(changed)}")
         return (Block(1.0, scale, shift),)
 
-    @forward.register(L.LayerNorm | L.RMSNorm)
-    def _(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
-        if self._single(node, parents[0]).scale < 0:
-            raise KcalcError(
-                f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put an "
-                f"Affine in front"
-            )
-        return (Block(1.0, 1.0, Form(0.0)),)
-
     def _single(self, node: Node, parent: Node) -> Block:
         blocks = self.blocks[parent]
         if not self._uniform(blocks):
@@ -377,6 +361,10 @@ class Absorption:
     def relation(self, block: Block) -> Relation:
         """A block in numbers; shifts still open are 0."""
         return Relation(block.share, block.scale, self.value(block.shift).number)
+
+
+def _divides_channels(layer: L.Layer) -> bool:
+    return isinstance(layer, L.Normalisation) and layer.over == "channels"
 
 
 def _zero_padded(layer: L.Affine) -> bool:

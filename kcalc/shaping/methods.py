@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..foundation.errors import FreshnessError, KcalcError, NoRule, Remedy, UnreachableTarget
 from ..foundation.plain_arguments import truth
-from ..network.layers import Attend
+from ..network.layers import Attend, Layer
 from ..network.network import Network, require_network
 from .hypotheses import check_fresh
 from .needs import plain_network, suggestion
@@ -26,6 +26,7 @@ def shaping_method(
     about: Record | None = None,
     takes_option: bool = True,
     attention: bool = False,
+    whole: tuple[type[Layer], ...] = (),
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function (network, activation, targets) a shaping method.
 
@@ -34,8 +35,9 @@ def shaping_method(
 
     ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
     then records; refusals advise it where it helps. A network that no target suits is refused for
-    its structure, and not for the target given. Layers of several primitives are written out first.
-    ``attention``: whether the method is for networks with attention, which others refuse.
+    its structure, and not for the target given. Layers of several primitives are written out first,
+    but those of the kinds ``whole``. ``attention``: whether the method is for networks with
+    attention, which others refuse.
     """
 
     def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -45,7 +47,7 @@ def shaping_method(
             bound = signature(function).bind(*args, **kwargs)
             given = bound.arguments
             require_network(given["network"])
-            given["network"] = network = given["network"].written_out()
+            given["network"] = network = given["network"].written_out(whole)
             if not attention:
                 _refuse_attention(network)
             targets = {k: v for k, v in given.items() if k not in ("network", "activation")}

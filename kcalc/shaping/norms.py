@@ -20,7 +20,12 @@ from .records import independent
 
 Node = Hashable
 CENTRED = 1e-12  # how far the slope of a norm may be above 1
-CHANNEL_NORMS = (L.LayerNorm, L.GroupNorm)
+
+
+def centring(network: Network) -> list[Node]:
+    """The norms that take off means of one example: LayerNorms, GroupNorms and their like."""
+    norms = ((node, network.layer(node)) for node in network.nodes_of(L.Normalisation))
+    return [node for node, layer in norms if layer.centred and layer.over != "batch"]
 
 
 def norm_slopes(network: Network) -> dict[Node, float]:
@@ -28,7 +33,7 @@ def norm_slopes(network: Network) -> dict[Node, float]:
 
     The norms are LayerNorms and GroupNorms; the inputs have q = 1.
     """
-    norms = [node for kind in CHANNEL_NORMS for node in network.nodes_of(kind)]
+    norms = centring(network)
     if not norms:
         return {}
     values = q_and_variances(unmixed(network), assume_independent=independent())
@@ -59,7 +64,7 @@ def true_q(network: Network) -> float | None:
 
     None where there are no norms.
     """
-    return 1.0 if any(network.nodes_of(kind) for kind in CHANNEL_NORMS) else None
+    return 1.0 if centring(network) else None
 
 
 def refuse_means(network: Network, promise: str, instead: Advice = "") -> None:

@@ -24,7 +24,7 @@ from ..fields.arguments import as_number
 from ..foundation.errors import KcalcError, Remedy, UnreachableTarget, glimpse, unknown
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
-from ..network.layers import Affine, Identity, LayerNorm, Nonlinear, RMSNorm, Scale, Sum
+from ..network.layers import Affine, Identity, Nonlinear, Normalisation, Scale, Sum
 from ..network.network import Network, sum_weights
 from .base import Shaping, replace_activations
 from .block_slopes import common_weights
@@ -204,7 +204,11 @@ def residual_weights(
         name: _number(value, name, scheme) for name, value in given.items() if value is not None
     }
     blocks = require_blocks(network)
-    removed = network.nodes_of(LayerNorm, RMSNorm) if scheme == "layernorm_equivalent" else ()
+    removed = [
+        node
+        for node in network.nodes_of(Normalisation)
+        if scheme == "layernorm_equivalent" and network.layer(node).over == "channels"
+    ]
     if removed:
         weighted = _without_norms(_with(network, activation))
         edits = removals(network, removed)

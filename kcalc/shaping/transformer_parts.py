@@ -178,16 +178,7 @@ def stream(network: Network, parts: Parts) -> Network:
 
 
 def _alike(layer: Attend) -> Attend:
-    return replace(
-        layer,
-        causal=False,
-        window=None,
-        chunk=None,
-        rotary=None,
-        alibi=False,
-        wide=None,
-        relative=None,
-    )
+    return replace(layer.alike(), wide=None)
 
 
 def tells_apart(network: Network, tokens: int) -> str:

@@ -3,14 +3,21 @@
 Kernels, tangent kernels, gradients, Jacobians.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..foundation.guests import door
 from .empirical_ntk import empirical_ntk
 from .jacobians import Jacobians, layer_jacobians
 from .kernels import verify_kernels
 from .result import Deviation, KernelCheck
-from .scaling import HessianBlocks, hessian_blocks
 from .spectra import TrainingSpectra, VarianceSpectra, training_spectra, variance_spectra
 from .statistics import Power, Statistic
 from .tangent_checks import GradientCheck, Table, TangentCheck
+
+if TYPE_CHECKING:
+    from .scaling import HessianBlocks, hessian_blocks
 
 __all__ = [
     "Deviation",
@@ -35,3 +42,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+__getattr__ = door(__name__, {"scaling": "HessianBlocks hessian_blocks"})

@@ -11,12 +11,13 @@ import numpy as np
 from ..backend import Model
 from ..calculi.arrays import Shape
 from ..calculi.global_maps import c_map, node_values
+from ..calculi.gradients import Gradients
 from ..fields.arguments import cosine_array, per_input, q_array, read_pair
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network.layers import Pool
 from ..network.network import Network
-from .probes import pair_statistics
+from .probes import Probes, pair_statistics
 
 Node = Hashable
 Array = Any
@@ -116,6 +117,26 @@ class InputPairs:
     def alike(self) -> dict[str, Any]:
         """The tokens, as theory is told of them."""
         return {}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The options by which theory is asked for gradients."""
+        return {}
+
+    def errors(self, found: Gradients) -> dict[str, dict[Node, float]]:
+        """Standard errors of gradients that theory samples."""
+        return {}
+
+    def gradients(
+        self, probes: Probes, params: Any, inputs: Mapping[Node, Array], nodes: Any, key: Array
+    ) -> Array:
+        """|d out / d node|^2 of the first number of the output, (nodes,), at one input."""
+        import jax.numpy as jnp
+
+        first = {n: x[0, 0, 0] for n, x in inputs.items()}
+        slopes = probes.gradients(params, first, lambda out: out.reshape(-1)[0])
+        wide = [g.astype(jnp.promote_types(g.dtype, jnp.float32)) for g in slopes]
+        return probes.gather([(g**2).sum(-1) for g in wide], nodes)
 
     statistics = staticmethod(pair_statistics)
 

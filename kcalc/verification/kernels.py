@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..backend import Model, Orthogonal
 from ..backend.initialisers import Mirrored, random_bits
 from ..backend.model import as_model
-from ..calculi.attention.gradients import SampledGradients
-from ..calculi.attention.sampling import Sampling, read_sampling
 from ..calculi.gradients import gradients as infinite_gradients
 from ..calculi.ntk import ntk
 from ..calculi.tangent import parameter_nodes
 from ..fields.arguments import q_pair
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.guests import READINGS
 from ..foundation.plain_arguments import items, whole
 from ..maps.maps import Assumption
 from ..network.layers import Affine, Pool
@@ -31,8 +30,9 @@ from .probes import Probes, measure
 from .result import KernelCheck, Sample
 from .statistics import NARROW
 from .tangent_checks import GradientCheck, TangentCheck
-from .token_inputs import TokenPairs, over_tokens
-from .token_probes import token_gradients
+
+if TYPE_CHECKING:
+    from ..calculi.attention.sampling import Sampling
 
 Node = Hashable
 Array = Any
@@ -102,15 +102,11 @@ def verify_kernels(
                 "singular values of Jacobians are not measured over tokens; drop jacobians= or "
                 "tokens="
             )
-        cases = TokenPairs.over(cases, given, None if sampling is None else read_sampling(sampling))
-        models = [
-            one._function(
-                ("tokens", given.count, pairs),
-                None,
-                partial(over_tokens, one, given.count, pairs),
-            )
-            for one in models
-        ]
+        over = READINGS.answering(
+            "sequences", tokens=tokens, token_cosine=token_cosine, sampling=sampling
+        )
+        assert over is not None
+        cases, models = over(cases, models, pairs)
     elif sampling is not None:
         raise KcalcError(
             "sampling= is how attention over tokens is sampled in kernel maps; say how many "
@@ -265,8 +261,7 @@ class _Work:
             {n: float(v[0]) for n, v in cases.q1.items()},
             self.network.outputs[0],
             assume_independent=self.heuristic,
-            sampling=cases.sampling if isinstance(cases, TokenPairs) else None,
-            **cases.alike,
+            **cases.asked,
         )
         nodes = tuple(
             node
@@ -275,7 +270,7 @@ class _Work:
         )
         modes = {"nodes": found.nodes, "mean": found.mean, "difference": found.difference}
         tables = {name: table for name, table in modes.items() if table is not None}
-        errors = found.errors if isinstance(found, SampledGradients) else {}
+        errors = cases.errors(found)
         expected = [[table.get(node, np.nan) for table in tables.values()] for node in nodes]
         known = [[errors.get(name, {}).get(node, 0.0) for name in tables] for node in nodes]
         rows = slice(None) if cases.alike else 0
@@ -348,7 +343,6 @@ class _Work:
     def _one(self, key: Array) -> dict[str, Array]:
         """One network: statistics of pairs, and the further ones asked for."""
         import jax
-        import jax.numpy as jnp
 
         ours, weights = jax.random.split(key)
         cases = self.cases
@@ -362,17 +356,7 @@ class _Work:
         if self.theory is not None:
             found["tangent"] = self._tangent(params, {n: x[:, 0] for n, x in inputs.items()})
         if self.slopes is not None:
-            nodes = self.slopes[0]
-            if cases.alike:
-                first = {n: x[0, :, 0] for n, x in inputs.items()}
-                found["gradients"] = token_gradients(
-                    self.model, self.plan, params, first, nodes, ours
-                )
-            else:
-                first = {n: x[0, 0, 0] for n, x in inputs.items()}
-                slopes = probes.gradients(params, first, lambda out: out.reshape(-1)[0])
-                wide = [g.astype(jnp.promote_types(g.dtype, jnp.float32)) for g in slopes]
-                found["gradients"] = probes.gather([(g**2).sum(-1) for g in wide], nodes)
+            found["gradients"] = cases.gradients(probes, params, inputs, self.slopes[0], ours)
         return found
 
     def _tangent(self, params: Any, inputs: Mapping[Node, Array]) -> Array:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..backend import Model
+from ..calculi.attention.gradients import SampledGradients
 from ..calculi.attention.maps import TokenValue
-from ..calculi.attention.sampling import Sampling
+from ..calculi.attention.sampling import Sampling, read_sampling
 from ..calculi.attention.values import SampledValue
 from ..calculi.global_maps import node_values
+from ..calculi.gradients import Gradients
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
 from ..network.layers import Embedding
 from ..network.network import Network
-from ..network.tokens import Tokens
+from ..network.tokens import Tokens, read_tokens
 from .inputs import InputPairs
-from .token_probes import token_statistics
+from .probes import Probes
+from .token_probes import token_gradients, token_statistics
 
 Node = Hashable
 Array = Any
@@ -52,6 +56,20 @@ class TokenPairs(InputPairs):
     @property
     def alike(self) -> dict[str, Any]:
         return {"tokens": self.tokens.count, "token_cosine": self.tokens.cosine}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"sampling": self.sampling, **self.alike}
+
+    def errors(self, found: Gradients) -> dict[str, dict[Node, float]]:
+        return found.errors if isinstance(found, SampledGradients) else {}
+
+    def gradients(
+        self, probes: Probes, params: Any, inputs: Mapping[Node, Array], nodes: Any, key: Array
+    ) -> Array:
+        """Both modes of gradients, (nodes, 3); see :func:`token_gradients`."""
+        first = {n: x[0, :, 0] for n, x in inputs.items()}
+        return token_gradients(probes.model, probes.plan, params, first, nodes, key)
 
     statistics = staticmethod(token_statistics)
 
@@ -151,6 +169,28 @@ def _joint(values: dict[Node, float]) -> Any:
     """The value of all inputs, where they agree."""
     numbers = set(values.values())
     return numbers.pop() if len(numbers) == 1 else values
+
+
+def sequences(
+    cases: InputPairs,
+    models: Sequence[Model],
+    pairs: int,
+    *,
+    tokens: int,
+    token_cosine: float | None = None,
+    sampling: Sampling | None = None,
+) -> tuple[TokenPairs, list[Model]]:
+    """Sequences with the values of ``cases``, and the models for them."""
+    given = read_tokens(tokens, token_cosine)
+    assert given is not None
+    read = None if sampling is None else read_sampling(sampling)
+    cut = [
+        one._function(
+            ("tokens", given.count, pairs), None, partial(over_tokens, one, given.count, pairs)
+        )
+        for one in models
+    ]
+    return TokenPairs.over(cases, given, read), cut
 
 
 def over_tokens(model: Model, count: int, pairs: int) -> Model:

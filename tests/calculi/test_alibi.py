@@ -10,8 +10,8 @@ import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.attention.weights import alibi_slopes
 from kcalc.interchange.json_format import network_from_dict, network_to_dict
+from kcalc.network.score_biases import alibi_slopes
 
 Array = np.ndarray
 L = kc.layers

@@ -115,12 +115,14 @@ class Case:
     def sees(self) -> Array:
         """Whether a token (row) sees another one."""
         causal, window, chunk = (self.options.get(n) for n in ("causal", "window", "chunk"))
+        prefix = self.options.get("prefix")
         return np.array(
             [
                 [
                     not (causal and j > i)
                     and (window is None or abs(i - j) < window)
                     and (chunk is None or i // chunk == j // chunk)
+                    and (prefix is None or j <= i or j < prefix)
                     for j in range(self.tokens)
                 ]
                 for i in range(self.tokens)
@@ -226,6 +228,8 @@ MASKED = {
     "a window": Case(q=(0.7, 1.9), bias=(0.5, 0.8, 0.4), options={"causal": True, "window": 3}),
     "a window on both sides": Case(tokens=6, c=-0.6, options={"window": 2}),
     "chunks": Case(tokens=5, options={"causal": True, "chunk": 2}),
+    "a prefix": Case(tokens=5, q=(0.7, 1.9), c=-0.6, bias=(0.5, 0.8, 0.4), options={"prefix": 3}),
+    "a prefix in a window": Case(tokens=6, options={"prefix": 4, "window": 3}),
 }
 
 
@@ -261,7 +265,7 @@ def test_key_widths_count_as_the_layer_says(wide: bool | None) -> None:
         assert any(texts[said] in a.text for a in found.assumptions)
 
 
-@pytest.mark.parametrize("options", [{"window": 4}, {"chunk": 4}], ids=str)
+@pytest.mark.parametrize("options", [{"window": 4}, {"chunk": 4}, {"prefix": 4}], ids=str)
 def test_windows_that_hold_all_tokens_are_none(options: dict[str, Any]) -> None:
     """Kernel maps over 4 tokens are those without a window, and over 5 tokens there are none."""
     given: dict[str, Any] = {"tokens": 4, "token_cosine": 0.3}
@@ -530,6 +534,8 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
 NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"heads": 5, "key_heads": 2}, "key_heads = 2 must divide heads = 5"),
     ({"window": 0}, "Attend: window"),
+    ({"prefix": 0}, "Attend: prefix"),
+    ({"prefix": 2, "causal": True}, "prefix is a causal mask.*causal=False"),
     ({"rotary": 1e4, "key_width": 3}, "is odd"),
     ({"normaliser": "softmix"}, "unknown normaliser .* softmax"),
     ({"normaliser": "relu", "scale": "linear"}, "vanish for wide heads"),
@@ -658,8 +664,9 @@ def matrices(
         {"window": 2},
         {"chunk": 3},
         {"relative": (1.5, 6, 4)},
+        {"causal": False, "prefix": 2},
     ],
-    ids=["causal", "rotary", "alibi", "window", "chunks", "relative"],
+    ids=["causal", "rotary", "alibi", "window", "chunks", "relative", "prefix"],
 )
 def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
     """Two causal layers, or with windows, over tokens of one's own.
@@ -672,7 +679,7 @@ def test_layers_of_tokens_that_differ(options: dict[str, Any]) -> None:
     steps: list[Any] = [("x", L.Input())]
     for name, below in (("a", "x"), ("b", "a_out")):
         steps += [(name + part, L.Affine(), (below,)) for part in "qkv"]
-        attend = L.Attend(key_width=width, causal=True, **options)
+        attend = L.Attend(key_width=width, **{"causal": True, **options})
         steps += [
             (name, attend, f"{name}q {name}k {name}v"),
             (f"{name}_out", L.Affine(), (name,)),
@@ -713,6 +720,8 @@ def test_buckets_of_distances_are_those_of_the_released_code_of_t5() -> None:
         {"causal": True, "window": 3},
         {"window": 2},
         {"chunk": 2, "normaliser": "sigmoid"},
+        {"prefix": 3},
+        {"prefix": 2, "normaliser": "relu"},
         {"relative": (2.0, 8, 4)},
         {"alibi": True},
         {"alibi": True, "causal": True},

@@ -13,7 +13,6 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.interchange import network_from_dict, network_to_dict
 
 L = kc.layers
 
@@ -67,7 +66,8 @@ def test_it_is_written_shown_and_given_numbers(tmp_path: Path) -> None:
     net = block(kc.activations.leaky_relu(sp.Symbol("a", positive=True)), True)
     assert net.free_symbols == {sp.Symbol("a", positive=True)}
     numbers = net.subs({"a": 0.25})
-    assert network_from_dict(network_to_dict(numbers)) == numbers
+    files = kc.interchange
+    assert files.network_from_dict(files.network_to_dict(numbers)) == numbers
     kc.save_json(numbers, tmp_path / "net.json")
     assert kc.load_json(tmp_path / "net.json") == numbers
     assert repr(L.GatedUnit("tanh")) == "GatedUnit(activation=<activation tanh: tanh(x)>)"

@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "shaped": {"identity": 0.5, "centre": 0.4},
     "linear": {"scale": "linear"},
     "a window": {"causal": True, "window": 3},
+    "a prefix": {"prefix": 2},
     "scores in a window": {"normaliser": "identity", "window": 3},
 }
 

@@ -19,10 +19,10 @@ from wiring import layered, wired
 
 import kcalc as kc
 from kcalc.activations import activation
-from kcalc.calculi.spatial.geometry import pooling
+from kcalc.calculi.hermite_series import has_series, octave
+from kcalc.calculi.location_maps import LocationMaps
 from kcalc.calculi.spatial.images import Images
-from kcalc.calculi.spatial.local import LocationMaps
-from kcalc.calculi.spatial.series import has_series, octave
+from kcalc.calculi.windows import pooling
 from kcalc.fields.jets import Jet
 from kcalc.network import layers as L
 

@@ -191,7 +191,7 @@ def test_too_many_pairs_of_q_values(monkeypatch: pytest.MonkeyPatch, most: int) 
 
     Refused before hours go by, for images by themselves (8 q values) and for all their pairs (36).
     """
-    monkeypatch.setattr("kcalc.calculi.spatial.local.MOST", most)
+    monkeypatch.setattr("kcalc.calculi.location_maps.MOST", most)
     K = exact(kc.chain(Affine(), Nonlinear("relu6"), Affine()), (2, 2))
     with refused("relu6 has neither"):
         K.matrix(np.random.default_rng(0).normal(size=(2, 2, 2, 1)))

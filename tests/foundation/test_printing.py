@@ -13,7 +13,6 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.foundation.printing import cut, html_table, plain, text_table
-from kcalc.verification.tangent_checks import ROWS, Table
 
 
 @pytest.mark.parametrize(("rows", "most"), [(7, 4), (7, 5), (7, 6), (8, 7)])
@@ -29,17 +28,6 @@ def test_long_tables_show_the_first_and_the_last_rows_and_how_many_are_left_out(
     assert middle == (f"... {rows - most} more ...", "") and abs(2 * at - most) <= 1
     assert cut(table, rows) == table
     assert middle[0] in text_table(table, most) and middle[0] in html_table(table, most=most)
-
-
-def test_tables_of_verification_are_cut_likewise() -> None:
-    table = Table(("node", "z"), tuple((f"node {n}", "0") for n in range(ROWS + 3)))
-    lines = str(table).splitlines()
-    assert sum("... 3 more" in line for line in lines) == 1 and lines[-1].split() == [
-        "node",
-        str(ROWS + 2),
-        "0",
-    ]
-    assert sum(line.startswith("node ") for line in lines) >= ROWS
 
 
 class Box:

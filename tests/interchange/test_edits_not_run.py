@@ -225,6 +225,30 @@ def test_batch_norms_written_by_hand_end_a_region(norm: Any) -> None:
         assert torch.allclose(net.norm(x), made.norm(x))
 
 
+class Functional(nn.BatchNorm1d):
+    """A batch norm of PyTorch, called as timm calls it."""
+
+    def forward(self, x: Any) -> Any:
+        tracked = not self.training or self.track_running_stats
+        return F.batch_norm(
+            x,
+            self.running_mean if tracked else None,
+            self.running_var if not self.training or self.track_running_stats else None,
+            self.weight,
+            self.bias,
+            self.training,
+        )
+
+
+def test_batch_norms_by_function_are_removed() -> None:
+    s, made = shaped(Normed(Functional(N)), activation="tanh")
+    assert "norm" in {edit.kind for edit in s.edits}
+    assert not any("training" in why for why in s.left_alone.values())
+    x = torch.randn(5, N)
+    for mode in (True, False):
+        assert torch.equal(made.train(mode).norm(x), x)
+
+
 class Gated(Net):
     """Drops a branch in training, which is a factor of 1 in evaluation."""
 

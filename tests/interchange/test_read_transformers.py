@@ -324,6 +324,7 @@ class Heads(nn.Module):
 
 
 SEES = torch.tril(torch.ones(T, T, dtype=torch.bool))
+PREFIX = torch.arange(T) < 3
 SLOPES = 2.0 ** (-2.0 * torch.arange(1, 5))
 FAR = -SLOPES[:, None, None] * (torch.arange(T)[:, None] - torch.arange(T)).abs()
 LATER = torch.full((T, T), float("-inf")).triu(1)
@@ -343,6 +344,10 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Any]] = {
     "a true mask": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=SEES),
         L.Attend(4, 12, causal=True),
+    ),
+    "a prefix mask": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=SEES | PREFIX),
+        L.Attend(4, 12, prefix=3),
     ),
     "an added mask": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=LATER),
@@ -462,7 +467,7 @@ NOTHING[0] = False
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a hole": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=HOLE),
-        "none of those that are known (causal, windows, chunks): token 4 sees 4 of",
+        "token 4 sees 4 of",
     ),
     "over queries": (
         lambda q, k, v: F.softmax(q @ k.mT, -2) @ v,

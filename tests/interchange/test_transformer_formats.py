@@ -37,6 +37,7 @@ X, MASK = jnp.ones((2, T, D)), jnp.ones((2, T), bool)
 CAUSAL = np.tril(np.ones((T, T), bool))
 PLACES = np.arange(T)
 NEAR = np.where(np.abs(np.subtract.outer(PLACES, PLACES)) < 2, 0, -np.inf)
+PREFIX = np.where(CAUSAL | (PLACES < 3), 0, -np.inf)
 CHUNKS = np.where(np.subtract.outer(PLACES // 4, PLACES // 4) == 0, 0, -np.inf)
 
 
@@ -222,6 +223,14 @@ FORMS: dict[str, tuple[Callable[[], tuple[Any, ...]], L.Attend]] = {
     "jax, chunks": (
         lambda: (lambda p, x: scored(lambda s: s + CHUNKS, p, x), W, X),
         L.Attend(H, HEAD, chunk=4),
+    ),
+    "jax, a prefix": (
+        lambda: (lambda p, x: scored(lambda s: s + PREFIX, p, x), W, X),
+        L.Attend(H, HEAD, prefix=3),
+    ),
+    "onnx, a prefix": (
+        lambda: of_guarded(PREFIX),
+        L.Attend(H, HEAD, prefix=3),
     ),
     "keras, one head without scale": (of_keras_alone, L.Attend(1, D, scale=1)),
 }

@@ -316,7 +316,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "activation-size",
-        "calculi.smoothness.activation_bounds:_largest",
+        "calculi.smoothness.activation_suprema:_largest",
         times(0.7),
         ("SKIP-cor4.4",),
     ),

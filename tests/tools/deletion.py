@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests") / "guests.json"
 SPINE = ("foundation", "fields", "gaussian", "activations", "maps", "network", "calculi")
 """Rooms of tests; files in them that no guest claims test the spine."""
-DETACHED = ("plotting", "learnable", "certified", "matrices", "lab", "claims")
-"""Guests without which the spine works: those that are deleted by default."""
 COPIED = ("kcalc", "tests", "pyproject.toml")
 
 CORE = """
@@ -42,6 +41,7 @@ assert abs(theta(0.3) - sum(theta.by_layer(0.3).values())) < 1e-9 and theta.nngp
 assert kc.gradients(net).growth >= 1 and kc.compare([net, net])
 assert kc.slope_polynomial(net) is not None and kc.maximal_slope(net)(1.1) > 1
 assert len(kc.subnetworks(net)) > 0 and repr(net) and kc.activation("gelu").c_map(0.5) > 0
+assert net._repr_html_() is None or "svg" in net._repr_html_()
 """
 SHAPED = """
 shaped = kc.shape(kc.architectures.vanilla(4), "tanh", zeta=1.5)
@@ -49,6 +49,11 @@ assert max(shaped.residuals.values()) < 1e-9
 """
 REFUSED = """
 from kcalc.foundation.guests import MissingGuest
+for name in kc.__all__:
+    try:
+        getattr(kc, name)
+    except MissingGuest as error:
+        assert any(path in str(error) for path in {gone}), (name, error)
 try:
     {asks}
 except MissingGuest as error:
@@ -95,17 +100,26 @@ def spine_tests(root: Path = ROOT) -> Iterator[str]:
                 yield str(path.relative_to(root))
 
 
-def without(guest: str, folder: Path) -> Path:
-    """A copy of the project without a guest."""
+def copied(folder: Path) -> Path:
+    """A copy of the project in a new folder."""
     for name in COPIED:
-        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+            shutil.copytree(ROOT / name, folder / name)
         else:
             shutil.copy2(ROOT / name, folder / name)
-    for path in files(guest, folder):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
     return folder
+
+
+@contextmanager
+def without(guest: str, copy: Path) -> Iterator[None]:
+    """Put a guest's files beside a copy of the project for a while."""
+    with tempfile.TemporaryDirectory(dir=copy) as aside:
+        moved = [(path, Path(aside) / str(i)) for i, path in enumerate(files(guest, copy))]
+        for path, place in moved:
+            path.rename(place)
+        yield
+        for path, place in moved:
+            place.rename(path)
 
 
 def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -123,10 +137,11 @@ def check_core(guest: str, copy: Path) -> str:
     Raises: AssertionError with what Python says.
     """
     shaped = "" if guest == "shaping" else SHAPED
-    found = run(copy, "-c", CORE + shaped + REFUSED.format(asks=guests()[guest]["asks"]))
+    gone = [path.removesuffix(".py").partition("*")[0] for path in guests()[guest]["code"]]
+    asks = REFUSED.format(asks=guests()[guest]["asks"], gone=gone)
+    found = run(copy, "-c", CORE + shaped + asks)
     assert found.returncode == 0, found.stdout + found.stderr
     said = found.stdout.partition("MISSING ")[2].strip()
-    gone = [path.removesuffix(".py").partition("*")[0] for path in guests()[guest]["code"]]
     assert any(path in said for path in gone), said
     return said
 
@@ -159,10 +174,9 @@ def update(guest: str, failed: dict[str, str]) -> None:
     (ROOT / TABLE).write_text(text + "\n", encoding="utf-8")
 
 
-def delete(guest: str, tests: list[str], core: bool, updated: bool) -> bool:
+def delete(guest: str, copy: Path, tests: list[str], core: bool, updated: bool) -> bool:
     """Print what holds without a guest; whether all of it does."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = without(guest, Path(folder))
+    with without(guest, copy):
         print(f"{guest}: {check_core(guest, copy)}")
         if core:
             return True
@@ -180,8 +194,10 @@ def main() -> None:
     parser.add_argument("--core", action="store_true", help="run no tests")
     parser.add_argument("--update", action="store_true", help="write the tests that need the guest")
     given = parser.parse_args()
-    chosen = DETACHED if given.guest == "all" else (given.guest,)
-    hold = [delete(guest, given.tests, given.core, given.update) for guest in chosen]
+    chosen = guests() if given.guest == "all" else [given.guest]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(Path(folder))
+        hold = [delete(guest, copy, given.tests, given.core, given.update) for guest in chosen]
     raise SystemExit(not all(hold))
 
 

@@ -18,6 +18,7 @@ from thinning import mostly_slow
 import kcalc as kc
 from kcalc.backend.initialisers import Initialiser
 from kcalc.verification.statistics import Statistic, allowed
+from kcalc.verification.tangent_checks import ROWS, Table
 
 L = kc.layers
 
@@ -111,3 +112,14 @@ def test_the_tangent_kernel_and_gradients_count() -> None:
         and not wrong_tangent.passed
         and "deviates" in repr(wrong_tangent)
     )
+
+
+def test_long_tables_are_cut() -> None:
+    table = Table(("node", "z"), tuple((f"node {n}", "0") for n in range(ROWS + 3)))
+    lines = str(table).splitlines()
+    assert sum("... 3 more" in line for line in lines) == 1 and lines[-1].split() == [
+        "node",
+        str(ROWS + 2),
+        "0",
+    ]
+    assert sum(line.startswith("node ") for line in lines) >= ROWS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .weights import alibi_slopes, distance_buckets, mean_over_visible, visible, weights_of
+from ...network.score_biases import alibi_slopes
+from .weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Array = Any
 

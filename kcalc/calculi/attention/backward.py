@@ -75,17 +75,13 @@ class TokenBackward:
         self, op: P.Primitive, node: Node, message: Message, reads: Sequence[Node]
     ) -> list[Message]:
         """One message per node read, in slot order."""
+        if not reads:
+            return []
         sent = (
             self.one.rule(op, node, message.one, reads),
             self.two.rule(op, node, message.two, reads),
         )
         return [Message(a, b) for a, b in zip(*sent, strict=True)]
-
-    @rule.register
-    def _(
-        self, op: P.Positions, node: Node, message: Message, reads: Sequence[Node]
-    ) -> list[Message]:
-        return []
 
     @rule.register
     def _(self, op: P.Attend, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
@@ -115,24 +111,19 @@ class TokenBackward:
         return Message([one * share for share in shares], [two * share for share in shares])
 
     @rule.register
-    def _(self, op: P.Window, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
+    def _(
+        self, op: P.Window | P.Reshape, node: Node, message: Message, reads: Sequence[Node]
+    ) -> list[Message]:
         """A sum over tokens hands each of them its weight times the gradient.
 
-        Messages are means over tokens, and over pairs of different ones.
+        Messages are means over tokens, and over pairs of different ones. Channels that were tokens
+        have a gradient of their own each.
         """
         count = self.states[reads[0]].count
         if count is None or self.states[node].count is not None:
             return [message]
+        if isinstance(op, P.Reshape):
+            return [Message([g / count for g in message.one], [0.0] * len(message.one))]
         weights, total = Weights.of(op, node, count), sum(message.one) / count
         rest = weights.rest / max(count - 1, 1)
         return [self._shared(reads[0], total * weights.squares, total * rest)]
-
-    @rule.register
-    def _(
-        self, op: P.Reshape, node: Node, message: Message, reads: Sequence[Node]
-    ) -> list[Message]:
-        """Channels that were tokens: each has a gradient of its own."""
-        count = self.states[reads[0]].count
-        if count is None or self.states[node].count is not None:
-            return [message]
-        return [Message([g / count for g in message.one], [0.0] * len(message.one))]

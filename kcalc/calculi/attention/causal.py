@@ -24,7 +24,7 @@ def exact_mask(op: P.Attend) -> bool:
     They are for softmax of wide heads, where nothing else tells tokens apart.
     """
     plain = op.normaliser == "softmax" and op.scale != "linear" and op.identity == op.centre == 0
-    plain = plain and op.masks and not op.sink
+    plain = plain and bool(op.masks) and not op.sink
     return plain and op.rotary is None and not op.biased and op.sampled_width is None
 
 
@@ -46,6 +46,7 @@ def masked(
     differ = float(factor(op)) * (h_same - h_other)
     variance = np.diagonal(g_same) * np.diagonal(differ)
     sees = visible(op, count, count)
+    causal = np.array_equal(sees, np.tri(count, dtype=bool))
     out = np.empty((sequences, count, sequences, count))
     for s, t in combinations_with_replacement(range(sequences), 2):
         bound = np.sqrt(variance[s] * variance[t])
@@ -54,9 +55,7 @@ def masked(
             for g in (g_same, g_other)
         )
         at = [
-            causal_overlaps(count, *three)
-            if op.causal and not op.cuts(count)
-            else masked_overlaps(sees, *three)
+            causal_overlaps(count, *three) if causal else masked_overlaps(sees, *three)
             for three in numbers
         ]
         overlaps = np.where(np.eye(count, dtype=bool), *at)

@@ -27,6 +27,7 @@ from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import FreshnessError, KcalcError
 from ...network import primitives as P
+from ...network.masks import words
 from ..atoms import Atom, Pair, disjoint
 from ..channels import Channels
 from ..second_moments import Moments, is_zero
@@ -76,18 +77,12 @@ def unlike(op: P.Primitive | None, tokens: int) -> str:
         return "a class token"
     if not isinstance(op, P.Attend):
         return ""
-    windows = ((op.window, "a window of {} tokens"), (op.chunk, "chunks of {} tokens"))
-    return " and ".join(
-        name
-        for name, there in (
-            ("a causal mask", op.causal),
-            *((text.format(size), size is not None and size < tokens) for size, text in windows),
-            ("rotary embeddings", op.rotary),
-            ("ALiBi", op.alibi),
-            ("relative position biases", op.relative is not None),
-        )
-        if there
+    places = (
+        ("rotary embeddings", op.rotary),
+        ("ALiBi", op.alibi),
+        ("relative position biases", op.relative is not None),
     )
+    return " and ".join([*words(op.masks, tokens), *(name for name, there in places if there)])
 
 
 def row_mean(op: P.Attend, node: Node, mean: Number) -> Number:

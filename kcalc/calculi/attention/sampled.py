@@ -28,6 +28,7 @@ from ...fields import NUMPY
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
+from ...network.score_biases import alibi_slopes
 from ..atoms import Atom, Pair
 from ..channel_statistics import Ledger, Statistics
 from ..channels import Channels
@@ -35,8 +36,8 @@ from ..checks import check_q
 from ..freshness import Algebra
 from ..kernel import Kernel
 from ..kernel_activations import Activations
+from ..location_maps import LocationMaps
 from ..second_moments import Moments, is_zero
-from ..spatial.local import LocationMaps
 from ..tangent import Tangent
 from .causal import exact_mask, masked
 from .class_token import attended, exact_class_token
@@ -57,7 +58,7 @@ from .rows import factor
 from .sampling import Draws
 from .score_slopes import Blocks, Grams
 from .turning import turned, turns
-from .weights import alibi_slopes, distance_buckets, mean_over_visible, visible, weights_of
+from .weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Node = Hashable
 Array = np.ndarray

@@ -6,32 +6,20 @@ Which scores a mask leaves, and which bias a score has.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ...activations import Activation, activation
+from ...network import masks
+from ...network.score_biases import buckets_of
 
 Array = Any
 
 
 def visible(op: Any, rows: int, columns: int) -> np.ndarray:
-    """Whether a token (row) sees another one (column) by the mask of an ``Attend``, an array."""
-    return _visible(op.causal, op.window, op.chunk, rows, columns)
-
-
-@lru_cache(maxsize=4)
-def _visible(
-    causal: bool, window: int | None, chunk: int | None, rows: int, columns: int
-) -> np.ndarray:
-    one, two = np.arange(rows)[:, None], np.arange(columns)
-    sees = one >= two if causal else np.ones((rows, columns), dtype=bool)
-    if window is not None:
-        sees = sees & (np.abs(one - two) < window)
-    sees = sees if chunk is None else sees & (one // chunk == two // chunk)
-    sees.flags.writeable = False
-    return sees
+    """Whether a token (row) sees another one (column) by the masks of an ``Attend``, an array."""
+    return masks.visible(op.masks, rows, columns)
 
 
 def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
@@ -44,35 +32,10 @@ def mean_over_visible(op: Any, rows: int, columns: int) -> np.ndarray:
 
 
 def distance_buckets(op: Any, rows: int, columns: int) -> np.ndarray:
-    """The bucket of the learned bias of every score, (rows, columns), by ``relative``.
-
-    Near distances have a bucket each, farther ones share buckets that grow geometrically, those
-    from ``furthest`` on the last one. [Raffel et al. 2020]
-    """
+    """The bucket of the learned bias of every score, (rows, columns), by ``relative``."""
     apart = np.arange(columns) - np.arange(rows)[:, None]
     _, buckets, furthest = op.relative
-    return buckets_of(apart, buckets, furthest, op.causal)
-
-
-def buckets_of(apart: np.ndarray, buckets: int, furthest: int, causal: bool) -> np.ndarray:
-    """The buckets of distances ``j - i``, an array of whole numbers, as there."""
-    half = buckets if causal else buckets // 2
-    near, size = half // 2, np.maximum(-apart, 0) if causal else np.abs(apart)
-    ratio = np.log(np.maximum(size, 1) / near) / math.log(furthest / near)
-    # powers of the ratio stand at the edges of buckets, to rounding
-    far = np.minimum(near + (ratio * (half - near) + 1e-9).astype(int), half - 1)
-    return np.where(size < near, size, far) + (0 if causal else half * (apart > 0))
-
-
-def alibi_slopes(heads: int) -> np.ndarray:
-    """The slopes of ALiBi by head, as its code was released [Press et al. 2022].
-
-    They are ``2^(-8 i / n)``, n the greatest power of 2 up to the number of heads; the heads
-    beyond n have every other slope of 2n heads.
-    """
-    near = 1 << (heads.bit_length() - 1)
-    powers = np.arange(1, near + 1), np.arange(0.5, heads - near)
-    return 2.0 ** (-8 * np.concatenate(powers) / near)
+    return buckets_of(apart, buckets, furthest, masks.one_sided(op.masks))
 
 
 def weights_of(op: Any, scores: Array, xp: Any) -> Array:

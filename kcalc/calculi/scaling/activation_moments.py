@@ -13,7 +13,7 @@ from ...activations import Activation, X
 from ...fields import SYMPY
 from ...fields.jets import Jet
 from ...gaussian.expectations.quadrature import panel_nodes
-from ..spatial.local import LocationMaps
+from ..location_maps import LocationMaps
 from .levels import Level
 
 Array = np.ndarray

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...foundation.errors import KcalcError, NoRule
 from ...network.primitives import Fresh
-from ..spatial.geometry import Window
+from ..windows import Window
 from .levels import Level
 from .state import Part, State
 

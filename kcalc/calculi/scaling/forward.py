@@ -18,8 +18,8 @@ from ...network import primitives as P
 from ...network.compose import no_rule
 from ...network.network import Network
 from ...network.primitives import reader_counts
-from ..spatial.geometry import Window, convolution
 from ..tangent import refuse_jumps
+from ..windows import Window, convolution
 from . import activation_moments as act
 from . import affine, pools
 from .linear import combined, expanded

@@ -12,7 +12,7 @@ import numpy as np
 from ...activations import Activation
 from ...foundation.errors import KcalcError, NoRule
 from ...network.primitives import Window as Pooling
-from ..spatial.geometry import Window, pooling
+from ..windows import Window, pooling
 from . import activation_moments as act
 from .levels import Level
 from .state import Law, Part, State, with_diagonal

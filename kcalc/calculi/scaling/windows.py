@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ..array_operations import CONTINUED
-from ..spatial.geometry import Window
+from ..windows import Window
 
 Array = np.ndarray
 

@@ -3,13 +3,20 @@
 Normalised layers, Lipschitz bounds, smallest eigenvalues, singular values of residual blocks.
 """
 
-from .activation_bounds import ActivationBounds, activation_bounds
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...foundation.guests import door
 from .analysis import smoothness
-from .losses import LOSSES
+from .losses import LOSSES, Loss
 from .normalisers import BatchNormalisation, EntryNormalisation, WeightNormalisation, normaliser
 from .parameters import CONTRACTING
 from .result import LayerBound, Smoothness
 from .singular_values import ResidualSpectrum, residual_spectrum
+
+if TYPE_CHECKING:
+    from .activation_suprema import ActivationBounds, activation_bounds
 
 __all__ = [
     "CONTRACTING",
@@ -27,3 +34,5 @@ __all__ = [
     "residual_spectrum",
     "smoothness",
 ]
+
+__getattr__ = door(__name__, {"activation_suprema": "ActivationBounds activation_bounds"})

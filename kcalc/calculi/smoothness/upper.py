@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ...foundation.guests import KERNELS
 from ...maps.maps import Assumption
 from ...network import primitives as P
 from ...network.compose import no_rule
-from .activation_bounds import activation_bounds
 from .logs import NONE, ONE, Gain, Log, largest_eigenvalue, log, number, plus, root_sum_square
 from .normalisers import BatchNormalisation
 from .parameters import Choices, ParameterSet, parameter_set
@@ -40,6 +40,11 @@ from .windows import affine_window, pool_norms
 
 Node = Hashable
 Sources = dict[Node, Log]
+
+
+def _bounds(phi: Any, reach: float = math.inf) -> Any:
+    """Proven bounds of an activation, see :func:`kcalc.activation_bounds`."""
+    return KERNELS["activation bounds", "balls"](phi, reach)
 
 
 @dataclass(frozen=True)
@@ -161,18 +166,18 @@ class Upper:
     def _(self, op: P.Post, node: Node, inputs: list[Bound]) -> Bound:
         (z,) = inputs
         phi = op.activation
-        known = activation_bounds(phi)
+        known = _bounds(phi)
         reach = number(float(z.size[1]))
         value, slope, curve = known.value, known.slope, known.curvature
         if math.isinf(slope):
             what = "no bound on the whole line" if known.note else "a slope unbounded on the line"
             value, slope, curve = self._local(phi, node, reach, what)
         elif math.isinf(curve) and math.isfinite(reach):
-            curve = activation_bounds(phi, reach).curvature
+            curve = _bounds(phi, reach).curvature
         least = (
             known.least_slope
             if known.least_slope >= 1e-6
-            else activation_bounds(phi, rounded_up(reach)).least_slope
+            else _bounds(phi, rounded_up(reach)).least_slope
         )
         self.gains[node] = (Gain(log(least), log(slope)),)
         moves = np.isfinite(z.slope).any()
@@ -192,7 +197,7 @@ class Upper:
 
         Raises: KcalcError where the slope is unbounded there too.
         """
-        near = activation_bounds(phi, reach)
+        near = _bounds(phi, reach)
         if math.isinf(near.slope):
             raise KcalcError(
                 f"node {node!r}: the derivative of {phi.name!r} is unbounded, or no bound is "

@@ -20,8 +20,8 @@ from ..channels import Channels
 from ..kernel import LOCATIONS, Kernel
 from ..second_moments import Moments
 from ..tangent import CENTRE, refuse_indirect
+from ..windows import Window
 from .forms import Forms
-from .geometry import Window
 
 Node = Hashable
 Array = np.ndarray

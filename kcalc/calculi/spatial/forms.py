@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from .geometry import Window
+from ..windows import Window
 from .plan import Place
 
 Node = Hashable

@@ -32,12 +32,12 @@ from ..checks import check_several, check_variance
 from ..freshness import Algebra
 from ..kernel import Kernel
 from ..kernel_activations import Activations
+from ..location_maps import LocationMaps
 from ..second_moments import Moments
 from ..tangent import Tangent, refuse_jumps
 from ..zero_inputs import ZeroMoments, ZeroProducts, check_not_negative
 from .convolutions import Convolutions, Weights
 from .forms import Forms
-from .local import LocationMaps
 from .plan import mixes
 from .pools import Pools
 
@@ -146,8 +146,8 @@ class LocationKernel:
         return self.pools.mean(node, inputs[0])
 
     @rule.register
-    def _(self, op: P.Resize | P.Shuffle, node: Node, inputs: Sequence[Channels]) -> Channels:
-        if isinstance(op, P.Resize) and op.mixes:
+    def _(self, op: P.Moving, node: Node, inputs: Sequence[Channels]) -> Channels:
+        if op.mixes:
             return self.pools.mean(node, inputs[0])
         return inputs[0].map(lambda pair: self.pools.gathered(pair, node))
 
@@ -169,15 +169,15 @@ class LocationKernel:
         return state.map(lifted)
 
     def _group_norm(self, op: P.Norm, node: Node, below: Channels) -> Channels:
-        """Subtract the mean and divide by the deviation over all channels and locations."""
+        """Divide by the size over all channels and locations, the mean taken off if centred."""
         # one channel of a given image suffices for statistics over locations
         if not all(t.atom.raw for pair in below.pairs for t in pair.terms):
             check_several(op, node)
         check_groups(self.kernel.statistics, op, node, below)
-        return below.normalised(op.groups, partial(self._over_locations, node))
+        return below.normalised(op.groups, partial(self._over_locations, op, node))
 
-    def _over_locations(self, node: Node, below: Channels) -> Channels:
-        mean1, mean2 = self.kernel.statistics.means(below, node)
+    def _over_locations(self, op: P.Norm, node: Node, below: Channels) -> Channels:
+        mean1, mean2 = self.kernel.statistics.means(below, node) if op.centred else (0, 0)
         q1, q2, _ = self.kernel.whole(below)
         sides = []
         for q, mean, form in ((q1, mean1, self.forms.first), (q2, mean2, self.forms.second)):

@@ -13,7 +13,7 @@ Accuracy: kernels to rounding.
 Mean pooling forms 1 - c from covariances, with an absolute error of about 1e-16; C' of a kinked
 activation behind it has an error of about 1e-8. The kernel of equal images is that of one image
 with itself. Activations without a closed form are evaluated by Hermite series; where a series is
-too long, they are integrated numerically, and more than :data:`kcalc.calculi.spatial.local.MOST`
+too long, they are integrated numerically, and more than :data:`kcalc.calculi.location_maps.MOST`
 pairs of q values are refused.
 """
 
@@ -37,12 +37,12 @@ from ...network.layers import Affine, Nonlinear
 from ...network.network import Network, require_numbers
 from ..channels import Channels
 from ..checks import refuse_displaced, refuse_other_sizes
+from ..location_maps import refuse_many
 from ..readings import OfReading
 from .convolutions import Weights, defect
 from .forms import Forms
 from .images import Images, Shapes, distinct, input_shapes, read_images
 from .kernel import LocationKernel, location_kernel
-from .local import refuse_many
 from .plan import plan
 
 Node = Hashable

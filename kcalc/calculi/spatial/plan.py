@@ -9,9 +9,10 @@ from math import prod
 from ...foundation.errors import KcalcError
 from ...network import layers as L
 from ...network import primitives as P
+from ...network.compose import no_rule
 from ...network.network import Network
 from ..widths import filled
-from .geometry import (
+from ..windows import (
     Gather,
     Mixing,
     Window,
@@ -76,7 +77,7 @@ def plan(
             places[node] = below[0]
         elif isinstance(op, P.Source):
             places[node] = Place(shapes[node], all_pairs, False)
-        elif isinstance(op, P.Fresh | P.Window | P.Resize | P.Shuffle):
+        elif isinstance(op, P.Fresh | P.Window | P.Moving):
             window = _window(op, node, below[0], delta)
             places[node] = Place(window.shape, False, False, window)
         elif isinstance(op, P.Reshape):
@@ -88,7 +89,7 @@ def plan(
 
 
 def _window(
-    op: P.Fresh | P.Window | P.Resize | P.Shuffle, node: Node, below: Place, delta: bool
+    op: P.Fresh | P.Window | P.Moving, node: Node, below: Place, delta: bool
 ) -> Window | Mixing | Gather:
     """The locations that a primitive reads."""
     if isinstance(op, P.Fresh) and op.dense and below.flat:
@@ -105,6 +106,8 @@ def _window(
             return resizing(op, node, below.shape)
         case P.Shuffle():
             return shuffling(op, node, below.shape)
+        case P.Moving():
+            raise no_rule("kernel maps over positions", op, node)
         case P.Window() if op.matrix is not None:
             return mixing(op, node, below.shape)
     window = pooling(op, node, below.shape)
@@ -141,7 +144,7 @@ def mixes(op: P.Primitive | None, place: Place) -> bool:
     """
     if isinstance(op, P.Window):
         return op.matrix is not None or (place.window is not None and not place.window.trivial)
-    return isinstance(op, P.Fresh) or (isinstance(op, P.Resize) and op.mixes)
+    return isinstance(op, P.Fresh) or (isinstance(op, P.Moving) and op.mixes)
 
 
 def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:

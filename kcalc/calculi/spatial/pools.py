@@ -17,9 +17,9 @@ from ..atoms import Atom, Pair
 from ..channels import Channels
 from ..kernel import Kernel
 from ..second_moments import Moments
+from ..windows import Gather, Mixing, Window
 from .convolutions import Convolutions
 from .forms import Forms
-from .geometry import Gather, Mixing, Window
 
 Node = Hashable
 Array = np.ndarray

@@ -136,7 +136,11 @@ class Weights:
             yield from self._bias(node, op, 0.0)
         elif isinstance(op, Lookup) and isinstance(layer, L.Embedding):
             yield self._table(node, op, layer)
-        elif isinstance(op, Normalise) and isinstance(layer, L.LayerNorm | L.RMSNorm | L.GroupNorm):
+        elif (
+            isinstance(op, Normalise)
+            and isinstance(layer, L.Normalisation)
+            and (layer.over != "batch")
+        ):
             yield from self._gains(node, op)
 
     def _weight(self, node: str, op: Linear, sigma: float) -> Edit:

@@ -154,9 +154,8 @@ class _Heads(Placing):
         draws = [self._drawn(core, sources, seed) for seed in (0, 1)]
         found = measured([draw[0] for draw in draws])
         biases = biases_of(found)
-        texts, mask = biases.texts, biases.mask
-        if self._mask_given(core) and (found.masked.any() or not biases):
-            mask = replace(mask, tokens=found.masked.shape[-1])
+        texts, tokens = biases.texts, found.masked.shape[-1]
+        given = self._mask_given(core) and (found.masked.any() or not biases)
         turn = found.turn
         rotary, more = (None, ()) if turn is None else turn.base()
         if sources[0].norm is not None or sources[1].norm is not None:
@@ -173,11 +172,12 @@ class _Heads(Placing):
             "key_heads": scores.key_heads,
             "key_width": width,
             "scale": found.scale,
-            "mask": mask,
+            "masks": biases.masks,
+            "masked_at": tokens if given else None,
             "rotary": rotary,
             "alibi": biases.alibi,
             "relative": biases.relative,
-            "tokens": found.masked.shape[-1],
+            "tokens": tokens,
             "rate": core.rate,
             "texts": (*texts, *more),
         }

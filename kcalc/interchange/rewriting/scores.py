@@ -13,8 +13,9 @@ from math import lgamma, log
 
 import numpy as np
 
-from ...calculi.attention.weights import alibi_slopes, buckets_of, visible
-from ..trace import Mask, Normalise
+from ...network.masks import MASKS, Masks, one_sided, recognised
+from ...network.score_biases import alibi_slopes, buckets_of
+from ..trace import Normalise
 from .numbers import normed
 
 Array = np.ndarray
@@ -31,8 +32,8 @@ NONE_SEEN = (
     "of nothing has no value; let it see a token, for instance itself"
 )
 OTHER_MASK = (
-    "its mask is none of those that are known (causal, windows, chunks): token {} sees {} of {} "
-    "tokens"
+    f"its mask is none of those that are known ({', '.join(MASKS)}): token {{}} sees {{}} of {{}} "
+    f"tokens"
 )
 BIASES = "its scores have biases by head and place of tokens (root mean square {:.3g}); left out"
 SLOPES = (
@@ -177,22 +178,16 @@ def measured(draws: Sequence[Scores]) -> Measured:
     return Measured(scales, biases[0][0], mask, draws[0].turn)
 
 
-def mask_of(masked: Array) -> Mask:
-    """The mask of which some scores have weight 0, (heads, queries, keys).
+def masks_of(masked: Array) -> Masks:
+    """The masks of which some scores have weight 0, (heads, queries, keys).
 
     Raises: NoAttentionError for masks that no Attend has.
     """
     rows, columns = masked.shape[1:]
-    sees = ~masked[0]
-    if not masked.any():
-        return Mask()
-    causal = not np.triu(sees, 1).any()
-    apart = int(np.abs(np.subtract(*np.nonzero(sees))).max()) + 1
-    first = int(np.argmin(sees[:, 0])) or columns  # the first token that does not see token 0
-    known = (Mask(causal), Mask(causal, window=apart), Mask(causal, chunk=first))
-    for mask in known if rows == columns else ():
-        if (~masked == visible(mask, rows, columns)).all():
-            return mask
+    found = recognised(~masked[0]) if (masked == masked[0]).all() else None
+    if found is not None:
+        return found
+    causal = not np.triu(~masked[0], 1).any()
     future = np.triu(np.ones((rows, columns), dtype=bool), 1)
     unlike = (masked != (future & causal)).any(axis=-1)
     head, token = np.argwhere(unlike if unlike.any() else masked.any(axis=-1))[0]
@@ -207,7 +202,7 @@ class Biases:
     """
 
     texts: tuple[str, ...]
-    mask: Mask
+    masks: Masks
     alibi: bool = False
     relative: tuple[float, int, int] | None = None
 
@@ -216,9 +211,9 @@ class Biases:
 
 
 def biases_of(found: Measured) -> Biases:
-    """The mask and the biases of measured scores."""
+    """The masks and the biases of measured scores."""
     rows, columns = found.masked.shape[1:]
-    mask = mask_of(found.masked)
+    masks = masks_of(found.masked)
     texts: tuple[str, ...] = ()
     if not np.allclose(found.scales, found.scales[0], rtol=1e-4):
         texts = ("every head has a scale of its own; read with their mean",)
@@ -230,20 +225,20 @@ def biases_of(found: Measured) -> Biases:
     )
     bias = np.where(seen, found.bias - first, 0)
     if np.abs(bias).max() < 10 * CLOSE * (1 + np.abs(found.bias).max()):
-        return Biases(texts, mask)
+        return Biases(texts, masks)
     apart = np.arange(columns) - np.arange(rows)[:, None]
     if (slopes := _slopes(bias, seen, np.abs(apart))) is not None:
         released = alibi_slopes(len(slopes))
         # heads are alike, so their order does not matter
         if np.allclose(np.sort(slopes), np.sort(released), rtol=1e-3, atol=1e-4):
-            return Biases(texts, mask, True)
+            return Biases(texts, masks, True)
         text = SLOPES.format(slopes.min(), slopes.max(), len(slopes))
-        return Biases((*texts, text), mask)
+        return Biases((*texts, text), masks)
     fixed = _slopes(bias, seen, apart) is not None or _steady(bias, seen)  # no random biases
-    if not fixed and (relative := _relative(found, seen, mask.causal)) is not None:
-        return Biases(texts, mask, relative=relative)
+    if not fixed and (relative := _relative(found, seen, one_sided(masks))) is not None:
+        return Biases(texts, masks, relative=relative)
     text = BIASES.format(float(np.sqrt(np.square(bias[seen]).mean())))
-    return Biases((*texts, text), mask)
+    return Biases((*texts, text), masks)
 
 
 def _slopes(bias: Array, seen: Array, apart: Array) -> Array | None:
@@ -268,7 +263,7 @@ def _steady(bias: Array, seen: Array) -> bool:
     return all(each) and len(bias) * (lgamma(longest + 1) - log(2)) > log(UNLIKELY)
 
 
-def _relative(found: Measured, seen: Array, causal: bool) -> tuple[float, int, int] | None:
+def _relative(found: Measured, seen: Array, sided: bool) -> tuple[float, int, int] | None:
     """``relative`` of the Attend whose scores have the biases, those of T5; None for others."""
     rows, columns = seen.shape[1:]
     apart = np.arange(columns) - np.arange(rows)[:, None]
@@ -281,7 +276,7 @@ def _relative(found: Measured, seen: Array, causal: bool) -> tuple[float, int, i
     if rows != columns or np.abs(table - same).max() > near:
         return None
     alike = (np.abs(by_distance[:, :, None] - by_distance[:, None]) <= near).all(axis=0)
-    fits = _bucketed(tuple(distances.tolist()), tuple(alike.argmax(axis=1).tolist()), causal)
+    fits = _bucketed(tuple(distances.tolist()), tuple(alike.argmax(axis=1).tolist()), sided)
     if fits is None:
         return None
     values = by_distance[:, np.unique(alike.argmax(axis=1))]
@@ -290,16 +285,17 @@ def _relative(found: Measured, seen: Array, causal: bool) -> tuple[float, int, i
 
 @lru_cache
 def _bucketed(
-    distances: tuple[int, ...], groups: tuple[int, ...], causal: bool
+    distances: tuple[int, ...], groups: tuple[int, ...], sided: bool
 ) -> tuple[int, int] | None:
     """The buckets and the furthest distance by which as many distances share biases.
 
-    ``groups``: the place of the first distance with the same bias. The numbers of T5 come first.
+    ``groups``: the place of the first distance with the same bias; ``sided``: no token sees a
+    later one. The numbers of T5 come first.
     """
     apart = np.array(distances)
     for buckets, furthest in product(BUCKETS, FURTHEST):
-        if furthest > buckets // (2 if causal else 4):
-            made = buckets_of(apart, buckets, furthest, causal)
+        if furthest > buckets // (2 if sided else 4):
+            made = buckets_of(apart, buckets, furthest, sided)
             if (np.array(groups) == (made[:, None] == made).argmax(axis=1)).all():
                 return buckets, furthest
     return None

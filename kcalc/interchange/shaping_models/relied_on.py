@@ -212,6 +212,8 @@ class _Flow:
             kept = parents[2:3]  # means of values
         elif isinstance(layer, L.TokenMix):
             kept = parents if not layer.random and np.min(layer.matrix) >= 0 else ()
+        elif isinstance(layer, L.Normalisation):
+            kept = () if layer.centred else parents
         elif not (layer.passes or isinstance(layer, KEEPING)):
             kept = ()
         for kind, why in self.needs[node].items():
@@ -286,7 +288,7 @@ class _Flow:
         return expr, symbols
 
 
-KEEPING = (L.Sum, L.Product, L.Concat, L.Scale, L.RMSNorm, L.Positions, L.ClassToken)
+KEEPING = (L.Sum, L.Product, L.Concat, L.Scale, L.Positions, L.ClassToken)
 
 
 def _held(value: Any, number: int) -> Any:

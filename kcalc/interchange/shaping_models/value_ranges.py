@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import sympy as sp
 
 from ...activations import Activation, X
+from ...fields.expressions import Fold
 
 NARROW = ("acos", "acosh", "asin", "atanh", "acoth", "erfinv", "loggamma", "polygamma")
 STRETCH = np.linspace(-30.0, 30.0, 241)
@@ -21,19 +22,52 @@ STEEP = 1e6  # how much more than any power of use an exponential grows between 
 # -- elementwise functions -------------------------------------------------------------------------
 
 
-def sinks(expr: Any) -> Iterator[tuple[str, set[Any]]]:
+class _Parts(Fold[None]):
+    """All parts of an expression, one after another; a part comes before its own parts."""
+
+    def number(self, expr: Any) -> None:
+        return None
+
+    def add(self, first: None, second: None) -> None:
+        return None
+
+    multiply = add
+
+    def function(self, kind: Any, *arguments: Any) -> None:
+        for part in arguments:
+            self(part)
+
+
+class _Sinks(_Parts):
+    """Collects what relies on the range of its input, in ``found``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, set[Any]]] = []
+
+    def power(self, base: Any, exponent: Any) -> None:
+        if base is not sp.E:
+            if exponent.is_number and exponent.is_negative:
+                self.found.append(("a division", _needed(base)))
+            elif not exponent.is_number or exponent.is_integer is not True:
+                name = "a root" if exponent.is_number else "a power"
+                self.found.append((name, _needed(base)))
+        super().power(base, exponent)
+
+    def function(self, kind: Any, *arguments: Any) -> None:
+        if kind is sp.log:
+            self.found.append(("a logarithm", _needed(arguments[0])))
+        elif kind.__name__ in NARROW:
+            found = _Reached(BOUNDED)(arguments[-1])
+            self.found.append((f"the function {kind.__name__}", found))
+        super().function(kind, *arguments)
+
+
+def sinks(expr: Any) -> list[tuple[str, set[Any]]]:
     """(what it is, the symbols whose range it needs) of the parts of an expression."""
-    for part in sp.preorder_traversal(expr):
-        if isinstance(part, sp.log):
-            yield "a logarithm", _needed(part.args[0])
-        elif isinstance(part, sp.Pow) and part.base is not sp.E:
-            base, power = part.as_base_exp()
-            if power.is_number and power.is_negative:
-                yield "a division", _needed(base)
-            elif not power.is_number or power.is_integer is not True:
-                yield "a root" if power.is_number else "a power", _needed(base)
-        elif (name := type(part).__name__) in NARROW:
-            yield f"the function {name}", _reached(part.args[-1], BOUNDED)
+    collected = _Sinks()
+    collected(expr)
+    return collected.found
 
 
 def _needed(expr: Any) -> set[Any]:
@@ -43,7 +77,7 @@ def _needed(expr: Any) -> set[Any]:
     """
     cut = expr.has(sp.Piecewise, sp.Max, sp.Min)
     always = not cut and (expr.is_positive or _positive_everywhere(expr))
-    return set() if always else _reached(expr, BOUNDED)
+    return set() if always else _Reached(BOUNDED)(expr)
 
 
 def _positive_everywhere(expr: Any) -> bool:
@@ -62,17 +96,33 @@ def shown(expr: Any) -> set[Any]:
 
     Squares and exponentials are positive whatever they are of.
     """
-    return _reached(expr, (*BOUNDED, sp.Abs, sp.exp, sp.cosh), squares=False)
+    return _Reached((*BOUNDED, sp.Abs, sp.exp, sp.cosh), squares=False)(expr)
 
 
-def _reached(expr: Any, closed: tuple[type, ...], squares: bool = True) -> set[Any]:
-    """The symbols outside of some functions, and of squares unless these count."""
-    if isinstance(expr, sp.Symbol):
-        return {expr}
-    squared = isinstance(expr, sp.Pow) and expr.exp.is_number and expr.exp.is_even
-    if expr.is_number or expr.is_Boolean or isinstance(expr, closed) or (squared and not squares):
-        return set()
-    return set().union(*(_reached(part, closed, squares) for part in expr.args))
+class _Reached(Fold[set[Any]]):
+    """The symbols outside of the functions ``closed``, and of squares unless these count."""
+
+    def __init__(self, closed: tuple[type, ...], squares: bool = True) -> None:
+        super().__init__()
+        self.closed, self.squares = closed, squares
+
+    def number(self, expr: Any) -> set[Any]:
+        return set(expr.free_symbols)
+
+    def add(self, first: set[Any], second: set[Any]) -> set[Any]:
+        return first | second
+
+    multiply = add
+
+    def power(self, base: Any, exponent: Any) -> set[Any]:
+        if not self.squares and exponent.is_number and exponent.is_even:
+            return set()
+        return self(base) | self(exponent)
+
+    def function(self, kind: Any, *arguments: Any) -> set[Any]:
+        if issubclass(kind, self.closed):
+            return set()
+        return set().union(*map(self, arguments))
 
 
 BOUNDED = (sp.tanh, sp.erf, sp.erfc, sp.sin, sp.cos, sp.atan, sp.sign)
@@ -97,13 +147,25 @@ def _number(expr: Any, values: Mapping[Any, Any]) -> Any:
     return sp.Float(expr.xreplace(values).evalf())
 
 
+class _Multiplied(_Parts):
+    """Collects the symbols of every product, in ``found``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[set[Any]] = []
+
+    def product(self, factors: Sequence[Any]) -> None:
+        self.found.append(set().union(*(factor.free_symbols for factor in factors)))
+        super().product(factors)
+
+
 def multiplies(expr: Any, symbol: Any) -> bool:
     """Whether one symbol of an expression is a factor of others."""
+    products = _Multiplied()
+    products(expr)
     return any(
-        isinstance(part, sp.Mul)
-        and part.has(symbol)
-        and any(str(other).startswith("y") for other in part.free_symbols - {symbol})
-        for part in sp.preorder_traversal(expr)
+        symbol in found and any(str(other).startswith("y") for other in found - {symbol})
+        for found in products.found
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..trace import Attention, Mask
+from ...network.masks import Causal, Chunk, Masks, Window, one_sided
+from ..trace import Attention
 
 SLIDING, CHUNKED = "sliding_attention", "chunked_attention"  # kinds of layers, in ``layer_types``
 UNKNOWN = (
@@ -28,21 +29,17 @@ def with_window(op: Attention, model: Any) -> Attention:
     tokens = op.shape[3 - op.axis]
     modules = list(_around(model, op.source.partition(" (")[0]))
     known = any(type(module).__module__.startswith("transformers.") for module in modules)
-    mask = replace(op.mask, tokens=None) if known else op.mask
+    op = replace(op, masked_at=None) if known else op
     config = next((c for m in modules if (c := getattr(m, "config", None)) is not None), None)
-    if mask.window is not None or mask.chunk is not None or config is None:
-        return replace(op, mask=mask)
-    found = _told(modules, config, mask)
+    if config is None or any(not isinstance(mask, Causal) for mask in op.masks):
+        return op
+    found = _told(modules, config, op.masks)
     if found is None:
         named = [n for n in ("sliding_window", "attention_chunk_size") if _size(config, n)]
         text = UNKNOWN.format(f"{named[0]} = {getattr(config, named[0])}", tokens) if named else ""
-        return replace(op, mask=mask, texts=(*op.texts, text) if text else op.texts)
-    return replace(op, mask=found if _holds(found, tokens) else mask)
-
-
-def _holds(mask: Mask, tokens: int) -> bool:
-    """Whether a window holds all tokens, so that it is none of those that the trace would show."""
-    return min(mask.window or tokens, mask.chunk or tokens) >= tokens
+        return replace(op, texts=(*op.texts, text)) if text else op
+    # a window that holds all tokens is none of those that the trace would show
+    return op if any(mask.hides(tokens) for mask in found) else replace(op, masks=op.masks + found)
 
 
 def _around(model: Any, path: str) -> Iterator[Any]:
@@ -55,21 +52,24 @@ def _around(model: Any, path: str) -> Iterator[Any]:
             continue
 
 
-def _told(modules: list[Any], config: Any, mask: Mask) -> Mask | None:
-    """The mask that modules and a configuration tell of; None where they leave the layer open."""
+def _told(modules: list[Any], config: Any, masks: Masks) -> Masks | None:
+    """The windows that modules and a configuration tell of; None where they leave it open.
+
+    ``masks``: those that the trace shows.
+    """
     local = next((k for m in modules if (k := getattr(m, "attention_type", None))), None)
     if local in ("local", "global") and _size(config, "window_size"):  # GPT-Neo
-        return mask if local == "global" else replace(mask, window=config.window_size)
+        return () if local == "global" else (Window(config.window_size),)
     kind = _kind(modules, config)
     own = next((m for m in modules if hasattr(m, "sliding_window")), None)
     if kind == SLIDING and own is not None and _size(own, "sliding_window"):
-        return replace(mask, window=own.sliding_window)
+        return (Window(own.sliding_window),)
     size = _size(config, "sliding_window")
     if kind == SLIDING and size:  # both neighbours at this distance are seen without causal masks
-        return replace(mask, window=size + (not mask.causal))
+        return (Window(size + (not one_sided(masks))),)
     if kind == CHUNKED and (size := _size(config, "attention_chunk_size")):
-        return replace(mask, chunk=size)
-    return None if kind is None else mask
+        return (Chunk(size),)
+    return None if kind is None else ()
 
 
 def _kind(modules: list[Any], config: Any) -> str | None:

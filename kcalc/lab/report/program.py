@@ -166,17 +166,8 @@ def _step(
         case P.Join():
             total = float(sum(op.channels))
             return Step(node, "cat", reads, tuple(float(k) / total for k in op.channels))
-        case P.Norm(over="channels"):
+        case P.Norm(over="channels", groups=1):
             return Step(node, "ln" if op.centred else "rms", reads)
-        case (
-            None
-            | P.Reshape()
-            | P.Mask()
-            | P.Stop()
-            | P.Max()
-            | P.Blend(matrix=None)
-            | P.Resize()
-            | P.Shuffle()
-        ):
+        case None | P.Passing() | P.Max() | P.Blend(matrix=None):
             return Step(node, "id", reads)
     raise KcalcError(f"node {node!r} is a {op.kind}, for which the page has no rule")

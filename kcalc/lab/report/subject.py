@@ -79,11 +79,8 @@ def subject(
 def described(network: Network) -> str:
     """A description of a network, in one line."""
     joins = any(len(network.parents(node)) > 1 for node in network.nodes_of(L.Sum))
-    norms = [
-        kind.__name__
-        for kind in (L.BatchNorm, L.LayerNorm, L.GroupNorm, L.RMSNorm)
-        if network.nodes_of(kind)
-    ]
+    normed = {type(network.layer(node)) for node in network.nodes_of(L.Normalisation)}
+    norms = sorted(kind.__name__ for kind in normed)
     concatenates = network.nodes_of(L.Concat)
     shape_ = (
         "A network with sums of branches"

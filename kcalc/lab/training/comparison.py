@@ -101,7 +101,8 @@ def _model(source: Any, classes: int) -> Model:
     network = source if isinstance(source, Network) else getattr(source, "network", None)
     if not isinstance(network, Network):
         raise KcalcError(f"expected a network, a shaping or a model, got {glimpse(source)}")
-    ends = [node for node in network.outputs if isinstance(network.layer(node), layers.Affine)]
+    affine = network.nodes_of(layers.Affine)
+    ends = [node for node in network.outputs if node in affine]
     return to_jax(source, {None: WIDTH, **dict.fromkeys(ends, classes)})
 
 

@@ -458,3 +458,8 @@ def test_command_line(
     kc.save_json(A.vanilla(2, activation="erf"), "net.json")
     assert main(["report", "net.json"]) == 0
     assert "<h1>net.json</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_of_an_activation_with_a_symbol() -> None:
+    symbol = sp.Symbol("a", positive=True)
+    assert "leaky_relu" in kc.report(A.vanilla(2, kc.activations.leaky_relu(symbol))).html

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ...foundation.errors import KcalcError, glimpse
-from ...foundation.process_state import cached_property
-from ...network.primitives import Fresh, Resize, Shuffle
-from ...network.primitives import Window as Pooling
-from ..array_operations import CONTINUED, axis_padding, resize_matrix
+from ..foundation.errors import KcalcError, glimpse
+from ..foundation.process_state import cached_property
+from ..network.primitives import Fresh, Resize, Shuffle
+from ..network.primitives import Window as Pooling
+from .array_operations import CONTINUED, axis_padding, resize_matrix
 
 Node = Hashable
 Array = np.ndarray

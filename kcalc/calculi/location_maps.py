@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...activations import Activation
-from ...foundation.errors import KcalcError
-from ...foundation.guests import KERNELS
-from ..zero_inputs import ZeroMaps
-from .series import expansion, has_series, series_taylor
+from ..activations import Activation
+from ..foundation.errors import KcalcError
+from ..foundation.guests import KERNELS
+from .hermite_series import expansion, has_series, series_taylor
+from .zero_inputs import ZeroMaps
 
 Node = Any
 Array = np.ndarray

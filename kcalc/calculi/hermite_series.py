@@ -14,10 +14,10 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ...activations import Activation
-from ...fields.chebyshev import fitted, points
-from ...foundation.process_state import cached_property
-from ...gaussian.expectations.single import hermite, second_moment
+from ..activations import Activation
+from ..fields.chebyshev import fitted, points
+from ..foundation.process_state import cached_property
+from ..gaussian.expectations.single import hermite, second_moment
 
 Array = np.ndarray
 POINTS = 18  # Chebyshev points per octave of q
