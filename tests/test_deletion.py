@@ -24,8 +24,6 @@ ON_DEMAND = (
     "kcalc/verification/token*.py",
 )
 """Files that need another guest than their own, imported only where they are asked for."""
-# the masks of attention belong to the network, which tokens and readers share
-LEFT = [("kcalc/interchange/rewriting/scores.py", "kcalc/calculi/attention/weights.py")]
 
 
 @pytest.fixture(scope="module")
@@ -98,4 +96,4 @@ def test_no_guest_is_missed_by_another_one() -> None:
             allowed = {two for one, two in NEEDED if one in guests}
             if file not in late and (others - allowed or target in late):
                 wrong.append((file, target))
-    assert [pair for pair in wrong if pair not in LEFT] == []
+    assert wrong == []

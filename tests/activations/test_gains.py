@@ -10,7 +10,6 @@ from refusals import refused
 
 import kcalc as kc
 from kcalc.activations.gains import SHIPPED, comparison
-from kcalc.cli import main
 
 
 @pytest.mark.parametrize(
@@ -50,11 +49,3 @@ def test_shipped_gains_are_off_as_the_page_says():
     assert by_name["torch", "selu"].error == pytest.approx(-0.25, abs=1e-6)
     assert all(1e-5 < abs(row.error) < 1e-3 for row in SHIPPED if row.library == "timm")
     assert by_name["timm", "tanh"].q_after(200) == pytest.approx(1.003, abs=1e-3)
-
-
-def test_the_command_prints_gains(capsys):
-    assert main(["gain", "tanh", "relu"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2].split() == ["tanh", "1.592537419723", "1.592537419723"]
-    assert lines[3].split()[:2] == ["relu", "1.414213562373"]
-    assert main(["gain", "tahn"]) == 2

@@ -20,7 +20,6 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.cli import main
 from kcalc.interchange import network_from_dict
 from kcalc.interchange.writers import WRITERS, content_of
 
@@ -289,22 +288,3 @@ def test_a_missing_onnx_is_named(dks: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "onnx", None)
     with refused(r"pip install 'kcalc\[onnx\]'"):
         dks.export("onnx")
-
-
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = ["shape", "vanilla-5", "--activation", "tanh", "--export"]
-    assert main([*shape, "numpy"]) == 0
-    printed = capsys.readouterr().out
-    assert exported.load(printed)["tanh_dks"](0.0) == pytest.approx(
-        float(kc.shape(kc.architectures.vanilla(5), "tanh").constants["tanh"].transformed(0.0))
-    )
-    assert main([*shape, "torch", "-o", str(tmp_path / "acts.py")]) == 0
-    assert "phi_hat" in capsys.readouterr().out and "class TanhDks" in (
-        tmp_path / "acts.py"
-    ).read_text(encoding="utf-8")
-    assert main([*shape, "numppy"]) != 0
-    assert "the nearest known: numpy" in capsys.readouterr().err
-    assert main([*shape, "numpy", "-o", str(tmp_path / "no" / "acts.py")]) != 0
-    assert "folder does not exist" in capsys.readouterr().err
-    assert main(["shape", "vanilla-5", "-o", "a.py"]) != 0
-    assert "--export torch -o" in capsys.readouterr().err

@@ -6,7 +6,6 @@ Built, shaped, and measured on random networks in NumPy.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from refusals import refused
 from scipy import special
 
 import kcalc as kc
-from kcalc.cli import main
 from kcalc.network import token_mixing as tm
 
 A, L = kc.architectures, kc.layers
@@ -218,49 +216,6 @@ def test_tokens_without_mixing_and_of_other_images_are_refused():
     with refused(r"5.*4.*locations.*\(2.*2\)"):
         kc.shape(image, tokens=TOKENS)
     kc.shape(image, tokens=np.eye(4) * 0.5 + 0.5, token_rows="rescale")
-
-
-# -- on the command line ---------------------------------------------------------------------------
-
-
-def test_shape_takes_token_cosines_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    net, tokens = tmp_path / "net.json", tmp_path / "tokens.npy"
-    kc.save_json(A.transformer(2, tm.exponential(T, [0.8, 0.6], start=1.0), "tanh"), net)
-    np.save(tokens, TOKENS)
-    assert main(["shape", str(net), "--tokens", str(tokens), "--token-rows", "rescale"]) == 0
-    assert "Q(1) at tokens" in capsys.readouterr().out
-    np.savetxt(tmp_path / "tokens.csv", TOKENS, delimiter=",")
-    assert (
-        main(
-            [
-                "shape",
-                str(net),
-                "--method",
-                "tat",
-                "--tau",
-                "0.1",
-                "--tokens",
-                str(tmp_path / "tokens.csv"),
-                "--token-rows",
-                "rescale",
-            ]
-        )
-        == 0
-    )
-    capsys.readouterr()
-    for name, words in (("none.npy", "No such file"), ("net.json", "holds no array")):
-        with pytest.raises(SystemExit):
-            main(["shape", str(net), "--tokens", str(tmp_path / name)])
-        assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("name", "zeta"), [("gated-mlp-4", "9"), ("convnext-2", "2")])
-def test_modern_networks_have_names(name: str, zeta: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["shape", name, "--zeta", zeta]) == 0
-    printed = capsys.readouterr().out
-    assert (
-        "swish" if "gated" in name else "gelu"
-    ) in printed and "shortcut weight 0.707107" in printed
 
 
 # -- measured --------------------------------------------------------------------------------------

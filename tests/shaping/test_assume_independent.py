@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 from wiring import wired
 
 import kcalc as kc
-from kcalc.cli import main
 from kcalc.shaping import METHODS
 
 L = kc.layers
@@ -105,19 +103,3 @@ def test_geometric_has_no_such_option() -> None:
         kc.shape(depthwise(), method="geometric", assume_independent=True)
     with pytest.raises(kc.KcalcError, match="assume_independent must be True or False"):
         kc.shape(depthwise(), assume_independent="yes")  # pyright: ignore[reportArgumentType]
-
-
-def test_the_command_line_has_the_option(
-    tmp_path: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from pathlib import Path
-
-    path = Path(str(tmp_path)) / "net.json"
-    kc.save_json(depthwise(), path)
-    command = ["shape", str(path), "--activation", "tanh"]
-    assert main(command) == 2
-    assert "--assume-independent" in capsys.readouterr().err
-    assert main([*command, "--assume-independent"]) == 0
-    assert capsys.readouterr().out.startswith("heuristic: ")
-    assert main([*command, "--assume-independent", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["options"]["assume_independent"] is True

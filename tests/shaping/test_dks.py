@@ -14,7 +14,6 @@ from thinning import mostly_slow
 import kcalc as kc
 from kcalc.calculi import kernel
 from kcalc.calculi.global_maps import end_values
-from kcalc.cli import main
 from kcalc.gaussian.expectations import quadrature
 from kcalc.network.compose import interpret
 
@@ -275,6 +274,8 @@ def test_a_deep_network_is_read_once(
 
     q values that wander in the last digit need one set of nodes.
     """
+    from kcalc.cli import main
+
     folds: list[int] = []
     monkeypatch.setattr(
         kernel,

@@ -11,7 +11,6 @@ import pytest
 from refusal_networks import networks
 
 import kcalc as kc
-from kcalc.cli import main
 from kcalc.foundation.guests import METHODS as PLACES
 from kcalc.foundation.guests import MissingGuest
 from kcalc.shaping import METHODS, Remedy, works
@@ -88,20 +87,6 @@ def test_independence_reaches_the_normalisation_of_residual_weights() -> None:
         kc.shape(net, method="residual_weights")
     shaped = kc.shape(net, method="residual_weights", assume_independent=True)
     assert shaped.heuristic and shaped.residuals["Q_f(1)"] < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--method", "tat", "--tau", ".3"], "tried: --method dks works"),
-        (["--method", "edge"], "tried: --method dks works"),
-    ],
-)
-def test_the_command_line_tries_remedies(
-    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["shape", "vanilla-3", "--activation", "abs", *options]) == 2
-    assert told in capsys.readouterr().err
 
 
 def test_a_method_whose_folder_is_missing_is_named_and_not_listed(

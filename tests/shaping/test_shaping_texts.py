@@ -7,7 +7,6 @@ import pytest
 from refusals import refused
 
 import kcalc as kc
-from kcalc.cli import main
 
 A = kc.architectures
 
@@ -47,15 +46,3 @@ def test_sigmas_out_of_range_are_named(options: dict[str, float]) -> None:
 def test_axes_of_phase_diagrams_are_checked(axis) -> None:
     with refused("sigma_w"):
         kc.phase_diagram("tanh", sigma_w=axis)
-
-
-def test_the_command_line_names_the_first_layer_at_the_edge(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert (
-        main(["shape", "vanilla-20", "--activation", "gelu", "--method", "eoc", "--sigma-b", ".2"])
-        == 0
-    )
-    text = capsys.readouterr().out
-    s = kc.shape(A.vanilla(20), "gelu", method="eoc", sigma_b=0.2)
-    assert "other Affine layers" in text and f"{s.network.layer('affine_1').sigma_w:.10g}" in text  # type: ignore[attr-defined]

@@ -14,7 +14,6 @@ from torch.nn import functional
 from wiring import wired
 
 import kcalc as kc
-from kcalc.cli import main
 
 L = kc.layers
 stack = kc.architectures.transformer_stack
@@ -325,13 +324,3 @@ def test_finite_key_widths_say_that_constants_are_heuristic() -> None:
     assert [a.text for a in told] == [
         "its queries and keys have wide=False; the constants are those of wide ones"
     ]
-
-
-def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shape", "gpt2-2", "--method", "edge", "--tokens", "16", "--growth", "3"]) == 0
-    found = capsys.readouterr().out
-    assert "residual weights, attention" in found and "query-key scale" in found
-    row = next(line for line in found.splitlines() if line.strip().startswith("stream growth"))
-    assert row.split()[2:4] == ["3", "3"] and float(row.split()[4]) < 1e-9
-    assert main(["shape", "gpt2-2", "--method", "edge", "--mlp", "unheard"]) == 2
-    assert "treatment of activations" in capsys.readouterr().err

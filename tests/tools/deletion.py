@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--core", action="store_true", help="run no tests")
     parser.add_argument("--update", action="store_true", help="write the tests that need the guest")
     given = parser.parse_args()
-    chosen = guests() if given.guest == "all" else [given.guest]
+    chosen = [*guests()] if given.guest == "all" else [given.guest]
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
         hold = [delete(guest, copy, given.tests, given.core, given.update) for guest in chosen]
