@@ -26,7 +26,7 @@ def shaping_method(
     about: Record | None = None,
     takes_option: bool = True,
     attention: bool = False,
-    whole: tuple[type[Layer], ...] = (),
+    whole: type[Layer] | None = None,
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function (network, activation, targets) a shaping method.
 
@@ -36,7 +36,7 @@ def shaping_method(
     ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
     then records; refusals advise it where it helps. A network that no target suits is refused for
     its structure, and not for the target given. Layers of several primitives are written out first,
-    but those of the kinds ``whole``. ``attention``: whether the method is for networks with
+    but those of the class ``whole``. ``attention``: whether the method is for networks with
     attention, which others refuse.
     """
 

@@ -116,7 +116,7 @@ def bare_network(call: Call) -> None:
         compared=True,
         needs=(bare_network,),
     ),
-    whole=(L.Normalisation,),
+    whole=L.Normalisation,
 )
 def normaliser_free(
     network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True
