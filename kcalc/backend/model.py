@@ -395,7 +395,7 @@ class Model(Shown):
         return own[node]
 
     def _plan_for(self, params: Any, x: Any) -> Plan:
-        """The plan that made the parameters: that of ``x``, else the one whose extents fit."""
+        """The array plan with the shapes of these parameters: that of ``x``, else one that fits."""
         if x is not None:
             return self.plan(x)
         return (

@@ -12,7 +12,6 @@ from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, 
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, precision, within
 from ..fields.jets import Jet
-from ..fields.tape import Replay, tape_inputs
 from ..foundation.errors import unknown
 from ..foundation.guests import READINGS
 from ..foundation.printing import Shown, plain, shown, spread
@@ -23,6 +22,7 @@ from .checks import Exploded, check_q
 from .kernel import KernelReading
 from .renormalised import Renormalised, Scaled
 from .symbolic import symbolic_map, symbolic_notes
+from .tape import Replay, tape_inputs
 
 if TYPE_CHECKING:
     from .attention.sampling import Sampling

@@ -191,7 +191,7 @@ def _alike(layer: Attend) -> Attend:
 
 
 def tells_apart(network: Network, tokens: int) -> str:
-    """What in a network tells as many tokens apart, in words; empty where nothing does."""
+    """The layers that break the exchangeability of tokens, in words; "" if none does."""
     found = (unlike(op, tokens) for _, op, _ in network.operations)
     return next((words for words in found if words), "")
 

@@ -54,16 +54,16 @@ def test_a_killed_run_is_taken_up_again(tmp_path: Path) -> None:
     assert 4 <= len(done) < 20
     K = kc.ntk(RELU)
     seen: list[int] = []
-    from kcalc.matrices.gram import sinks
+    from kcalc.matrices.gram import outputs
 
-    original = sinks.FileSink.finished
+    original = outputs.FileSink.finished
 
-    def counted(self: sinks.FileSink, stripe: int) -> None:
+    def counted(self: outputs.FileSink, stripe: int) -> None:
         seen.append(stripe)
         original(self, stripe)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sinks.FileSink, "finished", counted)
+        patch.setattr(outputs.FileSink, "finished", counted)
         found = K.matrices(x, out=(one, two))
     assert sorted([*seen, *map(int, done)]) == list(range(20)), (
         "finished stripes are not computed again"

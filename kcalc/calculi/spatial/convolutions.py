@@ -17,7 +17,7 @@ from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ..channel_statistics import grouped
 from ..channels import Channels
-from ..kernel import LOCATIONS, Kernel
+from ..kernel import DELTA_CONVOLUTIONS, Kernel
 from ..second_moments import Moments
 from ..tangent import CENTRE, refuse_indirect
 from .forms import Forms
@@ -88,7 +88,9 @@ class Convolutions:
         window = self.forms.places[node].window
         assert isinstance(window, Window)
         if not op.one_tap:
-            self.kernel.note(node, LOCATIONS if self.weights.delta else DENSE, "convention")
+            self.kernel.note(
+                node, DELTA_CONVOLUTIONS if self.weights.delta else DENSE, "convention"
+            )
             if self.weights.delta and self.weights.tangent:
                 self.kernel.note(node, CENTRE, "convention")
         gaussian = grouped(self.kernel.statistics, op, node, below)

@@ -26,7 +26,7 @@ from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ..atoms import Atom, Pair
-from ..channel_statistics import Ledger, Statistics, check_groups
+from ..channel_statistics import AssumptionLog, Statistics, check_groups
 from ..channels import Channels
 from ..checks import check_several, check_variance
 from ..freshness import Algebra
@@ -56,7 +56,7 @@ def location_kernel(
     ``pooled``: as for :class:`Pools`.
     """
     moments = ZeroMoments(NUMPY, False)
-    statistics = Statistics(moments, Ledger(), True, assume_independent, check_not_negative)
+    statistics = Statistics(moments, AssumptionLog(), True, assume_independent, check_not_negative)
     algebra = Algebra(moments, ZeroProducts(moments))
     kernel = Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
     convolutions = Convolutions(kernel, forms, weights)

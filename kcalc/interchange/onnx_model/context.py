@@ -18,7 +18,7 @@ from .limits import Budget, Limits
 from .model_file import count_nodes, opset_of
 from .naming import clean
 from .tensors import tensor_bytes
-from .unread_shapes import Found, shapes_of
+from .unsupported_shapes import Found, shapes_of
 
 
 class Context:

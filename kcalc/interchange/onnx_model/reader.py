@@ -23,7 +23,7 @@ from .limits import Limits
 from .model_file import STANDARD, asks_for_sizes, load, opset_of
 from .naming import Labels, clean
 from .tensors import to_array
-from .unread_shapes import inferred_types
+from .unsupported_shapes import inferred_types
 
 MISFITS = (
     ValueError,

@@ -32,8 +32,8 @@ from .ids import with_columns, with_ids
 from .mixing import with_mixing
 from .norms import with_norms
 from .orders import with_orders
-from .output_parts import MOVES, with_parts
 from .scalars import with_scalars
+from .split_layers import MOVES, with_parts
 from .stops import loosened, tightened, with_stops_first
 
 

@@ -34,8 +34,8 @@ from ..trace import (  # fmt: skip
     Transpose,
     computed,
 )
+from .mixing_position import example_axes
 from .numbers import RULES, Numbers, subsamples, through
-from .placing import example_axes
 from .scores import NoAttentionError
 
 Array = np.ndarray

@@ -34,8 +34,8 @@ from ..trace import (
 )
 from .attention_sources import VARYING, Core, Followed, Rows, Source
 from .editing import Edit, span
+from .mixing_position import Placing
 from .numbers import Numbers, TooLargeError, masked_scores, softmax, through
-from .placing import Placing
 from .scores import EmptyRowError, NoAttentionError, Scores, biases_of, measured, turned
 
 Array = np.ndarray

@@ -30,8 +30,8 @@ from ..trace import (
     Transpose,
 )
 from .editing import Edit
+from .mixing_position import Placing
 from .numbers import TooLargeError, attention_weights, elementwise, masked_scores, softmax
-from .placing import Placing
 
 TEXT = (
     "attention whose query or key weights are 0 as they stand, so that it mixes the tokens of "

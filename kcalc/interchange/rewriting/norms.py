@@ -19,7 +19,7 @@ import sympy as sp
 from ...fields.degrees import expandable
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import lambdify
-from ..fusion import Fixed, tidied
+from ..fusion import Constant, simplified
 from ..internal_errors import internal_error
 from ..trace import (
     Array,
@@ -272,7 +272,7 @@ class Steps:
         values = [self._value(name) for name in op.reads]
         if any(v is None for v in values) or sum(map(sp.count_ops, values)) > LARGEST:
             return None
-        expr = tidied(op.function(*values))
+        expr = simplified(op.function(*values))
         return _without_floor(expr) if isinstance(expr, sp.Expr) else None
 
     def _value(self, name: str) -> Any:
@@ -281,7 +281,7 @@ class Steps:
         read = self.ops[name]
         if not isinstance(read, Held):
             return None
-        return sp.Symbol(f"held:{name}", real=True) if self.held else Fixed(read).number
+        return sp.Symbol(f"held:{name}", real=True) if self.held else Constant(read).number
 
 
 def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from ..trace import Attend, Contract, Copies, Masked, Moment, Pointwise, Softmax
 from .calls import Call, rule
 from .graph_values import Const, Ref, numbers_of
-from .unread import REASONS, SUMS
+from .unsupported_ops import REASONS, SUMS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 INFINITE = "entries are set to infinity, as attention does before its softmax"

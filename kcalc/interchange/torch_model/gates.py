@@ -11,7 +11,7 @@ from ..trace import Part, Pointwise, Reshape
 from .calls import Call, described, leaves, rule
 from .graph_values import Const, Padded, Ref, is_traced
 from .shapes import passed
-from .unread import REASONS
+from .unsupported_ops import REASONS
 
 OF_IDS = (
     "which entries it takes depends on the ids (padding, an end of text), so it is no function of "

@@ -16,7 +16,7 @@ from ..trace import Linear, Lookup, Op
 from .attention import contraction
 from .calls import Call, rule
 from .graph_values import Const, Padded, Ref, numbers_of
-from .unread import REASONS
+from .unsupported_ops import REASONS
 
 MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
 MADE = (

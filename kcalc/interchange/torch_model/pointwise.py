@@ -21,7 +21,7 @@ from ..elementary import (
     shrunk,
     truncated,
 )
-from ..fusion import nice
+from ..fusion import exact_number
 from ..trace import CAST, Pass, Pointwise
 from .attention import masked
 from .calls import Call, rule
@@ -255,7 +255,7 @@ def applied(call: Call, operands: list[Any], function: Function, logical: bool =
 def _literal(value: Any) -> Any:
     if isinstance(value, bool | int):
         return sp.Integer(int(value))
-    return nice(value) if isinstance(value, float) else value
+    return exact_number(value) if isinstance(value, float) else value
 
 
 def _infinite(value: Any) -> bool:

@@ -32,7 +32,7 @@ from .graph_values import Const, Padded, Ragged, Ref, Stale, is_traced, numbers_
 from .own_gradients import number_of
 from .stops import NO_GRAD, own_gradient, stopped, trained
 from .token_ids import COMPARISONS, REMARK, TokenIds
-from .unread import REASONS
+from .unsupported_ops import REASONS
 
 SAME_MEMORY = {
     "detach",

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from .options import Kernels, Options, check_means, check_widths, tolerance
+from .outputs import ArraySink
 from .plans import Plan, TablePlan
 from .rows import RowSet
-from .sinks import ArraySink
 from .stripes import MEMORY, Job, block_rows, run
 from .zeros import planned, unpacked
 

@@ -11,9 +11,9 @@ from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError
 from ...foundation.progress import progress
 from .options import Kernels, Options, check_means, check_widths, tolerance
+from .outputs import ArraySink, FileSink, places, recorded_block
 from .plans import Plan
 from .rows import RowSet
-from .sinks import ArraySink, FileSink, places, recorded_block
 from .stripes import MEMORY, Job, block_rows, run
 from .zeros import planned
 

@@ -16,9 +16,9 @@ from ...fields.jax_field import is_jax, jax_field
 from ...foundation.errors import KcalcError
 from .norms import Coordinate, NormPlan
 from .options import Kernels, Options, check_means, check_widths, tolerance
+from .outputs import ArraySink, FileSink
 from .plans import PairPlan, Plan, TablePlan
 from .series import scanned
-from .sinks import ArraySink, FileSink
 from .stripes import MEMORY, Job
 from .tables import BITS, NEAR, PARTS, AngleTable
 from .zeros import WithZeros, planned, unpacked

@@ -1,6 +1,7 @@
-"""Where a mixing of tokens stands.
+"""The position of a token mixing among a model's operations.
 
-Outside the reshapes by which heads split the channels, checked on numbers drawn at random.
+It is moved outside the reshapes by which heads split the channels, and the result is checked on
+numbers drawn at random.
 """
 
 from __future__ import annotations
