@@ -39,7 +39,7 @@ BEHIND = (
 SLOPES = "every channel has a slope of its own; read as their root mean square, {:.4g}"
 
 
-class Elementwise(Builder):
+class ElementwiseRules(Builder):
     """The rules for elementwise operations."""
 
     def pointwise(self, op: Pointwise) -> Form:

@@ -27,7 +27,7 @@ from .internal_errors import ModelError, internal_error
 from .layout import adds_channels, opened, reshaped_axis
 from .model_reading import Note, Reading
 from .ownership import has_mean, is_standardised
-from .pointwise import Elementwise
+from .pointwise import ElementwiseRules
 from .pooling import operation, pool_layer
 from .reading_notes import about_epsilons, biased, notes_at_nodes, sizes
 from .rewriting import rewritten
@@ -169,7 +169,7 @@ def together(weights: bool | str, op: Linear) -> bool | str:
     return weights if weights == biases else "weights" if weights else "biases"
 
 
-class Recogniser(Elementwise):
+class Recogniser(ElementwiseRules):
     """One rule per kind of operation."""
 
     def _before(self, op: Op) -> tuple[tuple[int, ...], int | None]:

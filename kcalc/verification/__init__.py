@@ -10,7 +10,7 @@ from .result import Deviation, KernelCheck
 from .scaling import HessianBlocks, hessian_blocks
 from .spectra import TrainingSpectra, VarianceSpectra, training_spectra, variance_spectra
 from .statistics import Power, Statistic
-from .tangent_checks import GradientCheck, Table, TangentCheck
+from .tangent_checks import GradientCheck, TangentCheck, TextTable
 
 __all__ = [
     "Deviation",
@@ -20,8 +20,8 @@ __all__ = [
     "KernelCheck",
     "Power",
     "Statistic",
-    "Table",
     "TangentCheck",
+    "TextTable",
     "TrainingSpectra",
     "VarianceSpectra",
     "empirical_ntk",

@@ -13,7 +13,7 @@ import sympy as sp
 
 import kcalc as kc
 from kcalc.foundation.printing import cut, html_table, plain, text_table
-from kcalc.verification.tangent_checks import ROWS, Table
+from kcalc.verification.tangent_checks import ROWS, TextTable
 
 
 @pytest.mark.parametrize(("rows", "most"), [(7, 4), (7, 5), (7, 6), (8, 7)])
@@ -32,7 +32,7 @@ def test_long_tables_show_the_first_and_the_last_rows_and_how_many_are_left_out(
 
 
 def test_tables_of_verification_are_cut_likewise() -> None:
-    table = Table(("node", "z"), tuple((f"node {n}", "0") for n in range(ROWS + 3)))
+    table = TextTable(("node", "z"), tuple((f"node {n}", "0") for n in range(ROWS + 3)))
     lines = str(table).splitlines()
     assert sum("... 3 more" in line for line in lines) == 1 and lines[-1].split() == [
         "node",

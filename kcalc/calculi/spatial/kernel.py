@@ -35,7 +35,7 @@ from ..kernel_activations import Activations
 from ..second_moments import Moments
 from ..tangent import Tangent, refuse_jumps
 from ..zero_inputs import ZeroMoments, ZeroProducts, check_not_negative
-from .convolutions import Convolutions, Weights
+from .convolutions import Convolutions, ConvolutionWeights
 from .forms import Forms
 from .local import LocationMaps
 from .plan import mixes
@@ -47,7 +47,7 @@ Array = np.ndarray
 
 def location_kernel(
     forms: Forms,
-    weights: Weights,
+    weights: ConvolutionWeights,
     assume_independent: bool,
     pooled: Mapping[Node, Sequence[tuple[Array, Array]]] | None,
 ) -> LocationKernel:
