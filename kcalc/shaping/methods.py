@@ -14,7 +14,7 @@ from ..network.layers import Attend, Layer
 from ..network.network import Network, require_network
 from .hypotheses import check_fresh
 from .needs import plain_network, suggestion
-from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, Call, Record, assuming
+from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, MethodCall, Record, assuming
 from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ def shaping_method(
             if not attention:
                 _refuse_attention(network)
             targets = {k: v for k, v in given.items() if k not in ("network", "activation")}
-            call = Call(network, given.get("activation"), targets)
+            call = MethodCall(network, given.get("activation"), targets)
             with assuming(assume):
                 result: Any = _refusing(
                     call, name, shaped, lambda: function(*bound.args, **bound.kwargs)
@@ -89,7 +89,7 @@ def _refuse_attention(network: Network) -> None:
 
 
 def _refusing(
-    call: Call, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
+    call: MethodCall, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
 ) -> Result:
     """The result of a call, whose refusals keep the remedies that may serve.
 
