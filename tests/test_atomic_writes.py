@@ -296,7 +296,7 @@ def test_writers_at_the_same_time_leave_one_of_their_files(tmp_path: Path) -> No
 # stripe by stripe beside a record, a probe
 DIRECT = {
     "claims/journal.py": ["open", "open", "open"],
-    "matrices/gram/sinks.py": ["open_memmap"],
+    "matrices/gram/outputs.py": ["open_memmap"],
     "foundation/files.py": ["open", "open", "replace"],
 }
 

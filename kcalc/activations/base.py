@@ -1,54 +1,52 @@
-"""The activation: an expression in one real symbol, its kinks, its numerics.
+"""The activation: a function of one real variable, and its kernel quantities in every field.
 
-And the activations made of others.
+Means, Q, and C with its derivatives in c.
+
+C(c, q1, q2) = E[phi(sqrt q1 x) phi(sqrt q2 (c x + sqrt(1-c^2) y))] / sqrt(Q(q1) Q(q2)), Q(q) = E
+phi(sqrt q z)^2.
+
+An activation class may override the ``_closed_*`` hooks, each written once over the field; hooks
+left at None are integrated numerically (NumPy, mpmath) or printed as an undefined function (SymPy).
+The activations made of others stand here too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 import numpy as np
 import sympy as sp
-from sympy.core.function import AppliedUndef
 
-from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise, stable_derivative
-from kcalc.activations.jumps import (
-    beside,
-    exact_jumps,
-    may_be_rough,
-    rounded_jumps,
-    sampled_jumps,
-    steepness,
-)
-from kcalc.activations.local import LocalMaps
-from kcalc.activations.parameters import real_expression
-from kcalc.activations.pieces import (
-    X,
-    compile_pieces,
-    landmark,
-    smooth_pieces,
-)
-from kcalc.activations.tails import Tails
-from kcalc.activations.transformation import Transformation
+from kcalc.activations import double_precision, truncated
+from kcalc.activations.composed import chain_rule, composed_kinks
+from kcalc.activations.double_precision import EXTREME, broadcast, finite, positive, series, spread
+from kcalc.activations.jax_function import JaxFunction, differentiated, jax_function
+from kcalc.activations.local_map import LocalCMap, LocalQMap
+from kcalc.activations.pieces import X
+from kcalc.activations.piecewise_function import PiecewiseFunction
+from kcalc.activations.transformation import Transformation, moved_kinks, shifted_ratio
 from kcalc.fields import NUMPY, SYMPY, Field, Number
-from kcalc.fields.arguments import derivative_order
-from kcalc.fields.jax_field import is_jax
+from kcalc.fields.arguments import derivative_order, symbolic_q
+from kcalc.fields.gaps import Gap
+from kcalc.fields.jets import Jet, JetField
+from kcalc.fields.systems import as_field
 from kcalc.foundation.errors import KcalcError, glimpse
-from kcalc.foundation.formulas import exact
-from kcalc.foundation.guests import DRAWINGS
-from kcalc.foundation.plain_arguments import mapping
+from kcalc.foundation.formulas import formula_name
+from kcalc.foundation.guests import DRAWINGS, KERNELS
+from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations import q_series
+from kcalc.gaussian.expectations import single as expectations
 from kcalc.gaussian.expectations.quadrature import Array
 
 __all__ = ["Activation", "Transformed", "X", "checked", "transform"]
 
-_NARROW = 0.25
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Activation(LocalMaps):
+class Activation(PiecewiseFunction):
     """An immutable function phi of one real variable.
 
     It is equal to another activation with the same expression and kinks.
@@ -61,42 +59,293 @@ class Activation(LocalMaps):
     and its first two derivatives do far out, for their bounds on the whole line.
     """
 
-    name: str
-    expr: sp.Expr
-    kinks: tuple[sp.Expr, ...] = ()
-    degree: int | None = None
-    stable: tuple[sp.Expr, ...] = field(default=(), repr=False)
-    growth: tuple[float, float, float] | None = field(default=None, repr=False)
-    tails: Tails = field(default=(None, None), repr=False)
+    closed_in_numpy: ClassVar[bool] = False
+    """Whether the closed forms keep relative accuracy at every gap; else NumPy integrates."""
 
-    # --- identity ---------------------------------------------------------------------------------
+    closed_over_jets: ClassVar[bool] = True
+    """Whether the closed form of Q keeps its digits when its Taylor series in q is read off."""
 
-    @cached_property
-    def _key(self) -> tuple[Any, ...]:
-        return (self.expr, self.kinks)
+    # --- hooks: closed forms over any field; None where unknown -----------------------------------
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self._key)
+    def _closed_mean(self, q: Number, field: Field) -> Number | None:
+        return truncated.mean(self, q, field)
 
-    def __hash__(self) -> int:
-        return self._hash
+    def _closed_second_moment(self, q: Number, field: Field) -> Number | None:
+        return truncated.second_moment(self, q, field)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Activation) and self._hash == other._hash and self._key == other._key
+    def _closed_mean_slope(self, q: Number, field: Field) -> Number | None:
+        return truncated.mean_slope(self, q, field)
+
+    def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
+        """1 - C(1 - gap, q1, q2)."""
+        return None
+
+    def _closed_derivatives(
+        self, gap: Number, q1: Number, q2: Number, field: Field
+    ) -> tuple[Number, Number] | None:
+        """(C', C'') at c = 1 - gap, infinite where they are."""
+        return None
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether both Q and C have closed forms in elementary functions and erf."""
+        q = sp.Symbol("q", positive=True)
+        return (
+            self._closed_second_moment(q, SYMPY) is not None
+            and self._closed_gap(sp.Symbol("u"), q, q, SYMPY) is not None
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The pickled state: the fields, without compiled functions and caches."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+    @cached_property
+    def c_map(self) -> LocalCMap:
+        """The local C map, ``phi.c_map(c, q=1)`` or ``phi.c_map(c, q1, q2)``.
 
-    def __repr__(self) -> str:
-        text = str(self.expr)
-        return f"<activation {self.name}: {text if len(text) <= 60 else text[:57] + '...'}>"
+        Its derivatives, series, fixed points, enclosures, plots.
+        """
+        return LocalCMap(self)
 
-    def _repr_latex_(self) -> str:
-        return f"$\\displaystyle {sp.latex(self.expr)}$"
+    @cached_property
+    def q_map(self) -> LocalQMap:
+        """The local Q map as an object.
+
+        ``phi.q_map(q)``, its derivatives, fixed points, enclosures, plots.
+        """
+        return LocalQMap(self)
+
+    def q_expr(self, q: object = 1) -> sp.Expr | None:
+        """Q(q) in SymPy, for a number or a positive symbol q.
+
+        None where no closed form is known.
+        """
+        return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
+
+    def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
+        """C(c, q1, q2) in SymPy as the textbooks write it, q2 = None meaning q1.
+
+        None where no closed form is known.
+        """
+        first = SYMPY.number(q1)
+        gap = self._closed_gap(
+            1 - SYMPY.number(c), first, first if q2 is None else SYMPY.number(q2), SYMPY
+        )
+        return None if gap is None else 1 - gap
+
+    # --- one-dimensional quantities ---------------------------------------------------------------
+
+    def mean(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """E phi(sqrt(q) z).  Raises KcalcError for q <= 0 and divergent expectations."""
+        return self._moment("M", self._closed_mean, expectations.mean, q, field)
+
+    def second_moment(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """Q(q) = E phi(sqrt(q) z)^2.  Raises KcalcError for q <= 0 and divergent expectations."""
+        return self._moment("Q", self._closed_second_moment, expectations.second_moment, q, field)
+
+    def mean_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """E phi'(sqrt(q) z) with phi' a distribution (jumps of phi count)."""
+        return self._moment("D", self._closed_mean_slope, expectations.mean_slope, q, field)
+
+    def q_slope(self, q: object = 1, field: Field = NUMPY) -> Number:
+        """dQ/dq = E[phi(sqrt q z) phi'(sqrt q z) z]/sqrt q, plus the terms of jumps of phi."""
+        if field is SYMPY:
+            symbol = sp.Symbol("q", positive=True)
+            return sp.diff(self.second_moment(symbol, SYMPY), symbol).subs(symbol, SYMPY.number(q))
+        return self._moment("", self._closed_q_slope, expectations.q_slope, q, field)
+
+    def _closed_q_slope(self, q: Number, field: Field) -> Number | None:
+        """dQ/dq from the closed form of Q, read over jets."""
+        if field is not NUMPY or not self.closed_over_jets:
+            return None
+        series = self._closed_second_moment(Jet.variable(q, 1), JetField(field))
+        return (
+            series.coefficients[1] if isinstance(series, Jet) else None if series is None else 0 * q
+        )
+
+    def q_series(self, q: object, power: int, order: int) -> tuple[Array, ...]:
+        """Taylor coefficients in q of E phi(sqrt(q) z)^power, orders 0 to ``order``.
+
+        Power 1 is the mean, 2 is Q. NumPy only.
+        """
+        return series(lambda value: q_series.moment_series(self, power, value, order), q)
+
+    def mean_slope_series(self, q: object, order: int) -> tuple[Array, ...]:
+        """Taylor coefficients in q of E phi'(sqrt(q) z).  NumPy only."""
+        return series(lambda value: q_series.slope_series(self, value, order), q)
+
+    def q_product_series(self, other: Any, q: object, order: int) -> tuple[Array, ...]:
+        """Taylor coefficients in q of E[phi(sqrt(q) z) psi(sqrt(q) z)], ``other`` being psi.
+
+        NumPy only.
+        """
+        return series(lambda value: q_series.product_series(self, other, value, order), q)
+
+    def _moment(
+        self,
+        letter: str,
+        closed: Callable[[Number, Field], Number | None],
+        integrate: Callable[..., float],
+        q: object,
+        field: Field,
+    ) -> Number:
+        q = as_field(field).number(q)
+        if field is NUMPY:
+            flat = positive(np.asarray(q, dtype=float))
+            with np.errstate(over="ignore"):
+                exact = closed(flat, field) if self.closed_in_numpy else None
+            # where closed forms take powers of q, which vanish
+            small = self.degree is None and bool(np.any(flat < 1 / EXTREME))
+            if exact is not None and not small:
+                return finite(self.name, flat, spread(exact, flat.shape))
+            return double_precision.moment(self, integrate, flat)
+        if ("moment", field.kind) in KERNELS:
+            return KERNELS["moment", field.kind](self, integrate.__name__, closed, q, field)
+        exact = closed(q, field)
+        if exact is not None:
+            return exact
+        if field is SYMPY:
+            return sp.Function(f"{letter}_{formula_name(self.name)}")(q)
+        self.refuse_numeric_only("digits beyond double precision")
+        above_zero = integrate is expectations.second_moment
+        what = f"{integrate.__name__} of {self.name} at q = {q}"
+        return KERNELS["midpoints", field.kind](
+            lambda balls: (self._moment(letter, closed, integrate, q, balls),),
+            field,
+            above_zero,
+            what,
+        )[0]
+
+    # --- C ----------------------------------------------------------------------------------------
+
+    def taylor(
+        self, gap: Any, q1: Any = 1, q2: Any = None, order: int = 0, field: Field = NUMPY
+    ) -> tuple[Number, ...]:
+        """(1 - C(c, q1, q2), C'(c), C''(c)/2, ..., C^(order)(c)/order!) at c = 1 - gap.
+
+        gap in [0, 2]; q1, q2 > 0, q2 = None meaning q1; NumPy broadcasts all three. Derivatives
+        that diverge at c = +-1 are infinite. A :class:`kcalc.fields.gaps.Gap` keeps the digits of 1
+        + c near c = -1.
+        Raises KcalcError for arguments out of range, and for orders above 2 near |c| = 1 where no
+        closed form serves.
+        """
+        rest = getattr(gap, "rest", None)
+        order, gap, q1 = derivative_order(order), field.number(gap), field.number(q1)
+        q2 = q1 if q2 is None else field.number(q2)
+        if field is NUMPY:
+            return self._taylor_numpy(gap, q1, q2, order, rest)
+        if ("taylor", field.kind) in KERNELS:
+            return KERNELS["taylor", field.kind](self, gap, q1, q2, order, field)
+        exact = self._closed_taylor(gap, q1, q2, order, field)
+        if exact is not None:
+            return exact
+        if field is SYMPY:
+            return self._taylor_symbolic(gap, q1, q2, order)
+        self.refuse_numeric_only("digits beyond double precision")
+        if gap == 0 and q1 == q2 and not order:
+            return (gap,)
+        what = f"1 - C of {self.name} or a derivative at c = {1 - gap}"
+        return KERNELS["midpoints", field.kind](
+            lambda balls: self.taylor(gap, q1, q2, order, balls), field, bool(gap or q1 != q2), what
+        )
+
+    def _closed_taylor(
+        self, gap: Number, q1: Number, q2: Number, order: int, field: Field
+    ) -> tuple[Number, ...] | None:
+        if order > 2:
+            return self._closed_series(gap, q1, q2, order, field)
+        value = self._closed_gap(gap, q1, q2, field)
+        slopes = (
+            self._closed_derivatives(gap, q1, q2, field) if order and value is not None else (0, 0)
+        )
+        if value is None or slopes is None:
+            return None
+        return (value, slopes[0], slopes[1] / 2)[: order + 1]
+
+    def _closed_series(
+        self, gap: Number, q1: Number, q2: Number, order: int, field: Field
+    ) -> tuple[Number, ...] | None:
+        """Taylor coefficients of any order from the closed form, read over jets.
+
+        They exist for |c| < 1.
+        """
+        series = self._closed_gap(Jet.variable(gap, order, -1), q1, q2, JetField(field))
+        if series is None:
+            return None
+        if not isinstance(series, Jet):
+            series = Jet((series, *[series * 0] * order))
+        if field is NUMPY and not all(np.all(np.isfinite(a)) for a in series.coefficients):
+            raise KcalcError(
+                f"Taylor coefficients of order {order} > 2 of {self.name!r} are available for |c| "
+                f"< 1 only"
+            )
+        return (series.value, *(-a for a in series.coefficients[1:]))
+
+    def _taylor_symbolic(
+        self, gap: sp.Expr, q1: sp.Expr, q2: sp.Expr, order: int
+    ) -> tuple[sp.Expr, ...]:
+        c = sp.Symbol("c", real=True)
+        uniform = q1 == q2 == 1
+        closed = self._closed_gap(1 - c, q1, q2, SYMPY)
+        unknown = sp.Function(f"C_{formula_name(self.name)}")(*((c,) if uniform else (c, q1, q2)))
+        value = unknown if closed is None else sp.expand(1 - closed)
+        here = SYMPY.cosine(gap)
+        derivatives = [
+            sp.diff(value, c, k).subs(c, here) / sp.factorial(k) for k in range(1, order + 1)
+        ]
+        return (1 - value.subs(c, here), *derivatives)
+
+    def _taylor_numpy(
+        self, gap: Array, q1: Array, q2: Array, order: int, rest: Array | None = None
+    ) -> tuple[Number, ...]:
+        gap, q1, q2 = broadcast(gap, q1, q2)
+        rest = 2 - gap if rest is None else np.clip(np.broadcast_to(rest, gap.shape), 0.0, 2.0)
+        # C is that of q = 1, where no power of q leaves double precision
+        if self.scale_free:
+            q1 = q2 = np.ones(gap.shape)
+        if self.closed_in_numpy and all(map(self._multiplies, (q1,) if q2 is q1 else (q1, q2))):
+            with np.errstate(all="ignore"):
+                exact = self._closed_taylor(
+                    Gap.of(gap, rest) if order <= 2 else gap, q1, q2, order, NUMPY
+                )
+            if exact is not None:
+                if np.isnan(exact[0]).any():
+                    raise KcalcError(
+                        f"the C map of {self.name!r} is beyond double precision at so large a q; "
+                        f"use c_map.ball"
+                    )
+                return tuple(
+                    spread(part, gap.shape) for part in (np.maximum(exact[0], 0.0), *exact[1:])
+                )
+        return double_precision.taylor(self, gap, rest, q1, q2, order)
+
+    def _multiplies(self, q: Array) -> bool:
+        """Whether closed forms may take products of several q values and values of Q."""
+        with np.errstate(all="ignore"):
+            return double_precision.multiplies(q, self._closed_second_moment(q, NUMPY))
+
+    def cross_drop(
+        self, other: Any, q1: Any, q2: Any, gap: Any, order: int = 0
+    ) -> tuple[Number, ...]:
+        """(G(1), G(1) - G(c), G'(c), ..., G^(order)(c)/order!) at c = 1 - gap.
+
+        G(c) = E[phi(u) psi(v)], ``other`` being psi. The drop G(1) - G(c) is computed without
+        cancellation.
+        """
+        if not isinstance(other, Activation):
+            raise KcalcError(
+                f"expected an activation, got {glimpse(other)}; make one with kc.activation"
+            )
+        return double_precision.cross_drop(self, other, q1, q2, gap, order)
+
+    def cross(
+        self, other: Any, q1: Any = 1.0, q2: Any = 1.0, c: object = 0.0, order: int = 0
+    ) -> tuple[Number, ...]:
+        """Taylor coefficients in c of E[phi(sqrt q1 x) psi(sqrt q2 (c x + sqrt(1-c^2) y))].
+
+        ``other`` is psi. NumPy only.
+        """
+        cosine = np.asarray(NUMPY.number(c), dtype=float)
+        top, drop, *rest = self.cross_drop(
+            other, NUMPY.number(q1), NUMPY.number(q2), 1 - cosine, whole(order, "order", 0, 100)
+        )
+        return (top - drop, *rest)
 
     @property
     def base(self) -> Activation:
@@ -107,212 +356,6 @@ class Activation(LocalMaps):
     def transformation(self) -> Transformation | None:
         """The four constants that lead from ``base`` here, or None."""
         return None
-
-    # --- symbols ----------------------------------------------------------------------------------
-
-    def subs(self, values: Mapping[Any, Any]) -> Activation:
-        """The activation with numbers, or other expressions, for symbols of its constants.
-
-        {symbol: value}.
-
-        Raises KcalcError for anything else.
-        """
-        given = {
-            symbol: SYMPY.number(exact(value))
-            for symbol, value in mapping(values, "values").items()
-        }
-        return self._substituted(given) if self.free_symbols else self
-
-    def _substituted(self, values: Mapping[Any, Any]) -> Activation:
-        """The activation at other constants.
-
-        Classes that keep constants beside ``expr`` override it.
-        """
-        given = {symbol: value for symbol, value in values.items() if symbol != X}
-        expr, *stable = (e.subs(given) for e in (self.expr, *self.stable))
-        kinks = sorted((kink.subs(given) for kink in self.kinks), key=float)
-        changed = {"kinks": tuple(kinks), "stable": tuple(stable), "tails": (None, None)}
-        return replace(self, expr=expr, **changed)
-
-    # --- the function -----------------------------------------------------------------------------
-
-    @cached_property
-    def numeric_only(self) -> bool:
-        """Whether a callable is inside.
-
-        Then there are no closed forms, and no digits beyond double precision.
-        """
-        return self.expr.has(AppliedUndef)
-
-    def refuse_numeric_only(self, purpose: str) -> None:
-        """Raises KcalcError if a callable is inside; ``purpose`` names the refused result."""
-        if self.numeric_only:
-            raise KcalcError(
-                f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as "
-                f"a SymPy expression"
-            )
-
-    @cached_property
-    def pieces(self) -> tuple[sp.Expr, ...]:
-        """The smooth expressions between kinks, from the left."""
-        if self.numeric_only:
-            return (self.expr,) * (len(self.kinks) + 1)
-        return tuple(smooth_pieces(self.expr, self.kinks))
-
-    @cached_property
-    def kink_points(self) -> tuple[float, ...]:
-        """The kinks as floats."""
-        return tuple(float(k) for k in self.kinks)
-
-    def _piece_derivatives(self, n: int) -> tuple[sp.Expr, ...]:
-        known = self.__dict__.setdefault("_derivatives", {0: self.pieces})
-        if n not in known:
-            parts = tuple(sp.diff(piece, X) for piece in self._piece_derivatives(n - 1))
-            if any(part.has(sp.DiracDelta) for part in parts):
-                raise KcalcError(
-                    f"activation {self.name!r} is not smooth near a point that is not among its "
-                    f"kinks: give it in kinks=[...]"
-                )
-            known[n] = parts
-        return known[n]
-
-    def derivative_expr(self, n: int = 1) -> sp.Expr:
-        """The n-th derivative away from kinks (no deltas).
-
-        It is a Piecewise that is right-continuous where there are kinks.
-        """
-        if self.numeric_only:
-            return sp.Derivative(
-                self.expr, (X, derivative_order(n)), evaluate=isinstance(self.expr, AppliedUndef)
-            )
-        parts = self._piece_derivatives(derivative_order(n))
-        if not self.kinks:
-            return parts[0]
-        conditions = [k > X for k in self.kinks]
-        return sp.Piecewise(*zip(parts, [*conditions, True], strict=True))  # type: ignore[return-value]
-
-    def jumps(self, n: int = 0) -> tuple[tuple[sp.Expr, sp.Expr], ...]:
-        """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
-        if self.numeric_only:
-            return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
-        found = exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks)
-        if not self.free_symbols:  # a residue of rounding is no jump
-            sizes = self.jump_sizes(n)
-            found = tuple(j if size else sp.S.Zero for j, size in zip(found, sizes, strict=True))
-        return tuple(zip(self.kinks, found, strict=True))
-
-    def jump_sizes(self, n: int) -> tuple[float, ...]:
-        """The jumps of phi^(n) as floats, rounding residues set to zero."""
-        known, n = self.__dict__.setdefault("_jump_sizes", {}), derivative_order(n)
-        if n not in known:
-            known[n] = self._symbolic_jumps(n) if self.free_symbols else self._find_jumps(n)
-        return known[n]
-
-    def _symbolic_jumps(self, n: int) -> tuple[float, ...]:
-        sizes = [sp.simplify(size) for _, size in self.jumps(n)]
-        if any(size.free_symbols for size in sizes):
-            self.refuse_symbols(f"the size of the jumps of its derivative of order {n}")
-        return tuple(map(float, sizes))
-
-    def _find_jumps(self, n: int) -> tuple[float, ...]:
-        if self.numeric_only:
-            return sampled_jumps(self, n)
-        return rounded_jumps(self._piece_derivatives(n), self.kinks)
-
-    @cached_property
-    def rough(self) -> bool:
-        """Whether a derivative, up to the third, is infinite at a kink, as of sqrt|x|."""
-        if not self.kinks or self.numeric_only or self.free_symbols:
-            return False
-        return any(map(may_be_rough, self.pieces)) and any(map(any, map(self.steepness, range(4))))
-
-    @cached_property
-    def scale_free(self) -> bool:
-        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, a whole number or not."""
-        if self.degree is not None:
-            return True
-        if not self.rough or self.kink_points != (0.0,):
-            return False
-        t = sp.Symbol("t", positive=True)
-        sides = [piece.subs(X, x) for piece, x in zip(self.pieces, (-t, t), strict=True)]
-        powers = {sp.simplify(t * sp.diff(f, t) / f) for f in sides if f != 0}
-        return len(powers) == 1 and all(power.is_number for power in powers)
-
-    def steepness(self, n: int) -> tuple[float, ...]:
-        """p where phi^(n) grows as |x - k|^-p towards a kink k, else 0."""
-        known = self.__dict__.setdefault("_steepness", {})
-        if self.numeric_only:
-            return (0.0,) * len(self.kinks)
-        if n not in known:
-            known[n] = steepness(self._piece_derivatives(n), self.kinks)
-        return known[n]
-
-    def strengths(self, n: int) -> tuple[float, ...]:
-        """How singular phi^(n) is at each kink, as a distribution: p as |x - k|^-p.
-
-        A jump of phi^(m), m < n, counts n - m.
-        """
-        found = np.array(self.steepness(n))
-        for m in range(n):
-            jumps = np.array(self.jump_sizes(m) if self.numeric_only else self._finite_jumps(m))
-            found[jumps != 0] = np.maximum(found[jumps != 0], n - m)
-        return tuple(found.tolist())
-
-    def _finite_jumps(self, n: int) -> list[float]:
-        """The jumps of phi^(n), 0 where it is infinite."""
-        parts, found = self._piece_derivatives(n), []
-        for index, p in enumerate(self.steepness(n)):
-            pair, kink = parts[index : index + 2], self.kinks[index : index + 1]
-            found.append(0.0 if p else rounded_jumps(pair, kink)[0])
-        return found
-
-    def beside(self, n: int, index: int, side: int, distances: Array) -> Array:
-        """phi^(n) at small distances from a kink on one side of it (1 or -1)."""
-        piece = self._piece_derivatives(n)[index + (side > 0)]
-        return beside(piece, self.kinks[index], side, distances)
-
-    @cached_property
-    def landmarks(self) -> tuple[tuple[float, float], ...]:
-        """(centre, width) of narrow features.
-
-        Where the argument of a function inside the expression is centred, and its scale.
-        """
-        inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {
-            p.base for p in self.expr.atoms(sp.Pow)
-        }
-        found = {mark for arg in inner if isinstance(arg, sp.Expr) for mark in landmark(arg)}
-        return tuple(sorted((c, w) for c, w in found if w < _NARROW))
-
-    def numeric(self, n: int = 0) -> Callable[[Array], Array]:
-        """The n-th derivative away from kinks as a vectorised float64 function.
-
-        The function does not overflow and is right-continuous at kinks.
-        """
-        self.refuse_symbols("its value")
-        known, n = self.__dict__.setdefault("_numeric", {}), derivative_order(n)
-        if n not in known:
-            known[n] = self._compile(n)
-        return known[n]
-
-    def _compile(self, n: int) -> Callable[[Array], Array]:
-        if not self.stable:
-            return compile_pieces(self._piece_derivatives(n), self.kink_points)
-        return compile_pieces(
-            smooth_pieces(stable_derivative(self, n), self.kinks), self.kink_points
-        )
-
-    def __call__(self, x: object) -> Any:
-        """phi(x) elementwise: float64, or JAX for a JAX array."""
-        if is_jax(x):
-            return jax_function(self)(x)
-        return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
-
-    def jax_values(self, n: int) -> JaxFunction:
-        """The derivative phi^(n) on JAX arrays of floats.
-
-        It has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
-        """
-        return piecewise(self, n)
 
     def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
         """Draw phi, its Q map and its C maps at several q on three Axes.
@@ -346,9 +389,14 @@ class Activation(LocalMaps):
 
         Raises KcalcError unless it is an activation.
         """
-        from kcalc.activations.composed import compose
-
-        return compose(self, inner)
+        inner = checked(inner)
+        for phi in (self, inner):
+            phi.refuse_symbols("a composition")
+        kinks, degrees = composed_kinks(self, inner), (self.degree, inner.degree)
+        degree = None if None in degrees else math.prod(degrees)  # type: ignore[arg-type]
+        expr: Any = self.expr.xreplace({X: inner.expr})
+        name = f"{self.name}({inner.name})"
+        return Composed(name, expr, kinks, degree, outer=self, inner=inner)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -410,11 +458,7 @@ class Transformed(Activation):
         return scale * (a**n * self.original.beside(n, place, turn, abs(a) * distances) + shift)
 
     def _compile(self, n: int) -> Callable[[Array], Array]:
-        inner, t = self.original.numeric(n), self.constants
-        a = float(t.input_scale)
-        b = float(t.input_shift)
-        scale = float(t.output_scale)
-        shift = float(t.output_shift)
+        inner, (a, b, scale, shift) = self.original.numeric(n), self.constants.as_floats()
         factor = scale * a**n
         return (
             (lambda x: factor * (inner(a * x + b) + shift))
@@ -423,10 +467,7 @@ class Transformed(Activation):
         )
 
     def jax_values(self, n: int) -> JaxFunction:
-        t, inner = self.constants, jax_function(self.original, n)
-        a, b, scale, shift = (
-            float(v) for v in (t.input_scale, t.input_shift, t.output_scale, t.output_shift)
-        )
+        inner, (a, b, scale, shift) = jax_function(self.original, n), self.constants.as_floats()
         return (
             (lambda x: scale * (inner(a * x + b) + shift))
             if n == 0
@@ -444,14 +485,8 @@ class Transformed(Activation):
 
         a is the input scale; a^2 serves where only the square of the input scale counts.
         """
-        a, scale, shift = (
-            number_field.number(v)
-            for v in (
-                self.constants.input_scale,
-                self.constants.output_scale,
-                self.constants.output_shift,
-            )
-        )
+        t = self.constants
+        a, scale, shift = map(number_field.number, (t.input_scale, t.output_scale, t.output_shift))
         return a * a, a, scale, shift
 
     def _unshifted(self) -> bool:
@@ -491,17 +526,7 @@ class Transformed(Activation):
         one, two = (self.original._closed_mean(square * q, field) for q in (q1, q2))
         if first is None or second is None or one is None or two is None:
             return None
-        norm = field.sqrt(
-            (first + 2 * shift * one + shift**2) * (second + 2 * shift * two + shift**2)
-        )
-        root1, root2 = field.sqrt(first), field.sqrt(second)
-        top = root1 * root2 + shift * (one + two) + shift**2
-        apart = root1 - root2
-        # norm^2 - top^2
-        excess = shift * (
-            shift * (apart**2 - (one - two) ** 2) + 2 * apart * (root1 * two - root2 * one)
-        )
-        return root1 * root2 / norm, excess / (norm * (norm + top))
+        return shifted_ratio((first, second), (one, two), shift, field)
 
     def _closed_gap(self, gap: Number, q1: Number, q2: Number, field: Field) -> Number | None:
         square = self._constants(field)[0]
@@ -530,43 +555,36 @@ class Transformed(Activation):
         return None if ratio is None else (ratio[0] * inner[0], ratio[0] * inner[1])
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Composed(Activation):
+    """outer(inner(x)); derivatives by Faa di Bruno from those of the two."""
+
+    outer: Activation = field(default=None)  # type: ignore[assignment]
+    inner: Activation = field(default=None)  # type: ignore[assignment]
+
+    def jax_values(self, n: int) -> JaxFunction:
+        outer, first = jax_function(self.outer), jax_function(self.inner)
+        return differentiated(lambda x: outer(first(x)), n)
+
+    def _compile(self, n: int) -> Callable[[Array], Array]:
+        return super()._compile(n) if n > 3 else chain_rule(self.outer, self.inner, n)
+
+
 def transform(activation: Activation, constants: Transformation) -> Activation:
     """``activation`` under ``constants``; transformations of transformations are merged."""
-    if constants.input_scale.is_zero or constants.output_scale.is_zero:
-        raise KcalcError(
-            "input_scale and output_scale must not be zero: the activation would be constant"
-        )
-    for item in fields(constants):
-        value = getattr(constants, item.name)
-        if value.free_symbols:
-            real_expression(value, item.name)
-        elif not abs(value) < 1e150:
-            raise KcalcError(f"{str(value)[:40]} is too large for a constant of an activation")
+    constants.check()
     before = activation.transformation
     base = activation.base
     if before is not None:
         constants = constants.after(before)
     if constants.is_identity:
         return base
-    a = constants.input_scale
-    b = constants.input_shift
-    scale = constants.output_scale
-    shift = constants.output_shift
-    if base.kinks and a.is_positive is None and a.is_negative is None:
-        raise KcalcError(
-            f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare its "
-            f"symbols with positive=True"
-        )
-    kinks = [(k - b) / a for k in base.kinks]
-    if any(kink.free_symbols for kink in kinks):
-        raise KcalcError(
-            f"{base.name}: its kinks would lie at {', '.join(map(str, kinks))}; give numbers for "
-            f"input_scale and input_shift"
-        )
+    a, b = constants.input_scale, constants.input_shift
+    scale, shift = constants.output_scale, constants.output_shift
     return Transformed(
         name=constants.label(base.name),
         expr=scale * (base.expr.xreplace({X: a * X + b}) + shift),
-        kinks=tuple(sorted(kinks, key=float)),
+        kinks=moved_kinks(base, constants),
         degree=base.degree if b == shift == 0 else None,
         original=base,
         constants=constants,

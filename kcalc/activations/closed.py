@@ -48,7 +48,7 @@ def whole_power(x: Number, n: int) -> Number:
 class Closed(Activation):
     """An activation with closed forms of Q and of C.
 
-    a subclass gives ``_cosine`` and ``_gap`` (or the hooks of :class:`Kernel`).
+    a subclass gives ``_cosine`` and ``_gap`` (or the hooks of :class:`ClosedKernel`).
     """
 
     closed_in_numpy = True
@@ -68,7 +68,7 @@ class Closed(Activation):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Kernel(Closed):
+class ClosedKernel(Closed):
     """A :class:`Closed` activation given by Gamma(1), Gamma(1) - Gamma(c), and Gamma', Gamma''.
 
     Q(q) is Gamma(1) at q1 = q2 = q.

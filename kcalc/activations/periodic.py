@@ -11,7 +11,7 @@ from typing import Any
 import sympy as sp
 
 from kcalc.activations.base import Activation, X
-from kcalc.activations.closed import Closed, Kernel, half_distance
+from kcalc.activations.closed import Closed, ClosedKernel, half_distance
 from kcalc.activations.parameters import label, named, positive
 from kcalc.activations.registry import register
 from kcalc.activations.tails import Core, tails
@@ -40,7 +40,7 @@ class _Form:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Gabor(Kernel):
+class Gabor(ClosedKernel):
     """exp(-a x^2) cos(w x), a, w >= 0: the Gabor function; w = 0 is the Gaussian, a = 0 the cosine.
 
     Gamma = D^(-1/2) e^(-E) cosh K with D = (1+2a q1)(1+2a q2) - 4a^2 k^2, E = w^2 ((q1+q2)/2 + 2a
@@ -184,7 +184,7 @@ def _cosh(gap: Number, p1: Number, p2: Number, field: Field) -> tuple[Number, Nu
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sine(Kernel):
+class Sine(ClosedKernel):
     """The activation sin x  [Rahimi and Recht 2007].
 
     Gamma = (e^(-Var(u-v)/2) - e^(-Var(u+v)/2))/2, C = sinh(c sqrt(q1 q2))/sqrt(sinh q1 sinh q2).
@@ -212,7 +212,7 @@ class Sine(Kernel):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Snake(Kernel):
+class Snake(ClosedKernel):
     """x + sin(a x)^2/a = x + (1 - cos 2ax)/(2a), a > 0: with p = 4 a^2 q and r = sqrt(q1 q2),.
 
     Gamma = c r + (1 - e^(-p1/2) - e^(-p2/2) + e^(-(p1+p2)/2) cosh(4 a^2 c r))/(4 a^2) [activation:

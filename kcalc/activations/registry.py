@@ -10,7 +10,7 @@ from kcalc.foundation.plain_arguments import text
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """The entry of an activation in the catalogue.
 
     ``source`` cites who introduced it or its kernel.
@@ -25,7 +25,7 @@ class Entry:
         return self.activation.name
 
 
-_BY_NAME: dict[str, Entry] = {}
+_BY_NAME: dict[str, CatalogueEntry] = {}
 _ALIASES: dict[str, str] = {}
 
 
@@ -40,7 +40,7 @@ def register(activation: Activation, *aliases: str, source: str) -> Activation:
     for name in (checked(activation).name, *aliases):
         if text(name, "an alias") in _BY_NAME or name in _ALIASES:
             raise KcalcError(f"an activation called {name!r} is registered already")
-    _BY_NAME[activation.name] = Entry(activation, aliases, source)
+    _BY_NAME[activation.name] = CatalogueEntry(activation, aliases, source)
     _ALIASES.update(dict.fromkeys(aliases, activation.name))
     return activation
 
@@ -50,7 +50,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_BY_NAME))
 
 
-def catalogue() -> tuple[Entry, ...]:
+def catalogue() -> tuple[CatalogueEntry, ...]:
     """The entries, sorted by name: each with its activation, aliases and source."""
     return tuple(_BY_NAME[name] for name in names())
 

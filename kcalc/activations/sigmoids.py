@@ -12,7 +12,7 @@ import sympy as sp
 from scipy.special import ndtr
 
 from kcalc.activations.base import Activation, X
-from kcalc.activations.closed import Kernel
+from kcalc.activations.closed import ClosedKernel
 from kcalc.activations.parameters import label, named, positive
 from kcalc.activations.registry import register
 from kcalc.activations.tails import tails
@@ -24,7 +24,7 @@ _ODD = (-1,), (1,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Erf(Kernel):
+class Erf(ClosedKernel):
     """(erf(a x) + b)/(1 + b), b = 0 or 1 (probit: a = 1/sqrt 2, b = 1).
 
     With p = a^2 q and D = (1+2p1)(1+2p2) - 4 c^2 p1 p2,

@@ -11,7 +11,7 @@ import sympy as sp
 from scipy.special import ndtr
 
 from kcalc.activations.base import Activation, X
-from kcalc.activations.closed import Kernel
+from kcalc.activations.closed import ClosedKernel
 from kcalc.activations.parameters import label, named, positive, real
 from kcalc.activations.registry import register
 from kcalc.activations.sigmoids import sigmoid
@@ -27,7 +27,7 @@ _TANH_CUBIC = sp.sqrt(2 / sp.pi) * (X + sp.Rational(44715, 10**6) * X**3)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Gelu(Kernel):
+class Gelu(ClosedKernel):
     """x P(z < x), exact.  With r = sqrt(q1 q2), P = (1+q1)(1+q2), D = P - c^2 r^2,.
 
     2 pi Gamma/r = c (pi/2 + asin(c r/sqrt P)) + (r/P) (sqrt D + c^2/sqrt D),

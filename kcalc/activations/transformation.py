@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import sympy as sp
+
+from kcalc.activations.parameters import real_expression
+from kcalc.activations.piecewise_function import PiecewiseFunction
+from kcalc.fields import Field, Number
+from kcalc.foundation.errors import KcalcError
 
 
 def short(value: sp.Expr) -> str:
@@ -63,3 +69,55 @@ class Transformation:
             first.output_scale * self.output_scale,
             first.output_shift + ratio,
         )
+
+    def as_floats(self) -> tuple[float, float, float, float]:
+        """(input scale, input shift, output scale, output shift) in double precision."""
+        constants = (self.input_scale, self.input_shift, self.output_scale, self.output_shift)
+        a, b, scale, shift = map(float, constants)
+        return a, b, scale, shift
+
+    def check(self) -> None:
+        """Raises KcalcError for scales of 0 and for constants that are not real numbers."""
+        if self.input_scale.is_zero or self.output_scale.is_zero:
+            raise KcalcError(
+                "input_scale and output_scale must not be zero: the activation would be constant"
+            )
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value.free_symbols:
+                real_expression(value, item.name)
+            elif not abs(value) < 1e150:
+                raise KcalcError(f"{str(value)[:40]} is too large for a constant of an activation")
+
+
+def moved_kinks(base: PiecewiseFunction, constants: Transformation) -> tuple[sp.Expr, ...]:
+    """The kinks of ``base`` transformed, sorted.  Raises KcalcError where they have no order."""
+    a, b = constants.input_scale, constants.input_shift
+    if base.kinks and a.is_positive is None and a.is_negative is None:
+        raise KcalcError(
+            f"{base.name} has a kink, and the sign of input_scale = {a} is not known: declare its "
+            f"symbols with positive=True"
+        )
+    kinks = [(k - b) / a for k in base.kinks]
+    if any(kink.free_symbols for kink in kinks):
+        raise KcalcError(
+            f"{base.name}: its kinks would lie at {', '.join(map(str, kinks))}; give numbers for "
+            f"input_scale and input_shift"
+        )
+    return tuple(sorted(kinks, key=float))
+
+
+def shifted_ratio(
+    powers: tuple[Number, Number], means: tuple[Number, Number], shift: Any, field: Field
+) -> tuple[Number, Number]:
+    """(r, d) with 1 - C = r (1 - C_original) + d for phi + shift, from E phi^2 and E phi."""
+    (first, second), (one, two) = powers, means
+    norm = field.sqrt((first + 2 * shift * one + shift**2) * (second + 2 * shift * two + shift**2))
+    root1, root2 = field.sqrt(first), field.sqrt(second)
+    top = root1 * root2 + shift * (one + two) + shift**2
+    apart = root1 - root2
+    # norm^2 - top^2
+    excess = shift * (
+        shift * (apart**2 - (one - two) ** 2) + 2 * apart * (root1 * two - root2 * one)
+    )
+    return root1 * root2 / norm, excess / (norm * (norm + top))

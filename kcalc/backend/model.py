@@ -23,7 +23,7 @@ from ..network.layers import Affine, Dropout, Embedding
 from ..network.network import Network, require_numbers
 from .checks import doubles_off, refuse_rounded, refuse_traced, same_batch
 from .initialisers import Initialiser, Mirrored, describes_theory, random_bits
-from .network_plan import Params, Plan, make_plan
+from .network_plan import ArrayPlan, Params, make_plan
 from .options import dtype_name, images, laws, runnable
 from .parameterization import Parameterization
 from .parameterization import parameterization as named_parameterization
@@ -53,7 +53,7 @@ class Model(Shown):
     remat: bool = False
     rolled: bool = True
     trainable_norms: bool = False
-    _plans: dict[Any, Plan] = field(default_factory=dict, repr=False)
+    _plans: dict[Any, ArrayPlan] = field(default_factory=dict, repr=False)
     _compiled: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Model(Shown):
             refuse_traced("dropout", found)
         return dict(zip(wanted_nodes, found, strict=True)), new
 
-    def _check_params(self, plan: Plan, params: Any) -> None:
+    def _check_params(self, plan: ArrayPlan, params: Any) -> None:
         """Raises: KcalcError unless the parameters are those of the plan.
 
         Says so where they are for other channels of the inputs.
@@ -198,7 +198,7 @@ class Model(Shown):
                     ) from None
             raise
 
-    def _function(self, purpose: Any, plan: Plan | None, make: Any) -> Any:
+    def _function(self, purpose: Any, plan: ArrayPlan | None, make: Any) -> Any:
         """A compiled function of a plan, made once for each purpose and plan.
 
         The function may also belong to something else that is made of the model.
@@ -310,7 +310,7 @@ class Model(Shown):
             )
         return Shape(int(array.shape[-1]), locations)
 
-    def plan(self, x: Any = None) -> Plan:
+    def plan(self, x: Any = None) -> ArrayPlan:
         """How the network runs on inputs like ``x``.
 
         Without one, inputs have the channels they say or the common width.
@@ -340,7 +340,7 @@ class Model(Shown):
             )
         return Shape(int(channels), self.image_shapes.get(node))
 
-    def _plan_of(self, shapes: Mapping[Node, Shape]) -> Plan:
+    def _plan_of(self, shapes: Mapping[Node, Shape]) -> ArrayPlan:
         """How the network runs on inputs of the given shapes."""
         key = tuple(shapes.items())
         if key not in self._plans:
@@ -394,8 +394,8 @@ class Model(Shown):
             )
         return own[node]
 
-    def _plan_for(self, params: Any, x: Any) -> Plan:
-        """The plan that made the parameters: that of ``x``, else the one whose extents fit."""
+    def _plan_for(self, params: Any, x: Any) -> ArrayPlan:
+        """The array plan with the shapes of these parameters: that of ``x``, else one that fits."""
         if x is not None:
             return self.plan(x)
         return (

@@ -31,7 +31,7 @@ Params = dict[str, dict[str, Array]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class ParameterEntry:
     """One entry of the parameters.
 
     The nodes whose weights it holds, stacked along the first axis where ``stacked``.
@@ -47,7 +47,7 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ArrayPlan:
     """How a network runs on inputs of given shapes."""
 
     network: Network
@@ -72,7 +72,7 @@ class Plan:
             texts[next(name for name in names if name not in texts)] = node
         return {node: name for name, node in texts.items()}
 
-    def entries(self, kind: str = "tensors") -> tuple[Entry, ...]:
+    def entries(self, kind: str = "tensors") -> tuple[ParameterEntry, ...]:
         """The entries of the parameters or of the state, in the order of the network.
 
         ``kind``: "tensors" for the parameters, "state" for the state.
@@ -83,27 +83,27 @@ class Plan:
             for piece in block.pieces
             for j, node in enumerate(piece)
         }
-        found: dict[Node, Entry] = {}
+        found: dict[Node, ParameterEntry] = {}
         for node in self.network:
             if not getattr(self.nodes.get(node), kind, None):
                 continue
             if node not in inside:
-                found[node] = Entry(self.names[node], (node,), False)
+                found[node] = ParameterEntry(self.names[node], (node,), False)
                 continue
             block, j = inside[node]
             row = tuple(piece[j] for piece in block.pieces)
             found.setdefault(
-                row[0], Entry(f"{self.names[row[0]]}..{self.names[row[-1]]}", row, True)
+                row[0], ParameterEntry(f"{self.names[row[0]]}..{self.names[row[-1]]}", row, True)
             )
         return tuple(found.values())
 
     @cached_property
-    def tensors(self) -> tuple[Entry, ...]:
+    def tensors(self) -> tuple[ParameterEntry, ...]:
         """The entries of the parameters."""
         return self.entries()
 
     @cached_property
-    def states(self) -> tuple[Entry, ...]:
+    def states(self) -> tuple[ParameterEntry, ...]:
         """The entries of the state."""
         return self.entries("state")
 
@@ -318,7 +318,9 @@ def _check_leaves(
             )
 
 
-def _gathered(entry: Entry, rows: Mapping[Node, tuple[dict[str, Array], int]]) -> dict[str, Array]:
+def _gathered(
+    entry: ParameterEntry, rows: Mapping[Node, tuple[dict[str, Array], int]]
+) -> dict[str, Array]:
     """The leaves of an entry, out of the rows of the drawn arrays."""
     leaves, first = rows[entry.nodes[0]]
     if not entry.stacked:
@@ -345,7 +347,7 @@ def make_plan(
     parameterization: Parameterization,
     roll: bool = True,
     trainable_norms: bool = False,
-) -> Plan:
+) -> ArrayPlan:
     """The plan for inputs of the given shapes.
 
     Raises: KcalcError naming the node where extents do not fit.
@@ -353,4 +355,4 @@ def make_plan(
     lowering = Lowering(network, features, laws, parameterization, trainable_norms)
     fold(network, lowering, shapes)
     blocks = repeated_blocks(network, lowering.nodes) if roll else ()
-    return Plan(network, lowering.nodes, lowering.fans, laws, blocks, dict(shapes))
+    return ArrayPlan(network, lowering.nodes, lowering.fans, laws, blocks, dict(shapes))

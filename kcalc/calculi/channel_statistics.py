@@ -11,7 +11,6 @@ import numpy as np
 
 from ..fields import NUMPY
 from ..fields.jets import Jet
-from ..fields.tape import recordable
 from ..foundation.errors import FreshnessError, KcalcError
 from ..maps.maps import Assumption
 from ..network.primitives import Fresh, Norm, owner
@@ -19,6 +18,7 @@ from .atoms import Atom, Pair, Term, raw_inputs
 from .channels import Channels
 from .checks import check_q, check_variance
 from .second_moments import Moments, Part, SecondMoments, is_zero
+from .tape import recordable
 
 Number = Any
 Two = tuple[Number, Number]
@@ -28,7 +28,7 @@ SMALL = 1e-3  # a variance below this fraction of q is not computed as the diffe
 
 
 @dataclass
-class Ledger:
+class AssumptionLog:
     """The assumptions noted while a network is interpreted, and the bits of atoms' supports.
 
     Every layer of new weights and every input gets a bit.
@@ -61,7 +61,7 @@ class Statistics:
     """
 
     moments: SecondMoments
-    ledger: Ledger
+    ledger: AssumptionLog
     follow_c: bool = True
     assume_independent: bool = False
     check: Callable[[Any, Number, Node], None] = check_q
@@ -337,13 +337,13 @@ def grouped(statistics: Statistics, op: Fresh, node: Node, below: Channels) -> b
     return True
 
 
-def note_raw_means(ledger: Ledger, pairs: Sequence[Pair], node: Node) -> None:
+def note_raw_means(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
     """Record that sums of network inputs with other addends take them as of mean 0."""
     if any(p.raw for p in pairs) and not all(is_zero(p.moments.mean1) for p in pairs):
         ledger.note(node, "the network input has channel mean 0", "convention")
 
 
-def note_raw_pairs(ledger: Ledger, pairs: Sequence[Pair], node: Node) -> None:
+def note_raw_pairs(ledger: AssumptionLog, pairs: Sequence[Pair], node: Node) -> None:
     """Record which network inputs a sum takes as uncorrelated: those of its addends.
 
     Only a sum whose cross terms are left out does so; others refuse two inputs.

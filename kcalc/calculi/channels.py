@@ -102,7 +102,7 @@ def _simple(share: Any) -> Any:
     return sp.cancel(share) if isinstance(share, sp.Basic) else share
 
 
-def overlaid(
+def combine_channel_groups(
     states: Sequence[Channels], combine: Callable[[Sequence[Pair]], Pair], node: Node
 ) -> Channels:
     """Combine feature maps channel by channel: groups are cut at all their boundaries.

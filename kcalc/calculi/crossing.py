@@ -11,8 +11,8 @@ import numpy as np
 
 from ..activations import Activation
 from ..fields.jets import Jet
-from ..fields.tape import TapeNumber, recordable
 from ..gaussian.expectations.quadrature import panel_nodes
+from .tape import TapeNumber, recordable
 
 Number = Any
 SHORT = 0.05  # over shorter steps in c, decreases of cross moments are integrals of the slope

@@ -11,9 +11,9 @@ import numpy as np
 from ..activations import Activation
 from ..fields import NUMPY
 from ..fields.jets import Jet
-from ..fields.tape import recordable
 from ..foundation.errors import KcalcError
 from ..network.network import Network
+from .tape import recordable
 
 Number = Any
 KEPT = 1024

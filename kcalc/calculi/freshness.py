@@ -21,12 +21,12 @@ import numpy as np
 
 from ..fields import NUMPY, SYMPY
 from ..fields.jets import Jet
-from ..fields.tape import recordable
 from ..foundation.errors import FreshnessError, KcalcError
 from .atoms import Atom, Pair, Term, disjoint, merged, with_all_below
 from .checks import CANCELLED, is_one
 from .products import Products, check_raw
 from .second_moments import Moments, Part, SecondMoments, is_zero
+from .tape import recordable
 
 Number = Any
 Node = Hashable

@@ -12,7 +12,6 @@ from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, 
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, precision, within
 from ..fields.jets import Jet
-from ..fields.tape import Replay, tape_inputs
 from ..foundation.errors import unknown
 from ..foundation.guests import READINGS
 from ..foundation.printing import Shown, plain, shown, spread
@@ -23,6 +22,7 @@ from .checks import Exploded, check_q
 from .kernel import KernelReading
 from .renormalised import Renormalised, Scaled
 from .symbolic import symbolic_map, symbolic_notes
+from .tape import Replay, tape_inputs
 
 if TYPE_CHECKING:
     from .attention.sampling import Sampling
@@ -225,7 +225,7 @@ def node_values(
     return MapReading(network, assume_independent).node_values(c, *q_pair(q1, q2, q))
 
 
-class Pass(NamedTuple):
+class RulePass(NamedTuple):
     """What one pass of the rules at given q values finds, for any c values.
 
     ``notes``: the assumptions it made; ``q``: {output: its q value}; ``gaps``: 1 - C of the outputs
@@ -245,11 +245,11 @@ class MapReading(KernelReading):
         super().__init__(network, assume_independent)
 
     @property
-    def at_one(self) -> Pass:
+    def at_one(self) -> RulePass:
         """The pass at q = 1."""
         return self.passed(dict.fromkeys(self.network.inputs, np.asarray(1.0)), None)
 
-    def passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+    def passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
         """The pass at q values in double precision (``q2=None``: uniform).
 
         At single q values it is kept with the network, for all of its maps.
@@ -259,7 +259,7 @@ class MapReading(KernelReading):
             return self.fresh_pass(q1, q2)
         return self._kept(tuple(map(float, numbers)), lambda: self.fresh_pass(q1, q2))
 
-    def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+    def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
         """The pass, whatever is kept."""
         given = tape_inputs(self.network.inputs)
         try:
@@ -268,9 +268,9 @@ class MapReading(KernelReading):
             return self._renormalised(q1, q2)
         whole = {node: kernel.whole(states[node]) for node in self.network.outputs}
         gaps = Replay(given, {n: gap for n, (*_, gap) in whole.items()})
-        return Pass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
+        return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
-    def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+    def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
         """The pass with q values near 1, for networks where these leave double precision."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
@@ -284,7 +284,7 @@ class MapReading(KernelReading):
         with np.errstate(over="ignore", under="ignore"):
             sizes = {n: np.ldexp(q, 2 * state.power) for n, (state, (q, *_)) in found.items()}
         gaps = Replay(given, {n: gap for n, (_, (*_, gap)) in found.items()})
-        return Pass(tuple(kernel.notes.values()), sizes, gaps)
+        return RulePass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
         """``make()``, one of the last KEPT results that are kept with the network."""

@@ -24,14 +24,14 @@ from ..network.compose import interpret, no_rule
 from ..network.network import Network
 from .atoms import Atom, Pair, disjoint
 from .channel_statistics import (
-    Ledger,
+    AssumptionLog,
     Statistics,
     check_groups,
     grouped,
     note_raw_means,
     note_raw_pairs,
 )
-from .channels import Channels, overlaid
+from .channels import Channels, combine_channel_groups
 from .checks import check_several
 from .field_maps import FieldMaps, field_maps_of
 from .freshness import Algebra
@@ -41,21 +41,23 @@ from .second_moments import Moments, Part, SecondMoments, is_zero
 Number = Any
 Node = Hashable
 
-ALIKE = (
+EQUAL_POSITIONS = (
     "statistics over locations: all locations are taken to have one q value and one mean (exact "
     "where they do)"
 )
-BATCH = (
+EQUAL_EXAMPLES = (
     "batch normalisation of a large batch whose examples all have the same q value and pairwise c "
     "value here (kc.large_batch)"
 )
-LOCATIONS = "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
-BEYOND = (
+DELTA_CONVOLUTIONS = (
+    "convolutions are Delta-initialised: only the centre tap is non-zero [DKS sec. 5.3]"
+)
+WIDE_PADDING = (
     "the padding is wider than half of the window: whichever tap is the one of the Delta "
     "initialisation, it reads only padding at some locations, which hold the bias alone; all "
     "locations are taken to read the image"
 )
-TOKENS = (
+TOKENS_NEEDED = (
     "attends over tokens, and kernel maps need to know how many there are: pass tokens=, as in "
     "kc.c_map(net, tokens=128), and "
     "token_cosine=, the cosine of two tokens of one input (0 by default)"
@@ -112,7 +114,7 @@ class Kernel:
         Raises: NoRule, FreshnessError, KcalcError naming the node.
         """
         raise (
-            NoRule(f"node {node!r} {TOKENS}")
+            NoRule(f"node {node!r} {TOKENS_NEEDED}")
             if isinstance(op, P.Attend)
             else no_rule("kernel maps", op, node)
         )
@@ -125,9 +127,9 @@ class Kernel:
         """
         (below,) = inputs
         if not op.one_tap:
-            self.note(node, LOCATIONS, "convention")
+            self.note(node, DELTA_CONVOLUTIONS, "convention")
         if _reaches_beyond(op):
-            self.note(node, BEYOND)
+            self.note(node, WIDE_PADDING)
         scale, shift = self._sigmas(op, node)
         weight, bias = scale * scale, shift * shift
         gaussian = grouped(self.statistics, op, node, below)
@@ -193,14 +195,16 @@ class Kernel:
             moments = Moments(*self.statistics.mixed(parts, node))
             return self.ledger.fresh(node, moments, all(p.gaussian for p in pairs))
 
-        return overlaid(inputs, add, node)
+        return combine_channel_groups(inputs, add, node)
 
     @rule.register
     def _(self, op: P.Prod, node: Node, inputs: Sequence[Channels]) -> Channels:
         """``prod_i f_i``: q values, c values and channel means of independent factors multiply."""
         if any(pair.raw for state in inputs for pair in state.pairs):
             self.note(node, "the network input has channel mean 0", "convention")
-        return overlaid(inputs, lambda pairs: self.activations.product(pairs, node), node)
+        return combine_channel_groups(
+            inputs, lambda pairs: self.activations.product(pairs, node), node
+        )
 
     @rule.register
     def _(self, op: P.Join, node: Node, inputs: Sequence[Channels]) -> Channels:
@@ -221,12 +225,12 @@ class Kernel:
             if op.batch_c is None or not op.centred:
                 raise no_rule("kernel maps", op, node)
             between = self.field.number(op.batch_c)
-            self.note(node, BATCH, "heuristic")
+            self.note(node, EQUAL_EXAMPLES, "heuristic")
             return below.map(lambda pair: self.statistics.batched(pair, between, node))
         check_several(op, node)
         check_groups(self.statistics, op, node, below)
         if op.over == "positions":
-            self.note(node, ALIKE, "convention")
+            self.note(node, EQUAL_POSITIONS, "convention")
 
         def normalised(state: Channels) -> Channels:
             mean1, mean2 = self.statistics.means(state, node) if op.centred else (0, 0)
@@ -264,7 +268,7 @@ class Kernel:
                 "convention",
             )
         return below.map(
-            lambda pair: self._exchanged(
+            lambda pair: self._with_permuted_tokens(
                 self.statistics.affinely(pair, (factor, factor), (0, 0), node), node, stays
             )
         )
@@ -289,7 +293,7 @@ class Kernel:
             )
 
     @staticmethod
-    def _exchanged(pair: Pair, node: Node, stays: bool) -> Pair:
+    def _with_permuted_tokens(pair: Pair, node: Node, stays: bool) -> Pair:
         """The feature map with its tokens permuted: the same moments, but a new atom.
 
         ``stays``: the matrix is a multiple of the identity, so the atoms are kept.
@@ -301,15 +305,15 @@ class Kernel:
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[Channels]) -> Channels:
-        return self.positioned(node, False)
+        return self.position_state(node, False)
 
-    def positioned(self, node: Node, apart: bool) -> Channels:
-        """What tells positions apart.
+    def position_state(self, node: Node, different_positions: bool) -> Channels:
+        """The state of vectors that tell positions apart.
 
-        It is the same for all inputs at one position, and orthogonal at positions ``apart``.
+        It is the same for all inputs at one position, and orthogonal at ``different_positions``.
         """
         one1, one2, none = self._unit
-        moments = Moments(one1, one2, none + 1 if apart else none)
+        moments = Moments(one1, one2, none + 1 if different_positions else none)
         return Channels.one(self.ledger.fresh(node, moments, gaussian=False, raw=True))
 
     @rule.register
@@ -356,7 +360,7 @@ def kernel_over(
     raising. ``local``: the local maps of activations; by default ``FieldMaps(field)``.
     """
     moments = SecondMoments(field, uniform)
-    statistics = Statistics(moments, Ledger(), follow_c, assume_independent)
+    statistics = Statistics(moments, AssumptionLog(), follow_c, assume_independent)
     algebra = Algebra(moments)
     return Kernel(statistics, algebra, Activations(statistics, algebra, local or FieldMaps(field)))
 

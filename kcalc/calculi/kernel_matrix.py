@@ -19,7 +19,7 @@ from ..foundation.process_state import cached_property
 from ..matrices.gram.entry import compute
 from ..matrices.gram.norms import NormFunctions, NormPlan, NormTable, q_range, tabulate_norms
 from ..matrices.gram.options import Options, tolerance
-from ..matrices.gram.plans import PairPlan, Plan, TablePlan
+from ..matrices.gram.plans import ChunkPlan, PairPlan, TablePlan
 from ..matrices.gram.rows import RowSet
 from ..matrices.gram.tables import AngleTable, tabulate
 from ..matrices.gram.zeros import planned
@@ -252,7 +252,7 @@ class Binding:
         """Whether rows must have mean 0."""
         return self.kernel.centred
 
-    def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> Plan:
+    def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> ChunkPlan:
         """The plan for rows of q values ``left`` and ``right``.
 
         q values within the relative ``tolerance`` count as equal. ``tabled``: a table is wanted

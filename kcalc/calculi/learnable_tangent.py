@@ -12,7 +12,7 @@ from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
 from ..network.primitives import Fresh, Primitive
 from .atoms import Atom, Pair, gaussians, opened
-from .channel_statistics import Ledger, Statistics
+from .channel_statistics import AssumptionLog, Statistics
 from .channels import Channels
 from .checks import plain
 from .crossing import to_end
@@ -81,7 +81,7 @@ def traced_kernel(
 ) -> Kernel:
     """The kernel calculus over JAX arrays; arguments as in ``kernel_over`` and above."""
     moments = SecondMoments(jax_field(), local.uniform)
-    statistics = Statistics(moments, Ledger(), follow_c, assume_independent)
+    statistics = Statistics(moments, AssumptionLog(), follow_c, assume_independent)
     algebra = Algebra(moments, TracedProducts(moments))
     activations = TracedActivations(
         statistics, algebra, local, chosen=chosen or {}, fixed={} if fixed is None else fixed

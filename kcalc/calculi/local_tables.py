@@ -104,13 +104,13 @@ def local_table(
     if any(phi.kink_points) or any(phi.jump_sizes(0)):
         return None
     try:
-        return _best(_Pairs(phi, bool(phi.kinks) if polar is None else polar), low, high)
+        return _best(_PairExpectations(phi, bool(phi.kinks) if polar is None else polar), low, high)
     except KcalcError:  # moments at the ends of the range are beyond double precision
         return None
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class _PairExpectations:
     """How expectations of two values of phi are computed."""
 
     phi: Activation
@@ -134,7 +134,7 @@ class _Pairs:
         return sums / np.sqrt(np.outer(q, q))[..., None] if n else sums
 
 
-def _best(pairs: _Pairs, low: float, high: float) -> LocalTable | None:
+def _best(pairs: _PairExpectations, low: float, high: float) -> LocalTable | None:
     """The first table that is as good as rounding, or the best of those that are accurate."""
     norms = min(_MOST_NORMS, 10 + math.ceil(4 * (high - low)))
     best: LocalTable | None = None
@@ -153,7 +153,7 @@ def _best(pairs: _Pairs, low: float, high: float) -> LocalTable | None:
     return best
 
 
-def _angle_count(pairs: _Pairs, high: float) -> int | None:
+def _angle_count(pairs: _PairExpectations, high: float) -> int | None:
     """The number of angles that the largest q needs, or None for too many."""
     angles, q = 32, np.array([math.exp(high)])
     while angles <= _MOST_ANGLES:
@@ -168,7 +168,7 @@ def _angle_count(pairs: _Pairs, high: float) -> int | None:
 
 
 def _made(
-    pairs: _Pairs, low: float, high: float, norms: int, angles: int
+    pairs: _PairExpectations, low: float, high: float, norms: int, angles: int
 ) -> tuple[LocalTable, int] | None:
     """(table, the number of norms whose coefficients matter)."""
     q = np.exp((low + high) / 2 + (high - low) / 2 * points(norms))
@@ -253,7 +253,7 @@ def _panels(edges: list[float], count: int) -> tuple[Array, Array]:
     return x.ravel(), w.ravel()
 
 
-def _error(table: LocalTable, pairs: _Pairs) -> float:
+def _error(table: LocalTable, pairs: _PairExpectations) -> float:
     """The largest error at q values and angles between the nodes, of maps by a finer rule."""
     random = np.random.default_rng(0)
     q = np.exp(random.uniform(table.low, table.high, 6))

@@ -58,7 +58,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Window:
+class TapWindow:
     """The taps of a layer over all spatial axes."""
 
     axes: tuple[Axis, ...]
@@ -144,7 +144,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Mixing:
-    """A matrix over locations with the methods of a :class:`Window`.
+    """A matrix over locations with the methods of a :class:`TapWindow`.
 
     ``shape``: the numbers of output locations per axis. Entries of ``matrix`` are the weights
     themselves; they are not divided by the number of locations.
@@ -263,7 +263,7 @@ def _strided(values: Array, place: int, start: int, axis: Axis) -> Array:
     return values[tuple(index)]
 
 
-def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Window:
+def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> TapWindow:
     """The taps of new weights on an image; ``delta``: only the centre tap, index (k - 1) // 2.
 
     Raises: KcalcError naming the node for sizes that do not fit.
@@ -277,8 +277,8 @@ def convolution(op: Fresh, node: Node, sizes: Sequence[int], delta: bool) -> Win
         for given in zip(sizes, kernels, strides, paddings, dilations, strict=True)
     ]
     if not delta:
-        return Window(tuple(axes))
-    return Window(tuple(replace(a, offsets=(a.offsets[_centre(a)],)) for a in axes))
+        return TapWindow(tuple(axes))
+    return TapWindow(tuple(replace(a, offsets=(a.offsets[_centre(a)],)) for a in axes))
 
 
 def _convolved(
@@ -302,7 +302,7 @@ def _convolved(
     return Axis(size, out, stride, tuple(t * dilation - low for t in range(kernel)), padding)
 
 
-def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
+def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> TapWindow:
     """The windows of a pooling layer; a stride of None equals the window.
 
     Raises: KcalcError naming the node where no window fits the image.
@@ -316,7 +316,7 @@ def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
             f"node {node!r} pools windows of {_times(windows)}, but its image has {_times(sizes)} "
             f"locations"
         )
-    return Window(
+    return TapWindow(
         tuple(
             _convolved(n, k, s, op.padding, 1, node, sizes)
             for n, k, s in zip(sizes, windows, strides, strict=True)
@@ -324,9 +324,9 @@ def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> Window:
     )
 
 
-def everything(sizes: Sequence[int]) -> Window:
+def everything(sizes: Sequence[int]) -> TapWindow:
     """One output that reads all locations, as a dense layer after Flatten."""
-    return Window(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
+    return TapWindow(tuple(Axis(n, 1, 1, tuple(range(n))) for n in sizes))
 
 
 def _per_axis(value: Any, node: Node, what: str, count: int) -> tuple[int, ...]:

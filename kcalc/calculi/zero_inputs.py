@@ -19,7 +19,7 @@ from ..fields.jets import Jet
 from ..foundation.errors import FreshnessError, KcalcError
 from ..network.primitives import Fresh, owner
 from .atoms import Atom, Pair
-from .channel_statistics import Ledger, Statistics
+from .channel_statistics import AssumptionLog, Statistics
 from .channels import Channels
 from .field_maps import FieldMaps
 from .freshness import Algebra
@@ -179,7 +179,9 @@ class ZeroTangent(Tangent):
 def zero_kernel(assume_independent: bool) -> Kernel:
     """The calculus of kernel maps in double precision, for arrays of q values that may be 0."""
     moments = ZeroMoments(NUMPY, False)
-    statistics = ZeroStatistics(moments, Ledger(), True, assume_independent, check_not_negative)
+    statistics = ZeroStatistics(
+        moments, AssumptionLog(), True, assume_independent, check_not_negative
+    )
     algebra = Algebra(moments, ZeroProducts(moments))
     return Kernel(statistics, algebra, Activations(statistics, algebra, ZeroMaps()))
 

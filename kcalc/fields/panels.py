@@ -51,7 +51,7 @@ def gaps_at(s: Array, upper: Array) -> Gap:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class PanelSide:
     """Functions on one side of [0, 2], by Chebyshev panels in s.
 
     ``edges`` (panels + 1,): the edges of the panels, s ascending from 0; ``coefficients``:
@@ -83,8 +83,8 @@ class Fitted:
     ``error``: the largest relative error at the checks (functions,).
     """
 
-    lower: Side
-    upper: Side
+    lower: PanelSide
+    upper: PanelSide
     error: Array
     evaluations: int
     checks: tuple[Array, Array, Array]
@@ -239,10 +239,10 @@ def _split_converged(
     return waiting, finished
 
 
-def _side(panels: Sequence[_Panel], end: Array) -> Side:
+def _side(panels: Sequence[_Panel], end: Array) -> PanelSide:
     ordered = sorted(panels, key=lambda p: p.low)
     edges = np.array([*(p.low for p in ordered), ordered[-1].high])
-    return Side(edges, np.stack([np.asarray(p.coefficients) for p in ordered], axis=1), end)
+    return PanelSide(edges, np.stack([np.asarray(p.coefficients) for p in ordered], axis=1), end)
 
 
 def sizes(values: Array) -> Array:

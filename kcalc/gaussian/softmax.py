@@ -123,8 +123,8 @@ class Overlap:
         return np.exp((self.tokens - 2) * self._grid.log_phi)
 
     @cached_property
-    def _grid(self) -> _Grid:
-        return _Grid(self.tokens, self.variance1, self.variance2, self.covariance)
+    def _grid(self) -> _ScoreGrid:
+        return _ScoreGrid(self.tokens, self.variance1, self.variance2, self.covariance)
 
 
 def self_overlap(tokens: int, variance: float) -> float:
@@ -180,7 +180,7 @@ def causal_overlaps(tokens: int, variance1: float, variance2: float, covariance:
     ``S_ik = i int int Phi_uw Phi^(i-1) M(w)^(k-i) du dw`` for ``i <= k``, with
     ``M(w) = E f(w + b)``.
     """
-    grid = _Grid(tokens, variance1, variance2, covariance, fewest=1)
+    grid = _ScoreGrid(tokens, variance1, variance2, covariance, fewest=1)
     counts = np.arange(tokens)
     alone = [np.exp(np.outer(_log_kept(m), counts)) for m in (grid.missing1, grid.missing2)]
     out = np.empty((tokens, tokens))
@@ -201,7 +201,7 @@ def masked_overlaps(sees: Array, variance1: float, variance2: float, covariance:
     """
     seen = sees.sum(axis=1)
     common = sees.astype(int) @ sees.T.astype(int)
-    grid = _Grid(int(seen.max()), variance1, variance2, covariance, fewest=1)
+    grid = _ScoreGrid(int(seen.max()), variance1, variance2, covariance, fewest=1)
     logs = [_log_kept(m) for m in (grid.missing1, grid.missing2)]
     out = np.zeros(common.shape)
     for m in np.unique(common[common > 0]):
@@ -231,7 +231,7 @@ def sink_overlap(
     they are ``X = T int int Phi_uw Phi^(T-1) N`` and
     ``X + T (T-1) int int Phi_u Phi_w Phi^(T-2) N``.
     """
-    grid = _Grid(tokens, variance1, variance2, covariance)
+    grid = _ScoreGrid(tokens, variance1, variance2, covariance)
     widths = math.sqrt(common[0]), math.sqrt(common[1])
     shared = _shared(*widths, abs(common[2]))
     own = [math.sqrt(max(0.0, (w - s) * (w + s))) for w, s in zip(widths, shared, strict=True)]
@@ -313,7 +313,7 @@ def _end(tokens: int, width: float) -> float:
     return width * min(CUT, -float(ndtri(share))) + 4.5
 
 
-class _Grid:
+class _ScoreGrid:
     """``Phi`` and its derivatives on the grid of (u, w)."""
 
     def __init__(

@@ -28,7 +28,7 @@ KEPT = 1 << 12
 Powers = tuple[int, int, int]
 
 
-class Pair(NamedTuple):
+class ScorePair(NamedTuple):
     """The variances of two scores, and their covariance."""
 
     first: float
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
 
 
 @lru_cache(KEPT)
-def moments(tokens: int, alike: Pair, other: Pair) -> Mapping[Powers | str, float]:
+def moments(tokens: int, alike: ScorePair, other: ScorePair) -> Mapping[Powers | str, float]:
     """Moments of rows A, B over ``tokens`` alike tokens and one more, token 0.
 
     Returns: {(a, b, s): E A_0^a B_0^b S^s}, ``S = sum_j A_j B_j`` over the alike tokens, for
@@ -77,7 +77,7 @@ def _grid(tokens: int, deviation: float) -> Array:
     return np.arange(low, high + STEP, STEP)
 
 
-def _table(pair: Pair, grids: list[Array]) -> dict[tuple[int, int], Array]:
+def _table(pair: ScorePair, grids: list[Array]) -> dict[tuple[int, int], Array]:
     """{(p, q): phi_pq} on the two grids, p and q up to 2."""
     deviations = math.sqrt(pair.first), math.sqrt(pair.second)
     bound = deviations[0] * deviations[1]

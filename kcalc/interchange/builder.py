@@ -26,13 +26,13 @@ from ..network.layers import (
     SurrogateGradient,
 )
 from .fusion import (
-    Fixed,
-    Gone,
+    Constant,
     Still,
     Unary,
+    Unusable,
+    as_number,
     is_affine,
     linear_factor,
-    plain,
     recognised,
     released,
     slope_of,
@@ -45,7 +45,7 @@ from .ownership import Owners
 from .reading_notes import biased
 from .trace import Attention, Entry, Lookup, Op, Trace
 
-Form = Unary | Fixed | Gone
+Form = Unary | Constant | Unusable
 CORRELATED = "its {} are correlated with those of {!r}; read as independent ones"
 
 
@@ -105,7 +105,7 @@ class Builder:
             dict.fromkeys(
                 self.label(name)
                 for name in op.reads
-                if not isinstance(self.forms[name], Fixed | Gone)
+                if not isinstance(self.forms[name], Constant | Unusable)
             )
         )
         self.note(op.name, "not read", f"{what}: {reason}")
@@ -122,7 +122,7 @@ class Builder:
             return self._materialise(form.source, form.expr, form.home, op)
         what = (
             "an array that depends on no input"
-            if isinstance(form, Fixed)
+            if isinstance(form, Constant)
             else "a number"
             if isinstance(form, Unary)
             else form.reason
@@ -157,7 +157,7 @@ class Builder:
             )
             made = source
         elif factor is not None and factor != 0:
-            self.node(at, Scale(plain(factor)), [source])
+            self.node(at, Scale(as_number(factor)), [source])
             made = at.name
         else:
             made = self._nonlinear(at, source, expr, self.width(op))
@@ -172,7 +172,7 @@ class Builder:
         linear = linear_factor(value)
         try:
             if linear is not None and sp.simplify(slope - linear) == 0:
-                self.node(op, Scale(plain(linear)), [source])
+                self.node(op, Scale(as_number(linear)), [source])
             elif sp.simplify(slope - sp.diff(value, X)) == 0:
                 return self._nonlinear(op, source, value, width)
             else:

@@ -154,7 +154,7 @@ class Unplaced(Exception):
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeModule:
     """A module whose input and output are those of a group of calls: it may be edited as one.
 
     ``key``: what the framework knows it by; ``slot``: where it reads the input.
@@ -182,7 +182,7 @@ class Flow:
     values: Mapping[str, Made]
     carries: Callable[[int], bool]
     single: Callable[[int], bool]
-    whole: Callable[[Made, Made], Whole | None] = field(default=lambda start, end: None)
+    whole: Callable[[Made, Made], WholeModule | None] = field(default=lambda start, end: None)
     shape: Callable[[Made], Any] = field(default=lambda made: None)
     written: Callable[[Made], frozenset[int]] = field(default=lambda made: frozenset())
     needed: Callable[[Made], bool] = field(default=lambda made: False)
@@ -204,7 +204,7 @@ Calls = dict[Any, Action]  # {call, or key of a whole module: what happens there
 
 
 @dataclass(frozen=True)
-class Group:
+class CallGroup:
     """The calls between some values and one that is made of them.
 
     ``entries``: {(call, slot): the value that is read there}.
@@ -215,7 +215,7 @@ class Group:
     entries: Mapping[tuple[int, Slot], Made]
 
 
-def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
+def group(flow: Flow, starts: Sequence[Made], end: Made) -> CallGroup:
     """The calls from ``starts`` to ``end``.
 
     Raises: Unplaced where a start is not read, a value from inside is used outside, or a call reads
@@ -229,7 +229,7 @@ def group(flow: Flow, starts: Sequence[Made], end: Made) -> Group:
         if any(made[0] == call for made in flow.returned):
             raise Unplaced(SHARED)
     _check_steady(flow, entries, inside)
-    return Group(end, frozenset(inside), entries)
+    return CallGroup(end, frozenset(inside), entries)
 
 
 Entries = dict[tuple[int, Slot], Made]
@@ -417,7 +417,7 @@ class Planner:
         self._add(made, end[0], Scaled((), scale, shift))
         return made
 
-    def _whole(self, start: Made, end: Made) -> Whole | None:
+    def _whole(self, start: Made, end: Made) -> WholeModule | None:
         """The smallest module that makes a value of another, None where there is none."""
         found = self.flow.whole(start, end)
         if found is not None:

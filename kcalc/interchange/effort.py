@@ -32,7 +32,7 @@ def check_effort(expr: Any, where: str) -> None:
 
     Raises: KcalcError.
     """
-    if sum(Terms()(expr)) > MOST:
+    if sum(TermCounts()(expr)) > MOST:
         raise KcalcError(
             f"{where}: the expression is too involved for an activation: its derivatives have too "
             f"many terms"
@@ -46,7 +46,7 @@ def check_effort(expr: Any, where: str) -> None:
             )
 
 
-class Terms(Fold[Sizes]):
+class TermCounts(Fold[Sizes]):
     """The numbers of terms of an expression, of its first and of its second derivative.
 
     The derivatives are counted as the rules of calculus write them.
@@ -91,7 +91,7 @@ def _product(f: Sizes, g: Sizes) -> Sizes:
     return f[0] + g[0], first, second
 
 
-class Values(Fold[complex]):
+class PointValues(Fold[complex]):
     """Values at a point in double precision.
 
     Raises ArithmeticError, TypeError, ValueError or KeyError where it overflows, or a function is
@@ -124,6 +124,6 @@ class Values(Fold[complex]):
 def value_at(expr: Any, point: float) -> complex | None:
     """The value in double precision, None where it is not known."""
     try:
-        return Values(point)(expr)
+        return PointValues(point)(expr)
     except (TypeError, ValueError, ArithmeticError, KeyError):
         return None

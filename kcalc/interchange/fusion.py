@@ -85,7 +85,7 @@ class Unary:
 
 
 @dataclass(frozen=True, eq=False)
-class Fixed:
+class Constant:
     """An array that depends on no input."""
 
     held: Held
@@ -96,7 +96,7 @@ class Fixed:
         value = self.held.value
         if value.size == 0 or not (value == value.flat[0]).all():
             return None
-        return nice(value.flat[0].item(), value.dtype)
+        return exact_number(value.flat[0].item(), value.dtype)
 
     def value_axes(self, shape: Sequence[int]) -> set[int]:
         """The axes of ``shape`` along which it varies."""
@@ -117,13 +117,13 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Gone:
+class Unusable:
     """An operation that could not be read, and became no node."""
 
     reason: str
 
 
-def nice(value: Any, dtype: Any = np.float64) -> Any:
+def exact_number(value: Any, dtype: Any = np.float64) -> Any:
     """A literal as the exact number it stands for, where that is plain to see; else a float.
 
     Short decimals become rationals, also those that only single precision cut short; roundings of
@@ -135,11 +135,11 @@ def nice(value: Any, dtype: Any = np.float64) -> Any:
     if not math.isfinite(number):
         raise KcalcError(f"the constant {value} in the model is not finite")
     single = np.dtype(dtype).itemsize <= 4 if np.issubdtype(np.dtype(dtype), np.floating) else False
-    return _nice(number, single or (number != 0 and float(np.float32(number)) == number))
+    return _exact_number(number, single or (number != 0 and float(np.float32(number)) == number))
 
 
 @lru_cache(maxsize=4096)
-def _nice(number: float, single: bool) -> Any:
+def _exact_number(number: float, single: bool) -> Any:
     for close, exact in FAMOUS:
         for sign in (1, -1):
             if math.isclose(number, sign * close, rel_tol=1.3e-7 if single else 1e-15):
@@ -151,15 +151,19 @@ def _nice(number: float, single: bool) -> Any:
     return sp.Float(number)
 
 
-def tidied(expr: Any) -> Any:
+def simplified(expr: Any) -> Any:
     """An expression whose literals are the numbers they stand for."""
     if not isinstance(expr, sp.Basic):
-        return nice(expr) if not isinstance(expr, bool) else sp.Integer(int(expr))
+        return exact_number(expr) if not isinstance(expr, bool) else sp.Integer(int(expr))
     floats = expr.atoms(sp.Float)
-    return expr.xreplace({f: nice(float(f)) for f in floats if f._prec <= 53}) if floats else expr
+    return (
+        expr.xreplace({f: exact_number(float(f)) for f in floats if f._prec <= 53})
+        if floats
+        else expr
+    )
 
 
-def plain(number: Any) -> Any:
+def as_number(number: Any) -> Any:
     """A SymPy number as a Python number."""
     return int(number) if number.is_Integer else float(number)
 

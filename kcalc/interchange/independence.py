@@ -145,7 +145,7 @@ def _excess(op: Linear) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class WeightSample:
     """Weights (outputs, inputs, taps) into some outputs, in units of the greatest.
 
     Taps without weights are left out. ``rows``: the weights of the outputs that have any, as a
@@ -169,7 +169,7 @@ def _structure(op: Linear, of_input: bool) -> str:
     return next((found for test in tests if (found := test(sample))), "")
 
 
-def _sampled(op: Linear) -> Sample | None:
+def _sampled(op: Linear) -> WeightSample | None:
     """The sample; None for weights that are all 0 or not finite, which are reported elsewhere."""
     whole = np.asarray(op.weight)
     whole = whole.reshape(*whole.shape[:2], -1)
@@ -185,10 +185,10 @@ def _sampled(op: Linear) -> Sample | None:
         diagonal = np.diagonal(whole[:, :, tap]) / (top * np.sqrt(energy[:, :, tap].mean()))
     weights = weights[:, :, energy.any((0, 1))]
     rows = weights[energy.any((1, 2))].reshape(-1, weights[0].size)
-    return Sample(weights, rows, _kurtosis(rows), diagonal)
+    return WeightSample(weights, rows, _kurtosis(rows), diagonal)
 
 
-def _few(sample: Sample) -> str:
+def _few(sample: WeightSample) -> str:
     """Identities, permutations, one-hot outputs; a few weights much larger than the others."""
     rows, width = sample.rows, sample.rows.shape[1]
     count = float(np.count_nonzero(rows, axis=1).mean())
@@ -202,25 +202,25 @@ def _few(sample: Sample) -> str:
     return about if large else ""
 
 
-def _copied_outputs(sample: Sample) -> str:
+def _copied_outputs(sample: WeightSample) -> str:
     count, depthwise = len(sample.rows), sample.weights.shape[1:] == (1, 1)
     copied = count >= 3 and not depthwise and _distinct(sample.rows) <= count / 3
     return "many outputs have the same weights" if copied else ""
 
 
-def _copied_inputs(sample: Sample) -> str:
+def _copied_inputs(sample: WeightSample) -> str:
     distinct, width = _columns(sample)
     return f"many of {OF_INPUT} have the same weights" if 3 * distinct <= width >= 3 else ""
 
 
-def _paired_inputs(sample: Sample) -> str:
+def _paired_inputs(sample: WeightSample) -> str:
     """Mirrored weights (W, -W), which make a sum of dependent terms of mirrored activations."""
     distinct, width = _columns(sample)
     pairs = f"{OF_INPUT} have the same weights, or their negatives, two by two"
     return pairs if 2 * distinct == width else ""
 
 
-def _columns(sample: Sample) -> tuple[int, int]:
+def _columns(sample: WeightSample) -> tuple[int, int]:
     """How many columns are distinct, and how many there are; all of them where chance copies."""
     rows, width = sample.rows, sample.rows.shape[1]
     values = np.unique(np.abs(rows).ravel()[:4096]).size
@@ -235,7 +235,7 @@ def _distinct(rows: Array) -> int:
     return 1 + int((np.diff(marks) > SAME * marks[-1]).sum())
 
 
-def _rank(sample: Sample) -> str:
+def _rank(sample: WeightSample) -> str:
     """Products of slim matrices; weights that are nearly multiples of one another."""
     rows = sample.rows[: RANKED[0]]
     rows = rows[:, rows.any(0)]
@@ -252,7 +252,7 @@ def _rank(sample: Sample) -> str:
     return nearly if least >= 16 and spread < least / 5 else ""
 
 
-def _diagonal(sample: Sample) -> str:
+def _diagonal(sample: WeightSample) -> str:
     """An identity, or signs on the diagonal, under noise."""
     count = len(sample.diagonal)
     if count < 4:
@@ -263,7 +263,7 @@ def _diagonal(sample: Sample) -> str:
     return "the weights on the diagonal are larger" if large or trace else ""
 
 
-def _sizes(sample: Sample) -> str:
+def _sizes(sample: WeightSample) -> str:
     """Outputs, or inputs, whose weights are larger than those of others, zeros among them."""
     energy = np.square(sample.weights)
     for sums, what in ((energy.sum((1, 2)), "output"), (energy.sum((0, 2)), "input channel")):

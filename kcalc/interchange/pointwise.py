@@ -17,16 +17,16 @@ from ..network.network import Network, sum_weights
 from .builder import Builder, Form
 from .fusion import (
     LARGEST,
-    Fixed,
-    Gone,
+    Constant,
     Still,
     Unary,
+    Unusable,
+    as_number,
     combination,
+    exact_number,
     is_affine,
     linear_factor,
-    nice,
-    plain,
-    tidied,
+    simplified,
 )
 from .tokens import vectors_of
 from .trace import Op, Pointwise
@@ -39,28 +39,28 @@ BEHIND = (
 SLOPES = "every channel has a slope of its own; read as their root mean square, {:.4g}"
 
 
-class Elementwise(Builder):
+class ElementwiseRules(Builder):
     """The rules for elementwise operations."""
 
     def pointwise(self, op: Pointwise) -> Form:
         """The outcome of an elementwise operation."""
         forms = [self.forms[name] for name in op.reads]
-        if gone := next((form for form in forms if isinstance(form, Gone)), None):
+        if gone := next((form for form in forms if isinstance(form, Unusable)), None):
             return self.opaque(op, op.label, gone.reason)
         if any(self._turned(name, op) for name in op.reads):
             shapes = ", ".join(str(self.by_name[name].shape) for name in op.reads)
             reason = "the examples of one lie along another axis of the other"
             return self.opaque(op, op.label, f"of arrays of shapes {shapes}, {reason}")
-        if any(isinstance(form, Fixed) for form in forms):
+        if any(isinstance(form, Constant) for form in forms):
             if any(self._spread(name, op) for name in op.reads):
                 reason = "a feature map of 1 channels is spread over the channels of an array"
                 return self.opaque(op, op.label, reason)
             special = self._with_array(op, forms)
             if special is not None:
                 return special
-            numbers = [form.number if isinstance(form, Fixed) else None for form in forms]
+            numbers = [form.number if isinstance(form, Constant) else None for form in forms]
             for form, number in zip(forms, numbers, strict=True):
-                if isinstance(form, Fixed) and number is None:
+                if isinstance(form, Constant) and number is None:
                     text = (
                         f"{form.held.parameter or 'a constant'} of shape {form.held.value.shape} "
                         f"is not one number"
@@ -113,7 +113,7 @@ class Elementwise(Builder):
                     [f if n is None else Unary(n, X, n) for f, n in zip(forms, nodes, strict=True)],
                 )
             try:
-                expr = tidied(op.function(*(form.expr for form in forms)))
+                expr = simplified(op.function(*(form.expr for form in forms)))
             except (KcalcError, TypeError, ValueError, ArithmeticError) as error:
                 return self.opaque(op, op.label, f"it has no expression here ({str(error)[:80]})")
             source = next(iter(sources), None)
@@ -152,7 +152,7 @@ class Elementwise(Builder):
         if len(places) != 1:
             return False
         weights = tuple(
-            plain(tidied(sp.sympify(w, strict=True) * factor))
+            as_number(simplified(sp.sympify(w, strict=True) * factor))
             for w in sum_weights(layer, len(parents))
         )
         self.layers[source] = (
@@ -168,7 +168,7 @@ class Elementwise(Builder):
         symbols = [sp.Symbol(f"y{i}", real=True) for i in range(len(keys))]
         named: dict[tuple[str | None, Any], Any] = dict(zip(keys, symbols, strict=True))
         try:
-            expr = tidied(op.function(*(named.get((f.source, f.expr), f.expr) for f in forms)))
+            expr = simplified(op.function(*(named.get((f.source, f.expr), f.expr) for f in forms)))
         except (KcalcError, TypeError, ValueError, ArithmeticError):
             expr = None
         found = (
@@ -209,7 +209,7 @@ class Elementwise(Builder):
             terms[place] = terms.get(place, 0) + weight * (
                 factor if factor is not None and factor != 0 else 1
             )
-        weights = tuple(plain(tidied(w)) for w in terms.values())
+        weights = tuple(as_number(simplified(w)) for w in terms.values())
         return self.node(op, L.Sum(None if all(w == 1 for w in weights) else weights), list(terms))
 
     def _extreme(self, op: Op, reads: list[str], sign: int) -> Form:
@@ -249,7 +249,7 @@ class Elementwise(Builder):
         None where the arrays are single numbers or unknown.
         """
         maps = [form for form in forms if isinstance(form, Unary) and form.source is not None]
-        arrays = [form for form in forms if isinstance(form, Fixed)]
+        arrays = [form for form in forms if isinstance(form, Constant)]
         if (
             len(maps) != 1
             or len(arrays) != 1
@@ -314,7 +314,7 @@ class Elementwise(Builder):
         op: Pointwise,
         form: Unary,
         place: str,
-        fixed: Fixed,
+        fixed: Constant,
         kinds: tuple[bool, bool, bool],
     ) -> Form | None:
         """Gains, biases behind activations and slopes by channel; None for others.
@@ -339,7 +339,7 @@ class Elementwise(Builder):
             self.note(op.name, "approximate", SLOPES.format(slope), of_weights=True)
             given = (self.forms[name] for name in op.reads)
             made = op.function(*(form.expr if f is form else sp.Float(slope) for f in given))
-            return Unary(source, tidied(made), op.name)
+            return Unary(source, simplified(made), op.name)
         if times and self.sigmas:
             text = (
                 f"every channel has a factor of its own; read as their root mean square, {size:.6g}"
@@ -349,7 +349,7 @@ class Elementwise(Builder):
         return None
 
     def _positions(
-        self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Fixed
+        self, op: Pointwise, place: str, expr: Any, y: Any, v: Any, fixed: Constant
     ) -> Form | None:
         """Vectors added to the tokens of a transformer, the same for all inputs.
 
@@ -381,7 +381,7 @@ class Elementwise(Builder):
         if not self.sigmas or not values.any():
             return form
         if (values == values[0]).all():
-            return Unary(node, X + nice(values[0], np.asarray(bias).dtype), f"{node}.bias")
+            return Unary(node, X + exact_number(values[0], np.asarray(bias).dtype), f"{node}.bias")
         size = float(np.sqrt(np.square(values).mean()))
         self.note(
             node,

@@ -19,16 +19,16 @@ from ..network.network import Network
 from ..network.notes import DISTANCES, masked_at
 from ..network.primitives import several
 from .activation_names import with_short_names
-from .arrangement import clashing, crossed, displaced
+from .axis_conflicts import channel_position_mixups, mixed_orders, moved_windows
 from .builder import CORRELATED, Form
-from .fusion import Fixed, Gone, Still, Unary, nice, plain, tidied
+from .fusion import Constant, Still, Unary, Unusable, as_number, exact_number, simplified
 from .geometry import affine_fit, extent, spread_fit
 from .independence import dependence, unlike_gaussian
 from .internal_errors import ModelError, internal_error
 from .layout import adds_channels, opened, reshaped_axis
 from .model_reading import Note, Reading
 from .ownership import has_mean, is_standardised
-from .pointwise import Elementwise
+from .pointwise import ElementwiseRules
 from .pooling import operation, pool_layer
 from .reading_notes import about_epsilons, biased, notes_at_nodes, sizes
 from .rewriting import rewritten
@@ -73,8 +73,8 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
     """
     trace, _ = rewritten(trace)
     reader = Recogniser(trace, sigmas)
-    unlike = dict.fromkeys(clashing(trace.ops, reader.axes), UNLIKE) | dict.fromkeys(
-        crossed(trace.ops, reader.axes, reader.guessed), CROSSED
+    unlike = dict.fromkeys(mixed_orders(trace.ops, reader.axes), UNLIKE) | dict.fromkeys(
+        channel_position_mixups(trace.ops, reader.axes, reader.guessed), CROSSED
     )
     for op in trace.ops:
         reason = unlike.get(op.name)
@@ -84,7 +84,7 @@ def recognise(trace: Trace, sigmas: bool = True) -> Reading:
             else reader.opaque(op, "arrays in two orders", reason)
         )
     ends = [reader.label(name, final=True) for name in trace.outputs]
-    elsewhere = displaced(trace.ops, reader.axes, dict(zip(trace.outputs, ends, strict=True)))
+    elsewhere = moved_windows(trace.ops, reader.axes, dict(zip(trace.outputs, ends, strict=True)))
     for name in (name for name in reader.layers if name in elsewhere):
         reader.note(name, "locations", elsewhere[name])
     return reader.finish(ends)
@@ -170,7 +170,7 @@ def together(weights: bool | str, op: Linear) -> bool | str:
     return weights if weights == biases else "weights" if weights else "biases"
 
 
-class Recogniser(Elementwise):
+class Recogniser(ElementwiseRules):
     """One rule per kind of operation."""
 
     def _before(self, op: Op) -> tuple[tuple[int, ...], int | None]:
@@ -220,7 +220,7 @@ class Recogniser(Elementwise):
 
     @rule.register
     def _(self, op: Held) -> Form:
-        return Gone(COMPLEX) if np.iscomplexobj(op.value) else Fixed(op)
+        return Unusable(COMPLEX) if np.iscomplexobj(op.value) else Constant(op)
 
     @rule.register
     def _(self, op: Linear) -> Form:
@@ -344,7 +344,7 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", text)
         width = op.key_width
         named = {"sqrt": width**-0.5, "linear": 1 / width}
-        own = plain(nice(op.scale, np.float32))
+        own = as_number(exact_number(op.scale, np.float32))
         scale = next(
             (name for name, value in named.items() if math.isclose(op.scale, value, rel_tol=1e-4)),
             own,
@@ -361,7 +361,7 @@ class Recogniser(Elementwise):
             rotary=op.rotary,
             alibi=op.alibi,
             relative=relative,
-            dropout=plain(tidied(sp.Float(op.rate))),
+            dropout=as_number(simplified(sp.Float(op.rate))),
             **as_fields(op.masks),
         )
         if op.relative is not None and op.tokens <= op.relative[2]:
@@ -494,7 +494,7 @@ class Recogniser(Elementwise):
             self.note(op.name, "approximate", text, of_weights=True)
             return neutral
         same = abs(first - float(neutral)) <= 1e-7
-        return neutral if same else nice(first, np.asarray(array).dtype)
+        return neutral if same else exact_number(first, np.asarray(array).dtype)
 
     @rule.register
     def _(self, op: Pooling) -> Form:
@@ -535,10 +535,10 @@ class Recogniser(Elementwise):
     def _(self, op: Reshape) -> Form:
         form, before = self.forms[op.reads[0]], self.by_name[op.reads[0]]
         axis = self.axes[op.reads[0]]
-        if isinstance(form, Fixed):
+        if isinstance(form, Constant):
             return self._moved(op)
         kept = before.shape == op.shape or op.name in self.ids
-        if kept or isinstance(form, Gone) or adds_channels(op, before, self.axes[op.name]):
+        if kept or isinstance(form, Unusable) or adds_channels(op, before, self.axes[op.name]):
             return form
         if before.shape == (self.examples,):
             return self.opaque(op, "one number per example", ONE)
@@ -566,14 +566,14 @@ class Recogniser(Elementwise):
 
     def _moved(self, op: Op) -> Form:
         held = self.forms[op.reads[0]]
-        assert isinstance(held, Fixed)
+        assert isinstance(held, Constant)
         value = held.held.value
         value = value.transpose(op.order) if isinstance(op, Transpose) else value.reshape(op.shape)
-        return Fixed(replace(held.held, name=op.name, shape=op.shape, value=value))
+        return Constant(replace(held.held, name=op.name, shape=op.shape, value=value))
 
     @rule.register
     def _(self, op: Transpose) -> Form:
-        if isinstance(self.forms[op.reads[0]], Fixed):
+        if isinstance(self.forms[op.reads[0]], Constant):
             return self._moved(op)
         if op.order[0] != 0:
             return self.opaque(op, "transpose", "it moves the axis of the examples")
@@ -607,7 +607,7 @@ class Recogniser(Elementwise):
             return self.forms[op.reads[0]]
         if op.always:
             self.note(op.name, "approximate", LASTING)
-        return self.node(op, L.Dropout(plain(tidied(sp.Float(op.rate)))))
+        return self.node(op, L.Dropout(as_number(simplified(sp.Float(op.rate)))))
 
     @rule.register
     def _(self, op: Repeat) -> Form:

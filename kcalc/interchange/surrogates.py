@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from .fusion import nice
+from .fusion import exact_number
 
 GRID = np.linspace(-4, 4, 1025)  # holds the edges of the usual windows
 ALIKE = 1e-6
@@ -61,7 +61,7 @@ def slope_from(factors: Factors) -> Slope | None:
     inside = np.abs(again) > ALIKE
     if not inside.any() or not np.allclose(again[inside], again[inside][0], rtol=ALIKE):
         return None
-    factor = nice(float(again[inside][0]), np.float32)
+    factor = exact_number(float(again[inside][0]), np.float32)
     if inside.all():
         return Slope(factor)
     width = float(np.abs(GRID[inside]).max())
@@ -69,5 +69,5 @@ def slope_from(factors: Factors) -> Slope | None:
     for one in (width, open_edge):
         sides = np.abs(GRID) < one, np.abs(GRID) <= one
         if any(np.array_equal(side, inside) for side in sides) and float(one * 4).is_integer():
-            return Slope(factor, nice(one))
+            return Slope(factor, exact_number(one))
     return None

@@ -34,7 +34,7 @@ class Stored:
     addable: Callable[[str], bool] = field(default=lambda name: False)
 
 
-class Weights:
+class WeightEdits:
     """The edits of weights of a target.
 
     ``left``: {node: why its weights cannot be drawn anew}.

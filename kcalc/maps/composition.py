@@ -22,7 +22,7 @@ from ..foundation.plain_arguments import mapping
 from ..foundation.plain_arguments import text as plain_text
 from ..foundation.printing import latex_text
 from ..foundation.process_state import decimal_digits, lambdify
-from .stages import Run, Stage, runs
+from .stages import RepeatedStages, Stage, runs
 
 CLOSED_SIZE = 1500
 MOST_SYMBOLS = 5000  # of a formula in a notebook, some 40 kB of LaTeX
@@ -233,7 +233,7 @@ class Composition:
 
     # -- display -----------------------------------------------------------------------------------
 
-    def _runs(self) -> list[Run]:
+    def _runs(self) -> list[RepeatedStages]:
         return runs(self.stages, self.arguments)
 
     @property

@@ -41,7 +41,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Run:
+class RepeatedStages:
     """A block of stages applied ``count`` times.
 
     ``entry``: the symbols before the first time, ``exits``: those after the last.
@@ -120,7 +120,7 @@ class Run:
         )
 
 
-def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[Run]:
+def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[RepeatedStages]:
     """The stages in order, equal blocks that follow one another as one run."""
     read = [
         {symbol for _, expr in stage.definitions for symbol in expr.free_symbols}
@@ -133,11 +133,11 @@ def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[Run]:
         known.setdefault(stage.code(entry), len(known))
         for stage, entry in zip(stages, entries, strict=False)
     ]
-    found: list[Run] = []
+    found: list[RepeatedStages] = []
     start = 0
     while start < len(codes):
         period, count = repetition(codes, start)
-        run = Run(
+        run = RepeatedStages(
             tuple(stages[start : start + period]),
             count,
             entries[start],
@@ -145,7 +145,7 @@ def runs(stages: Sequence[Stage], arguments: Sequence[sp.Symbol]) -> list[Run]:
         )
         if count > 1 and not run.has_distinct_letters:
             period, count = 1, 1
-            run = Run((stages[start],), 1, entries[start], entries[start + 1])
+            run = RepeatedStages((stages[start],), 1, entries[start], entries[start + 1])
         found.append(run)
         start += period * count
     return found

@@ -273,16 +273,17 @@ class Network:
         other.notes = tuple(note for note in given if note.level in CARRIED)
         return other
 
-    def written_out(self, whole: tuple[type[L.Layer], ...] = ()) -> Network:
+    def written_out(self, whole: type[L.Layer] | None = None) -> Network:
         """The network with layers of several primitives written out.
 
-        Each of them, but those of the kinds ``whole``, is replaced by layers that are one primitive
+        Each of them, but those of the class ``whole``, is replaced by layers that are one primitive
         each.
 
         The last of them keeps the node's label; the others are called ``"<label>.1"``,
         ``"<label>.2"``, ... Itself where there are none. A layer with a primitive of its own, such
         as Positions, stays.
         """
+        kept = () if whole is None else self.nodes_of(whole)
         alike = {  # few layers stand at many nodes
             (id(layer), tuple(map(self._features.__getitem__, parents))): node
             for node, layer, parents in self.steps()
@@ -290,7 +291,7 @@ class Network:
         if all(len(self.operations_of(node)) == 1 for node in alike.values()):
             return self
         several = {node.node for node, _, _ in self.operations if isinstance(node, Inner)}
-        several.difference_update(self.nodes_of(*whole))
+        several.difference_update(kept)
         made = {
             place: L.layer_of(op)
             for node in several

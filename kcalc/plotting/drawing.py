@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, truth, whole
-from .graph_layout import HEIGHT, Box, Plan, Route, plan
+from .graph_layout import HEIGHT, Box, DrawingPlan, Route, plan
 from .layer_texts import is_mathtext, layer_text, shortened, weights_text
 from .layered import Node
 from .regions import LISTED, Region, as_regions, draw_regions, patch
@@ -115,7 +115,7 @@ class Sheet:
     It holds the plan, the kind and text of each node, and the drawn nodes that stand for outputs.
     """
 
-    plan: Plan
+    plan: DrawingPlan
     layers: Mapping[Node, Any]
     texts: Mapping[Node, str]
     outputs: tuple[Node, ...]
@@ -191,7 +191,7 @@ def _text_width(text: str) -> float:
 # -- artists ---------------------------------------------------------------------------------------
 
 
-def _canvas(ax: Axes | None, drawn: Plan, margin: float, room: float) -> tuple[Axes, float]:
+def _canvas(ax: Axes | None, drawn: DrawingPlan, margin: float, room: float) -> tuple[Axes, float]:
     """The Axes in data units of an inch, and the length of a nominal point in points.
 
     The Axes have some room at the left.
@@ -293,7 +293,7 @@ def _draw_route(ax: Axes, route: Route, text: str, scale: float) -> None:
         )
 
 
-def _draw_groups(ax: Axes, drawn: Plan, scale: float, over_regions: bool) -> None:
+def _draw_groups(ax: Axes, drawn: DrawingPlan, scale: float, over_regions: bool) -> None:
     for group in drawn.groups:
         (x0, y0), (x1, y1) = group.low, group.high
         box = patch(
@@ -322,7 +322,7 @@ def _draw_groups(ax: Axes, drawn: Plan, scale: float, over_regions: bool) -> Non
 
 
 def _draw_legend(
-    ax: Axes, drawn: Plan, kinds: Collection[str], scale: float, tints: Sequence[Any]
+    ax: Axes, drawn: DrawingPlan, kinds: Collection[str], scale: float, tints: Sequence[Any]
 ) -> None:
     from matplotlib.lines import Line2D
 

@@ -62,7 +62,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Group:
+class DrawnRepetition:
     """A piece drawn once for ``count`` repetitions, in the rectangle from ``low`` to ``high``."""
 
     count: int
@@ -71,7 +71,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DrawingPlan:
     """The plan of a drawing: boxes by node, routes, groups, and connectors between columns.
 
     ``represents`` maps every node to the node that is drawn for it.
@@ -79,7 +79,7 @@ class Plan:
 
     boxes: Mapping[Node, Box]
     routes: tuple[Route, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[DrawnRepetition, ...]
     connectors: tuple[Curve, ...]
     represents: Mapping[Node, Node]  # every node of the network -> the node that is drawn for it
 
@@ -106,7 +106,7 @@ def plan(
     ordered: Collection[Node] = (),
     collapse: bool = False,
     columns: int | None = None,
-) -> Plan:
+) -> DrawingPlan:
     """Lay a network out.
 
     ``net`` has ``.steps()`` (node, layer, parents in slot order; topological) and, to collapse,
@@ -120,7 +120,7 @@ def plan(
     boxes: dict[Node, Box] = {}
     routes: list[Route] = []
     connectors: list[Curve] = []
-    rectangles: list[Group] = []
+    rectangles: list[DrawnRepetition] = []
     edge = 0.0
     entry: Node | None = None
     for members in _columns(rows, parents, groups, columns):
@@ -140,7 +140,7 @@ def plan(
         rectangles += drawn
         edge = max([sheet.span()[1], *(group.high[0] + COUNT for group in drawn)]) + CORRIDOR
         entry = members[-1]
-    return Plan(boxes, tuple(routes), tuple(rectangles), tuple(connectors), represents)
+    return DrawingPlan(boxes, tuple(routes), tuple(rectangles), tuple(connectors), represents)
 
 
 # -- which nodes, in which rows and columns --------------------------------------------------------
@@ -259,12 +259,12 @@ def _y(vertex: Vertex) -> float:
     return -vertex.row * PITCH
 
 
-def _rectangle(sheet: Layered, count: int, nodes: Iterable[Node]) -> Group:
+def _rectangle(sheet: Layered, count: int, nodes: Iterable[Node]) -> DrawnRepetition:
     """The rectangle around the rows of some nodes, with the lanes that pass them."""
     rows = {sheet.vertices[n].row for n in nodes}
     places = [v for row in rows for v in sheet.rows[row]]
     low = min(v.x - v.width / 2 for v in places) - PAD - 0.03, -max(rows) * PITCH - HEIGHT / 2 - PAD
-    return Group(
+    return DrawnRepetition(
         count,
         low,
         (

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items
-from .graph_layout import HEIGHT, PITCH, Plan
+from .graph_layout import HEIGHT, PITCH, DrawingPlan
 from .layered import Node
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Area:
     inner: int = 0
 
 
-def areas(drawn: Plan, regions: Sequence[Region]) -> list[Area]:
+def areas(drawn: DrawingPlan, regions: Sequence[Region]) -> list[Area]:
     """The regions to draw, larger ones first.
 
     Those that the drawing shows as one (in repeated blocks) together.
@@ -121,7 +121,7 @@ def areas(drawn: Plan, regions: Sequence[Region]) -> list[Area]:
 
 
 def draw_regions(
-    ax: Axes, drawn: Plan, regions: Sequence[Region], font: float, scale: float
+    ax: Axes, drawn: DrawingPlan, regions: Sequence[Region], font: float, scale: float
 ) -> list[Any]:
     """Draw regions at z orders between 1 and 1.6.
 
@@ -185,7 +185,10 @@ def draw_regions(
 
 
 def label_corner(
-    drawn: Plan, area: Area, areas: Sequence[Area], placed: list[tuple[float, float, float, float]]
+    drawn: DrawingPlan,
+    area: Area,
+    areas: Sequence[Area],
+    placed: list[tuple[float, float, float, float]],
 ) -> tuple[float, float]:
     """The right upper corner of a label.
 
@@ -220,7 +223,7 @@ def _tint(color: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def outlines(drawn: Plan, area: Area) -> list[Any]:
+def outlines(drawn: DrawingPlan, area: Area) -> list[Any]:
     """Counter-clockwise outlines.
 
     Boxes with a margin, the space between a box and the next below, strips along edges.

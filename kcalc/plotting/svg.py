@@ -21,7 +21,7 @@ import numpy as np
 from ..foundation.errors import KcalcError
 from ..foundation.templates import asset, template
 from .drawing import FONT, Sheet, laid_out, net_layers
-from .graph_layout import HEIGHT, Curve, Group, Point, Route
+from .graph_layout import HEIGHT, Curve, DrawnRepetition, Point, Route
 from .layer_texts import shortened, weights_text
 from .layered import Node
 from .regions import areas, as_regions, label_corner, outlines
@@ -190,7 +190,7 @@ class _Paper:
         x, y = point
         return f"{self.x(x):g} {self.y(y):g}"
 
-    def rectangle(self, group: Group) -> tuple[float, float, float, float]:
+    def rectangle(self, group: DrawnRepetition) -> tuple[float, float, float, float]:
         """(left, top, width, height) of a frame."""
         (x0, y0), (x1, y1) = group.low, group.high
         width, height = round((x1 - x0) * SCALE, 1), round((y1 - y0) * SCALE, 1)
@@ -245,7 +245,7 @@ def _description(sheet: Sheet) -> str:
     return f"{listed}{more}; {repeated}" if repeated else f"{listed}{more}"
 
 
-def _members(sheet: Sheet, group: Group) -> int:
+def _members(sheet: Sheet, group: DrawnRepetition) -> int:
     """How many nodes stand in a frame."""
     (x0, y0), (x1, y1) = group.low, group.high
     return sum(x0 < b.x < x1 and y0 < b.y < y1 for b in sheet.plan.boxes.values())

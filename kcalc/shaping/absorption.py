@@ -41,7 +41,7 @@ class Form(NamedTuple):
         return Form(self.number + factor * other.number, terms)
 
 
-class Block(NamedTuple):
+class ChannelBlock(NamedTuple):
     """Channels in the same relation z^ = scale z + shift; ``share`` of all channels of the node."""
 
     share: float
@@ -168,7 +168,7 @@ class Absorption:
     def __init__(self, network: Network, border: str) -> None:
         self.network, self.border = network, border
         self.needs = Needs(network)
-        self.blocks: dict[Node, tuple[Block, ...]] = {}
+        self.blocks: dict[Node, tuple[ChannelBlock, ...]] = {}
         self.settled: dict[Node, Form] = {}
         self.layers: dict[Node, L.Layer] = {}
         self.assumptions: list[Assumption] = []
@@ -227,7 +227,9 @@ class Absorption:
     # layers
 
     @singledispatchmethod
-    def forward(self, layer: L.Layer, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def forward(
+        self, layer: L.Layer, node: Node, parents: tuple[Node, ...]
+    ) -> tuple[ChannelBlock, ...]:
         """The relation of a node from those of its parents.
 
         This rule is for inputs, for layers that pass their input on, for norms, and for those that
@@ -239,7 +241,7 @@ class Absorption:
                     f"node {node!r} ({type(layer).__name__}) cannot pass on a negative scale; put "
                     f"an Affine in front"
                 )
-            return (Block(1.0, 1.0, Form(0.0)),)
+            return (ChannelBlock(1.0, 1.0, Form(0.0)),)
         blocks = self.blocks[parents[0]]
         if isinstance(layer, L.Flatten) and len(blocks) > 1 and not self._uniform(blocks):
             raise KcalcError(
@@ -268,20 +270,22 @@ class Absorption:
         return blocks
 
     @forward.register
-    def _(self, layer: L.Nonlinear, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(
+        self, layer: L.Nonlinear, node: Node, parents: tuple[Node, ...]
+    ) -> tuple[ChannelBlock, ...]:
         alpha, beta, gamma, delta = _constants(layer)
         if (alpha, beta, gamma, delta) != (1.0, 0.0, 1.0, 0.0):
             self.layers[node] = L.Nonlinear(layer.activation.base)
             self.changes.append(f"{node}: {layer.activation.name} -> {layer.activation.base.name}")
-        return (Block(1.0, gamma, Form(gamma * delta)),)
+        return (ChannelBlock(1.0, gamma, Form(gamma * delta)),)
 
     @forward.register
-    def _(self, layer: L.Affine, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Affine, node: Node, parents: tuple[Node, ...]) -> tuple[ChannelBlock, ...]:
         need = self.needs.of(node)
         scale = need.scale if need.scale is not None else self.needs.wish.get(node, 1.0)
         if not layer.bias:
             self._plain_input(node, parents[0], "has no bias to absorb it; give it bias=True")
-            return (Block(1.0, scale, Form(0.0)),)
+            return (ChannelBlock(1.0, scale, Form(0.0)),)
         if _zero_padded(layer):
             reason = (
                 "is padded with zeros, with which shifts do not commute; use padding 'circular' "
@@ -296,7 +300,9 @@ class Absorption:
                     )
                 )
         return (
-            Block(1.0, scale, Form(0.0, {node: 1.0}) if need.shift is None else Form(need.shift)),
+            ChannelBlock(
+                1.0, scale, Form(0.0, {node: 1.0}) if need.shift is None else Form(need.shift)
+            ),
         )
 
     def _plain_input(self, node: Node, parent: Node, reason: str) -> None:
@@ -308,23 +314,23 @@ class Absorption:
             )
 
     @forward.register
-    def _(self, layer: L.Scale, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Scale, node: Node, parents: tuple[Node, ...]) -> tuple[ChannelBlock, ...]:
         return tuple(
-            Block(b.share, b.scale, Form(0.0).plus(b.shift, float(layer.factor)))
+            ChannelBlock(b.share, b.scale, Form(0.0).plus(b.shift, float(layer.factor)))
             for b in self.blocks[parents[0]]
         )
 
     @forward.register
-    def _(self, layer: L.Concat, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Concat, node: Node, parents: tuple[Node, ...]) -> tuple[ChannelBlock, ...]:
         counts = [float(count) for count in self.channels[node]]
         return tuple(
-            Block(block.share * count / sum(counts), block.scale, block.shift)
+            ChannelBlock(block.share * count / sum(counts), block.scale, block.shift)
             for parent, count in zip(parents, counts, strict=True)
             for block in self.blocks[parent]
         )
 
     @forward.register
-    def _(self, layer: L.Sum, node: Node, parents: tuple[Node, ...]) -> tuple[Block, ...]:
+    def _(self, layer: L.Sum, node: Node, parents: tuple[Node, ...]) -> tuple[ChannelBlock, ...]:
         weights = sum_weights(layer, len(parents))
         blocks = [self._single(node, parent) for parent in parents]
         need = self.needs.of(node)
@@ -339,9 +345,9 @@ class Absorption:
             )
             self.layers[node] = replace(layer, weights=changed)
             self.changes.append(f"{node}: weights {_listed(weights)} -> {_listed(changed)}")
-        return (Block(1.0, scale, shift),)
+        return (ChannelBlock(1.0, scale, shift),)
 
-    def _single(self, node: Node, parent: Node) -> Block:
+    def _single(self, node: Node, parent: Node) -> ChannelBlock:
         blocks = self.blocks[parent]
         if not self._uniform(blocks):
             raise KcalcError(
@@ -350,7 +356,7 @@ class Absorption:
             )
         return blocks[0]
 
-    def _uniform(self, blocks: Iterable[Block]) -> bool:
+    def _uniform(self, blocks: Iterable[ChannelBlock]) -> bool:
         first, *rest = blocks
         for block in rest:
             gap = self.value(block.shift.plus(first.shift, -1.0))
@@ -358,7 +364,7 @@ class Absorption:
                 return False
         return True
 
-    def relation(self, block: Block) -> Relation:
+    def relation(self, block: ChannelBlock) -> Relation:
         """A block in numbers; shifts still open are 0."""
         return Relation(block.share, block.scale, self.value(block.shift).number)
 

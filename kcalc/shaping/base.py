@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from .comparison import Comparison
-    from .conditions import System
+    from .conditions import EquationPair
 
 Node = Hashable
 SCHEMA = "kcalc.shaping/1"
@@ -69,7 +69,7 @@ class Shaping(Approximable, OfModel):
     targets: dict[str, float]
     global_targets: dict[str, float]
     changes: tuple[str, ...]
-    systems: dict[str, tuple[System, ...]] = field(default_factory=dict, repr=False)
+    systems: dict[str, tuple[EquationPair, ...]] = field(default_factory=dict, repr=False)
     warnings: tuple[Assumption, ...] = ()
     tokens: Any = field(default=None, repr=False)
     independent: bool = field(default=False, kw_only=True)

@@ -16,7 +16,7 @@ import numpy as np
 from ..activations import Activation
 from ..foundation.errors import KcalcError, UnreachableTarget
 from ..foundation.rootfinding import least_between, zero_between
-from .conditions import LeastQSlope, OutOfReach, SlopeSystem, System, slope_text
+from .conditions import EquationPair, LeastQSlope, OutOfReach, SlopeSystem, slope_text
 from .constants import Constants
 from .continuation import BranchEnd, follow_branch
 from .moments import Moments, converged_moments, rounding
@@ -26,7 +26,7 @@ from .solver import (
     FINEST,
     POLISHED,
     SETTLED,
-    Point,
+    NewtonPoint,
     branches,
     by_shift,
     equations_at,
@@ -47,7 +47,7 @@ TOUCHES = 1e-10  # of a target: the end of a way so near to it may be a solution
 ROUNDED = 1e-9  # shifts below this are 0 where Q'(1) is least at 0
 
 # a system, and its point at the target or else the end of the way there, where that was found
-Way = tuple[System, Point | BranchEnd | None]
+Way = tuple[EquationPair, NewtonPoint | BranchEnd | None]
 
 
 def check_shapeable(phi: Activation) -> None:
@@ -70,7 +70,7 @@ def check_nonlinear(phi: Activation) -> None:
 
 
 @lru_cache(maxsize=256)
-def _anchors(systems: tuple[System, ...]) -> tuple[tuple[System, Point], ...]:
+def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, NewtonPoint], ...]:
     """(system, a point of it) on the scan, the smallest |beta| first.
 
     None for activations whose branches start at alpha = 0.
@@ -79,7 +79,7 @@ def _anchors(systems: tuple[System, ...]) -> tuple[tuple[System, Point], ...]:
         return ()
     found = [(k, system) for system in systems for k in in_cells(system)]
     found.sort(key=lambda pair: by_shift(pair[0]))
-    return tuple((system, Point(math.log(k.alpha), k.beta)) for k, system in found)
+    return tuple((system, NewtonPoint(math.log(k.alpha), k.beta)) for k, system in found)
 
 
 @lru_cache(maxsize=256)
@@ -93,7 +93,7 @@ def _is_linear(phi: Activation) -> bool:
     return bool(np.ptp(slopes) <= 1e-12 * np.abs(slopes).max())
 
 
-def solve(systems: Sequence[System]) -> Constants:
+def solve(systems: Sequence[EquationPair]) -> Constants:
     """The default solution of alternative systems of one activation.
 
     It is that of the branch whose shift is smallest at alpha = 0, positive first.
@@ -125,12 +125,12 @@ def _first(ways: Iterable[Way], ends: list[BranchEnd]) -> Constants | None:
             ends.append(found)
             touches = abs(found.target - system.target) < TOUCHES * system.target
             point = found.point if touches else None
-        if isinstance(point, Point) and (k := refined(system, point)) is not None:
+        if isinstance(point, NewtonPoint) and (k := refined(system, point)) is not None:
             return k
     return None
 
 
-def _ways(systems: Sequence[System], every: bool = False) -> Iterator[Way]:
+def _ways(systems: Sequence[EquationPair], every: bool = False) -> Iterator[Way]:
     """Branches in the order of preference: the first MOST_BRANCHES, or ``every`` one.
 
     Those beyond the first few are not followed around folds.
@@ -149,8 +149,8 @@ def _ways(systems: Sequence[System], every: bool = False) -> Iterator[Way]:
 
 
 def _reached(
-    system: System, target: float, here: Point, folds: bool = True
-) -> Point | BranchEnd | None:
+    system: EquationPair, target: float, here: NewtonPoint, folds: bool = True
+) -> NewtonPoint | BranchEnd | None:
     """Go from a point of a branch to the system's target, or to the end of the branch.
 
     The way leads in steps of the target, and near a fold, with ``folds``, along the curve.
@@ -163,7 +163,7 @@ def _reached(
     )
 
 
-def default_end(systems: Sequence[System]) -> str | None:
+def default_end(systems: Sequence[EquationPair]) -> str | None:
     """Where the default branch ends before the target, so that the constants jump, in words.
 
     None where it reaches the target, or there is no branch.
@@ -179,7 +179,7 @@ def default_end(systems: Sequence[System]) -> str | None:
     )
 
 
-def solve_all(systems: Iterable[System]) -> Solutions:
+def solve_all(systems: Iterable[EquationPair]) -> Solutions:
     """All solutions found, the smallest |beta| first, positive before negative.
 
     Branches lead to some, the scan to those on loops that no branch leads to. Mirror images name
@@ -187,7 +187,7 @@ def solve_all(systems: Iterable[System]) -> Solutions:
     """
     found: list[Constants] = []
     for system in systems:
-        points = (way for _, way in _ways([system], every=True) if isinstance(way, Point))
+        points = (way for _, way in _ways([system], every=True) if isinstance(way, NewtonPoint))
         for k in chain((refined(system, point) for point in points), in_cells(system)):
             if k is not None and not any(_close(k, old) for old in found):
                 found.append(k)
@@ -199,7 +199,7 @@ def _close(one: Constants, two: Constants) -> bool:
     return all(abs(a - b) <= SAME * (1 + abs(a)) for a, b in pairs)
 
 
-def _out_of_reach(system: System, ends: Sequence[BranchEnd]) -> UnreachableTarget:
+def _out_of_reach(system: EquationPair, ends: Sequence[BranchEnd]) -> UnreachableTarget:
     """The error that names the target of an end which is nearest to that of the system."""
     wanted = (
         f"no input scale and shift give {system.phi.name} {system.condition} and "
@@ -429,7 +429,7 @@ def solve_least(phi: Activation, target: float) -> Constants:
             f"{1 + target:.6g}"
         )
     _, s, beta = min(starts)
-    end = follow_branch(LeastQSlope(phi, target), Point(float(s), float(beta)))
+    end = follow_branch(LeastQSlope(phi, target), NewtonPoint(float(s), float(beta)))
     found = None
     if isinstance(end, BranchEnd) and end.exact:
         s, beta = end.point.log_alpha, end.point.beta

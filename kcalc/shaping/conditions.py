@@ -84,7 +84,7 @@ class Equations(NamedTuple):
         return step if all(map(math.isfinite, step)) else None
 
 
-class System(Protocol):
+class EquationPair(Protocol):
     """A pair of equations for one activation.
 
     ``target`` is the small positive quantity along which branches start at alpha = 0.
@@ -117,7 +117,7 @@ class System(Protocol):
         """The number in that condition."""
         ...
 
-    def at(self, target: float) -> System:
+    def at(self, target: float) -> EquationPair:
         """The same equations with another target."""
         ...
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..foundation.rootfinding import zero_between
-from .conditions import System
-from .solver import Point, equations_at, inside
+from .conditions import EquationPair
+from .solver import NewtonPoint, equations_at, inside
 
 STRIDE = 0.08  # of length
 SOLVED = 1  # the least fineness of the rules used here
@@ -28,10 +28,10 @@ class BranchEnd:
     ``exact``: whether the target is an extremum, and not merely as far as was looked.
     """
 
-    system: System
+    system: EquationPair
     target: float
     exact: bool
-    point: Point
+    point: NewtonPoint
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class BranchPoint:
     The direction is in (log alpha, beta/unit); ``rise``: the derivative of the target that way.
     """
 
-    point: Point
+    point: NewtonPoint
     target: float
     rise: float
     direction: tuple[float, float]
@@ -49,7 +49,7 @@ class BranchPoint:
 
 
 def _place(
-    system: System,
+    system: EquationPair,
     s: float,
     beta: float,
     like: tuple[float, float] | None,
@@ -81,12 +81,12 @@ def _place(
                 d = (-d[0], -d[1])
             rise = found.d_second[0] * d[0] + found.d_second[1] * unit * d[1]
             return BranchPoint(
-                Point(s, beta, 0.0, SOLVED), found.second + system.target, rise, d, unit
+                NewtonPoint(s, beta, 0.0, SOLVED), found.second + system.target, rise, d, unit
             )
     return None
 
 
-def _ahead(system: System, here: BranchPoint, length: float) -> BranchPoint | None:
+def _ahead(system: EquationPair, here: BranchPoint, length: float) -> BranchPoint | None:
     """The place of the curve at a length along the tangent."""
     d = here.direction
     return _place(
@@ -98,7 +98,7 @@ def _ahead(system: System, here: BranchPoint, length: float) -> BranchPoint | No
     )
 
 
-def follow_branch(system: System, start: Point) -> Point | BranchEnd | None:
+def follow_branch(system: EquationPair, start: NewtonPoint) -> NewtonPoint | BranchEnd | None:
     """Walk from ``start`` towards the system's target.
 
     Returns: the point that has it, or the end of the curve; None where the curve cannot be
@@ -135,7 +135,7 @@ def follow_branch(system: System, start: Point) -> Point | BranchEnd | None:
 
 
 def _zero(
-    system: System, here: BranchPoint, length: float, quantity: Callable[[BranchPoint], float]
+    system: EquationPair, here: BranchPoint, length: float, quantity: Callable[[BranchPoint], float]
 ) -> float | None:
     """The length ahead, up to ``length``, at which a quantity of the curve vanishes.
 

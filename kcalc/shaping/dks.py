@@ -23,7 +23,7 @@ from ..network.layers import Nonlinear, Product
 from ..network.network import Network
 from .base import LARGEST_ZETA, Shaping, prepared, replace_activations
 from .choose_branch import check_shapeable, default_end, solve, solve_least, solve_scale
-from .conditions import OutOfReach, SlopeSystem, System, slope_text
+from .conditions import EquationPair, OutOfReach, SlopeSystem, slope_text
 from .constants import Constants, ConstantsTable, constants_of
 from .gates import gates_of, with_slopes
 from .hypotheses import check_fresh
@@ -37,7 +37,7 @@ from .mixing import (
     with_tokens,
 )
 from .needs import fresh, known_tokens, plain_network, shapeable
-from .records import Call, Record
+from .records import MethodCall, Record
 from .residual_blocks import residual_blocks, with_residual_weights
 from .solver import ACCEPTED
 from .thirty_digits import local_values
@@ -66,7 +66,7 @@ GATES = (
 )
 
 
-def slopes_within_zeta(call: Call) -> None:
+def slopes_within_zeta(call: MethodCall) -> None:
     """A zeta above the slope that products give some subnetwork, for any activations.
 
     Raises: KcalcError.
@@ -370,7 +370,7 @@ def _kept_slope(phi: Activation, slope: float) -> Advice:
 
 def _systems(
     phis: Iterable[Activation], slope: float, q_slope: float | str | None
-) -> dict[str, tuple[System, ...]]:
+) -> dict[str, tuple[EquationPair, ...]]:
     """The equations of which ``all_solutions`` finds further solutions."""
     if not isinstance(q_slope, float):
         return {}

@@ -33,7 +33,7 @@ from .hypotheses import check_fresh
 from .methods import shaping_method
 from .moments import converged_moments
 from .needs import fresh, known_tokens, no_products, plain_network
-from .records import Call, Record
+from .records import MethodCall, Record
 
 # q* is sought up to USUAL_Q first, and up to LARGEST_Q only if none is found: residuals take
 # seconds at such q.
@@ -266,7 +266,7 @@ def _conditions(point: Edge) -> dict[str, float]:
     return {"chi_1": weight * slope, "q*": weight * square + point.sigma_b**2}
 
 
-def edges_exist(call: Call) -> None:
+def edges_exist(call: MethodCall) -> None:
     """A point of the edge of every activation, with one q*, which all of them see.
 
     Raises: KcalcError.

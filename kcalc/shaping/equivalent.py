@@ -35,7 +35,7 @@ CORRELATED = (
 
 
 @dataclass(frozen=True)
-class Change:
+class ParameterChange:
     """How the parameters of an Affine change.
 
     The change is given by (s, t) per block of inputs, and by its own (S, T) = (scale, shift).
@@ -69,7 +69,7 @@ class EquivalentParameters(Shown):
 
     original: Network
     network: Network
-    affine: dict[Node, Change]
+    affine: dict[Node, ParameterChange]
     changes: tuple[str, ...]
     assumptions: tuple[Assumption, ...] = field(default=(), repr=False)
 
@@ -161,12 +161,12 @@ def equivalent_arrays(
 
 
 def _result(network: Network, found: Absorption) -> EquivalentParameters:
-    affine: dict[Node, Change] = {}
+    affine: dict[Node, ParameterChange] = {}
     layers, changes, spoilt = dict(found.layers), list(found.changes), []
     for node in network.nodes_of(Affine):
         layer, parents = network.layer(node), network.parents(node)
         own = found.relation(found.blocks[node][0])
-        change = affine[node] = Change(
+        change = affine[node] = ParameterChange(
             tuple(found.relation(block) for block in found.blocks[parents[0]]), own.scale, own.shift
         )
         if change.trivial:
@@ -185,7 +185,7 @@ def _result(network: Network, found: Absorption) -> EquivalentParameters:
     return EquivalentParameters(network, plain, affine, tuple(changes), tuple(notes))
 
 
-def _sigmas(layer: Affine, change: Change) -> tuple[Any, Any, bool]:
+def _sigmas(layer: Affine, change: ParameterChange) -> tuple[Any, Any, bool]:
     """(sigma_w, sigma_b, whether that is only a summary).
 
     sigma_w is by the mean square over blocks, sigma_b by that of the bias entries.
@@ -208,7 +208,7 @@ def _sigmas(layer: Affine, change: Change) -> tuple[Any, Any, bool]:
     )
 
 
-def _described(change: Change) -> str:
+def _described(change: ParameterChange) -> str:
     """The change in words, ``|`` between the blocks of a concatenation."""
     ratios = " | ".join(
         dict.fromkeys(f"{block.scale / change.scale:.10g}" for block in change.inputs)
@@ -229,7 +229,7 @@ def _described(change: Change) -> str:
 
 
 def _changed(
-    node: Node, layer: Any, change: Change, given: Any
+    node: Node, layer: Any, change: ParameterChange, given: Any
 ) -> tuple[np.ndarray, np.ndarray | None]:
     weights, bias = _read(node, layer, given)
     out, groups = weights.shape[0], layer.groups

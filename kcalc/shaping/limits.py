@@ -23,7 +23,7 @@ from ..maps.maps import Assumption, FixedPoint, QMap
 from ..network.combinators import chain
 from ..network.layers import Affine, Input
 from ..network.network import Network
-from .q_limits import GROWS, SETTLED, SHRINKS, QTable, length_scale, q_limits
+from .q_limits import GROWS, SETTLED, SHRINKS, QRatioTable, length_scale, q_limits
 
 STEPS = 300  # blocks that q values are followed through
 ARRIVED = 1e-9  # how near to a fixed point, in log q, they have arrived
@@ -159,7 +159,9 @@ def _about_kept(q: float, rate: float) -> tuple[Assumption, ...]:
 def _q_limit(block: Network, q: float) -> tuple[float, float]:
     """(q*, Q'(q*)). Raises: KcalcError where q values have no limit."""
     squares = q_map(block)
-    found = q_limits(QTable(lambda level: np.asarray(squares(level)), q), np.ones(1), np.zeros(1))
+    found = q_limits(
+        QRatioTable(lambda level: np.asarray(squares(level)), q), np.ones(1), np.zeros(1)
+    )
     outcome = found.outcome[0]
     if outcome in (GROWS, SHRINKS):
         way, side = ("grow", "above") if outcome == GROWS else ("shrink", "below")

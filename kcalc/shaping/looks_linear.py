@@ -270,7 +270,7 @@ def _size(phi: Activation, x: np.ndarray) -> np.ndarray:
 
 
 def _slope(odd: Activation, phi: Activation) -> float | None:
-    """k where odd(x) = k x to the rounding of phi's values, else None.
+    """The slope of the odd part if it is linear to rounding, else None.
 
     Multiples of 1/64 are taken as such.
     """

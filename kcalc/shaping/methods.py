@@ -14,7 +14,7 @@ from ..network.layers import Attend, Layer
 from ..network.network import Network, require_network
 from .hypotheses import check_fresh
 from .needs import plain_network, suggestion
-from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, Call, Record, assuming
+from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, MethodCall, Record, assuming
 from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
@@ -26,7 +26,7 @@ def shaping_method(
     about: Record | None = None,
     takes_option: bool = True,
     attention: bool = False,
-    whole: tuple[type[Layer], ...] = (),
+    whole: type[Layer] | None = None,
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function (network, activation, targets) a shaping method.
 
@@ -36,7 +36,7 @@ def shaping_method(
     ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
     then records; refusals advise it where it helps. A network that no target suits is refused for
     its structure, and not for the target given. Layers of several primitives are written out first,
-    but those of the kinds ``whole``. ``attention``: whether the method is for networks with
+    but those of the class ``whole``. ``attention``: whether the method is for networks with
     attention, which others refuse.
     """
 
@@ -51,7 +51,7 @@ def shaping_method(
             if not attention:
                 _refuse_attention(network)
             targets = {k: v for k, v in given.items() if k not in ("network", "activation")}
-            call = Call(network, given.get("activation"), targets)
+            call = MethodCall(network, given.get("activation"), targets)
             with assuming(assume):
                 result: Any = _refusing(
                     call, name, shaped, lambda: function(*bound.args, **bound.kwargs)
@@ -89,7 +89,7 @@ def _refuse_attention(network: Network) -> None:
 
 
 def _refusing(
-    call: Call, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
+    call: MethodCall, name: str, method: Callable[..., Any], shaped: Callable[[], Result]
 ) -> Result:
     """The result of a call, whose refusals keep the remedies that may serve.
 

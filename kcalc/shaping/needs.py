@@ -21,44 +21,44 @@ from .choose_branch import check_shapeable
 from .hypotheses import check_fresh, check_sums
 from .mixing import refuse_mixing, unmixed
 from .norms import refuse_means
-from .records import OPTION, Call, assuming, independent, record
+from .records import OPTION, MethodCall, assuming, independent, record
 
 OF_TOKENS = "token"  # how the names of targets begin that all methods understand alike
 
 
-def plain_network(call: Call) -> Network:
+def plain_network(call: MethodCall) -> Network:
     """The network in the form that shaping needs, tokens left alone. Raises: KcalcError."""
     return prepared(unmixed(call.network), call.activation, products=True)[0]
 
 
-def fresh(call: Call) -> None:
+def fresh(call: MethodCall) -> None:
     """Activations read fresh Gaussians, addends and factors are independent."""
     check_fresh(plain_network(call))
 
 
-def no_products(call: Call) -> None:
+def no_products(call: MethodCall) -> None:
     """No Product, for which most methods have no rule."""
     prepared(unmixed(call.network), call.activation)
 
 
-def known_tokens(call: Call) -> None:
+def known_tokens(call: MethodCall) -> None:
     """No mixing of tokens whose cosines are not known."""
     if call.targets.get("tokens") is None:
         refuse_mixing(call.network)
 
 
-def shapeable(call: Call) -> None:
+def shapeable(call: MethodCall) -> None:
     """Activations that are continuous and not linear."""
     for phi in plain_network(call).activations:
         check_shapeable(phi)
 
 
-def no_meeting_means(call: Call) -> None:
+def no_meeting_means(call: MethodCall) -> None:
     """No Sum in which the means of the activations meet."""
     check_sums(plain_network(call), "")
 
 
-def means_unread(call: Call) -> None:
+def means_unread(call: MethodCall) -> None:
     """No norm that would subtract means and no Sum in which they would meet, if there are any."""
     plain = plain_network(call)
     with_means = dict.fromkeys(plain.nodes_of(Nonlinear), activation("relu"))
@@ -67,13 +67,15 @@ def means_unread(call: Call) -> None:
     refuse_means(network, "")
 
 
-def one_group(call: Call) -> None:
+def one_group(call: MethodCall) -> None:
     """No Affine in groups."""
     if any(call.network.layer(node).groups != 1 for node in call.network.nodes_of(Affine)):
         raise KcalcError("an Affine has groups")
 
 
-def suggestion(remedy: Remedy, call: Call, name: str, method: Callable[..., Any]) -> Remedy | None:
+def suggestion(
+    remedy: Remedy, call: MethodCall, name: str, method: Callable[..., Any]
+) -> Remedy | None:
     """A remedy of a refused call with all of its targets; None where a hypothesis fails.
 
     ``name``, ``method``: those of the call, whose targets the same method keeps. Another one takes
@@ -100,7 +102,7 @@ def suggestion(remedy: Remedy, call: Call, name: str, method: Callable[..., Any]
             return None
         with assuming(bool(given.get(OPTION))):
             for holds in record(tried).needs:
-                holds(Call(call.network, call.activation, given))
+                holds(MethodCall(call.network, call.activation, given))
     except KcalcError:
         return None
     return replace(remedy, options=given, words=words.format(**options))

@@ -34,7 +34,7 @@ from .methods import shaping_method
 from .moments import converged_moments
 from .needs import fresh, known_tokens, no_meeting_means, no_products, plain_network
 from .norms import removals
-from .records import Call, Record, independent
+from .records import MethodCall, Record, independent
 from .residual_blocks import ResidualBlock, residual_blocks, with_residual_weights
 from .residual_weights import apart, grown_weights, stream_variances
 from .thirty_digits import local_values
@@ -87,7 +87,7 @@ class NormaliserFree(Shaping):
         return super().to_dict() | {"blocks": blocks}
 
 
-def bare_network(call: Call) -> None:
+def bare_network(call: MethodCall) -> None:
     """No Product, fresh Gaussians and tokens that are known, once norms are off.
 
     Weights that can be standardised, or else no means that meet; q = 1 before activations. Raises:
@@ -116,7 +116,7 @@ def bare_network(call: Call) -> None:
         compared=True,
         needs=(bare_network,),
     ),
-    whole=(L.Normalisation,),
+    whole=L.Normalisation,
 )
 def normaliser_free(
     network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True

@@ -28,7 +28,7 @@ from .q_limits import (
     SETTLED,
     SHRINKS,
     QLimits,
-    QTable,
+    QRatioTable,
     length_scale,
     q_limits,
 )
@@ -137,7 +137,7 @@ def phase_diagram(activation: Any, sigma_w: Any = None, sigma_b: Any = None) -> 
     check_shapeable(phi)
     weights = axis(np.linspace(0.5, 3, 51) if sigma_w is None else sigma_w, "sigma_w")
     biases = axis(np.linspace(0, 1, 41) if sigma_b is None else sigma_b, "sigma_b")
-    table = QTable(lambda q: np.asarray(phi.second_moment(q)), 1.0)
+    table = QRatioTable(lambda q: np.asarray(phi.second_moment(q)), 1.0)
     w, b = (part.ravel() for part in np.meshgrid(weights**2, biases**2))
     found = q_limits(table, w, b)
     chi, c, rate = _phases(phi, table, w, b, found)
@@ -155,7 +155,7 @@ def axis(values: Any, name: str) -> Array:
 
 
 def _phases(
-    phi: Activation, table: QTable, w: Array, b: Array, found: QLimits
+    phi: Activation, table: QRatioTable, w: Array, b: Array, found: QLimits
 ) -> tuple[Array, Array, Array]:
     """(chi, c*, slope of the c map there), cell by cell.
 

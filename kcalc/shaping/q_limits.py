@@ -40,7 +40,7 @@ Indices = np.ndarray[Any, np.dtype[np.intp]]
 
 
 @dataclass(frozen=True)
-class QTable:
+class QRatioTable:
     """log(Q(q)/q) on equally spaced nodes of log q about ``start``, interpolated between them.
 
     ``level`` is Q itself.
@@ -100,7 +100,7 @@ class QLimits:
     last: Array  # log q of the last iterate that was followed
 
 
-def q_limits(table: QTable, scale: Array, shift: Array) -> QLimits:
+def q_limits(table: QRatioTable, scale: Array, shift: Array) -> QLimits:
     """The limits of q -> scale Q(q) + shift from ``table.start``.
 
     ``scale`` > 0 and ``shift`` >= 0 are arrays of one dimension.
@@ -116,7 +116,7 @@ def q_limits(table: QTable, scale: Array, shift: Array) -> QLimits:
 class _Pairs:
     """A chunk of pairs (scale, shift)."""
 
-    def __init__(self, table: QTable, scale: Array, shift: Array) -> None:
+    def __init__(self, table: QRatioTable, scale: Array, shift: Array) -> None:
         self.table, self.scale, self.shift = table, scale, shift
         x = table.fine
         with np.errstate(over="ignore"):

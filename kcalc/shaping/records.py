@@ -37,7 +37,7 @@ def assuming(independent: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class MethodCall:
     """A call of a shaping method: its network, activation and targets."""
 
     network: Network
@@ -45,7 +45,7 @@ class Call:
     targets: Mapping[str, Any]
 
 
-Hypothesis = Callable[[Call], None]
+Hypothesis = Callable[[MethodCall], None]
 """What a method needs of a call. Raises: KcalcError where it does not hold."""
 
 

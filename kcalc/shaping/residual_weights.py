@@ -32,7 +32,7 @@ from .methods import shaping_method
 from .moments import converged_moments
 from .needs import fresh, known_tokens, no_meeting_means
 from .norms import norm_slopes, refuse_means, removals, true_q
-from .records import Call, Record, independent
+from .records import MethodCall, Record, independent
 from .residual_blocks import (
     ResidualBlock,
     needed,
@@ -136,7 +136,7 @@ class ResidualShaping(Shaping):
         }
 
 
-def blocks_normalise(call: Call) -> None:
+def blocks_normalise(call: MethodCall) -> None:
     """Residual blocks, and what normalisation needs, whatever the weights of the sums.
 
     Raises: KcalcError.

@@ -32,7 +32,7 @@ from .hypotheses import check_fresh
 from .methods import shaping_method
 from .moments import FINEST, converged_moments, panels
 from .needs import fresh, known_tokens, no_products, plain_network
-from .records import Call, Record
+from .records import MethodCall, Record
 from .thirty_digits import local_values
 
 PARAMETERS = {
@@ -115,7 +115,7 @@ class HalvesConstants(Constants):
 
 
 @dataclass(frozen=True)
-class Stability:
+class FixedPointStability:
     """The map (mean, variance) -> (mean, variance) of one layer, linearised at (0, 1).
 
     The weights have sum 0 and square sum 1.
@@ -146,13 +146,13 @@ class Stability:
         return None if abs(largest - 1) < 1e-12 else largest < 1
 
 
-def stability(phi: Activation) -> Stability:
+def stability(phi: Activation) -> FixedPointStability:
     """The linearised map of a layer with this activation.
 
     The activation has E phi = 0 and E phi^2 = 1 at q = 1.
     """
     tilt = float(phi.q_series(1.0, 1, 1)[1])
-    return Stability(((0.0, tilt), (0.0, float(local_values(phi)["Q'(1)"]))))
+    return FixedPointStability(((0.0, tilt), (0.0, float(local_values(phi)["Q'(1)"]))))
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,7 +163,7 @@ class SelfNormalising(Shaping):
     """
 
     @cached_property
-    def stability(self) -> dict[str, Stability]:
+    def stability(self) -> dict[str, FixedPointStability]:
         """{activation name: the linearised map of its layer at the fixed point}."""
         return {name: stability(self.constants[name].transformed) for name in self.constants}
 
@@ -195,7 +195,7 @@ class SelfNormalising(Shaping):
         return super().to_dict() | {"stability": found}
 
 
-def constants_exist(call: Call) -> None:
+def constants_exist(call: MethodCall) -> None:
     """Constants of every activation. Raises: KcalcError."""
     rule = halved if call.targets.get("parameters") == "halves" else shifted
     for phi in plain_network(call).activations:

@@ -20,7 +20,7 @@ import numpy as np
 from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..foundation.rootfinding import zero_between
-from .conditions import Equations, System
+from .conditions import EquationPair, Equations
 from .constants import Constants
 from .moments import is_steep, moments, width
 
@@ -51,7 +51,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Point:
+class NewtonPoint:
     """Where Newton's method is, how far it went to come there, and the fineness of its rule."""
 
     log_alpha: float
@@ -60,7 +60,9 @@ class Point:
     fineness: int = 0
 
 
-def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> Point | None:
+def newton(
+    system: EquationPair, start: NewtonPoint, fineness: int = 0, limit: int = 14
+) -> NewtonPoint | None:
     """Newton's method from ``start``, steps clipped to a moderate length.
 
     None where it leaves the domain or does not settle.
@@ -77,7 +79,7 @@ def newton(system: System, start: Point, fineness: int = 0, limit: int = 14) -> 
         if not inside(s, beta):
             return None
         if size < SETTLED:
-            return Point(s, beta, moved, fineness)
+            return NewtonPoint(s, beta, moved, fineness)
     return None
 
 
@@ -97,7 +99,9 @@ def needed(phi: Activation, s: float) -> int:
     return max(0, math.ceil((s - math.log(width(phi))) / math.log(2)))
 
 
-def equations_at(system: System, s: float, beta: float, fineness: int = 0) -> Equations | None:
+def equations_at(
+    system: EquationPair, s: float, beta: float, fineness: int = 0
+) -> Equations | None:
     """The equations at log alpha = s and a shift, by a rule at least so fine.
 
     None where phi(alpha x + beta) does not vary, or varies too fast for the rules.
@@ -112,7 +116,7 @@ def equations_at(system: System, s: float, beta: float, fineness: int = 0) -> Eq
     return found if all(map(math.isfinite, (*found[:2], *found.d_first))) else None
 
 
-def refined(system: System, point: Point) -> Constants | None:
+def refined(system: EquationPair, point: NewtonPoint) -> Constants | None:
     """The solution near ``point`` on which rules of growing fineness agree; None where none does.
 
     The rule that a point was found by has no say: a finer one confirms it, or gives way to the
@@ -130,7 +134,9 @@ def refined(system: System, point: Point) -> Constants | None:
     return None
 
 
-def _polished(system: System, point: Point, found: Equations, fineness: int) -> Constants:
+def _polished(
+    system: EquationPair, point: NewtonPoint, found: Equations, fineness: int
+) -> Constants:
     """The constants at a point, after one more Newton step where it gains digits."""
     s, beta = point.log_alpha, point.beta
     step = None if found.residual <= POLISHED else found.step
@@ -153,7 +159,7 @@ def by_shift(point: Any) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=512)
-def branches(system: System) -> tuple[Branch, ...]:
+def branches(system: EquationPair) -> tuple[Branch, ...]:
     """The branches of the system, for any target.
 
     The branch of the smallest |beta| comes first, positive before negative.
@@ -187,7 +193,7 @@ def branches(system: System) -> tuple[Branch, ...]:
     return tuple(sorted(found, key=by_shift))
 
 
-def first_point(system: System, branch: Branch) -> tuple[float, Point] | None:
+def first_point(system: EquationPair, branch: Branch) -> tuple[float, NewtonPoint] | None:
     """(a small target, the branch's point there)."""
     target = min(SMALL, system.target)
     here = _started(system, branch, target)
@@ -198,9 +204,11 @@ def first_point(system: System, branch: Branch) -> tuple[float, Point] | None:
     return None if here is None else (target, here)
 
 
-def newton_step(system: System, target: float, here: Point) -> tuple[float, Point]:
+def newton_step(
+    system: EquationPair, target: float, here: NewtonPoint
+) -> tuple[float, NewtonPoint]:
     """The last (target, point) on the way from a point at ``target`` to the system's own target."""
-    before: tuple[float, Point] | None = None
+    before: tuple[float, NewtonPoint] | None = None
     stride = STRIDE
     while target != system.target:
         ahead = system.target > target
@@ -216,22 +224,24 @@ def newton_step(system: System, target: float, here: Point) -> tuple[float, Poin
     return target, here
 
 
-def _started(system: System, branch: Branch, target: float) -> Point | None:
+def _started(system: EquationPair, branch: Branch, target: float) -> NewtonPoint | None:
     there = system.at(target)
-    start = Point(math.log(there.first_scale(branch.ratio)), branch.beta)
+    start = NewtonPoint(math.log(there.first_scale(branch.ratio)), branch.beta)
     point = newton(there, start, limit=10)
     return point if point is not None and point.moved < 0.8 else None
 
 
-def _predicted(before: tuple[float, Point] | None, here: tuple[float, Point], goal: float) -> Point:
+def _predicted(
+    before: tuple[float, NewtonPoint] | None, here: tuple[float, NewtonPoint], goal: float
+) -> NewtonPoint:
     """The secant through the last two points, in the logarithm of the target."""
     target, point = here
     step = math.log(goal / target)
     if before is None:
-        return Point(point.log_alpha + step / 2, point.beta)
+        return NewtonPoint(point.log_alpha + step / 2, point.beta)
     share = step / math.log(target / before[0])
     old = before[1]
-    return Point(
+    return NewtonPoint(
         point.log_alpha + share * (point.log_alpha - old.log_alpha),
         point.beta + share * (point.beta - old.beta),
     )

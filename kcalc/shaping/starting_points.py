@@ -16,11 +16,11 @@ import numpy as np
 from ..activations import Activation
 from ..foundation.errors import KcalcError
 from ..gaussian.expectations.quadrature import Array, mesh
-from .conditions import System
+from .conditions import EquationPair
 from .constants import Constants
 from .continuation import BranchEnd, follow_branch
 from .moments import NEAR, derivatives, grid, is_steep, rule_for, width
-from .solver import Point, needed, newton, refined
+from .solver import NewtonPoint, needed, newton, refined
 
 _SMOOTH = np.arange(-3.0, 2.76, 0.25)  # log alpha; smaller ones belong to branches
 _KINKED = np.arange(-6.0, 2.01, 0.25)
@@ -39,7 +39,7 @@ _COARSE = 1e-11  # moments below this times their scale are rounding
 
 
 @dataclass(frozen=True)
-class Sheet:
+class MomentGrid:
     """Moments (variance, excess, turn, tilt, bend) on a curvilinear grid of (log alpha, beta).
 
     They have the shape (5, rows, columns).
@@ -49,7 +49,7 @@ class Sheet:
     beta: Array
     values: Array
 
-    def surfaces(self, system: System) -> tuple[Array, Array]:
+    def surfaces(self, system: EquationPair) -> tuple[Array, Array]:
         """The first residual and the targeted quantity; nan where they are rounding."""
         variance = self.values[0]
         with np.errstate(all="ignore"):
@@ -59,7 +59,7 @@ class Sheet:
 
 
 @lru_cache(maxsize=64)
-def sheets(phi: Activation) -> tuple[Sheet, ...]:
+def sheets(phi: Activation) -> tuple[MomentGrid, ...]:
     """A grid of shifts for a smooth activation.
 
     For a kinked one, a grid of places x of each kink.
@@ -67,7 +67,7 @@ def sheets(phi: Activation) -> tuple[Sheet, ...]:
     if not phi.kinks:
         s, beta = np.meshgrid(_SMOOTH, _SHIFTS, indexing="ij")
         rows = [_row(phi, math.exp(a), _SHIFTS) for a in _SMOOTH]
-        near = Sheet(s, beta, np.stack(rows, axis=1))
+        near = MomentGrid(s, beta, np.stack(rows, axis=1))
         scale = math.log(width(phi))
         return (
             near,
@@ -77,14 +77,14 @@ def sheets(phi: Activation) -> tuple[Sheet, ...]:
     return tuple(_about(phi, kink, _KINKED + math.log(spread)) for kink in phi.kink_points)
 
 
-def _about(phi: Activation, centre: float, log_alpha: Array) -> Sheet:
+def _about(phi: Activation, centre: float, log_alpha: Array) -> MomentGrid:
     """A grid of places x of one point of phi."""
     s, place = np.meshgrid(log_alpha, _PLACES, indexing="ij")
     beta = centre - np.exp(s) * place
     values = np.array(
         [_single(phi, float(a), float(b)) for a, b in zip(s.ravel(), beta.ravel(), strict=True)]
     )
-    return Sheet(s, beta, values.T.reshape(5, *s.shape))
+    return MomentGrid(s, beta, values.T.reshape(5, *s.shape))
 
 
 def _centres(phi: Activation) -> tuple[float, ...]:
@@ -141,7 +141,7 @@ def _sums(x: Array, w: Array, f: Array, g: Array, h: Array) -> Array:
 # -- solutions -------------------------------------------------------------------------------------
 
 
-def in_cells(system: System) -> Iterator[Constants]:
+def in_cells(system: EquationPair) -> Iterator[Constants]:
     """Solutions by Newton's method from cells of the scan, the smallest |beta| first.
 
     The starting cells are those in which both equations change sign.
@@ -155,7 +155,7 @@ def in_cells(system: System) -> Iterator[Constants]:
             beta = sheet.beta[i : i + 2, j : j + 2].mean()
             starts.append((abs(beta), s, beta))
     for _, s, beta in sorted(starts)[:_TRIED]:
-        point = newton(system, Point(float(s), float(beta)), limit=25)
+        point = newton(system, NewtonPoint(float(s), float(beta)), limit=25)
         found = None if point is None else refined(system, point)
         if found is not None:
             yield found
@@ -169,7 +169,7 @@ def _changes(values: Array) -> Any:
 # -- curves of the scan ----------------------------------------------------------------------------
 
 
-def curves(system: System) -> Iterator[Point | BranchEnd]:
+def curves(system: EquationPair) -> Iterator[NewtonPoint | BranchEnd]:
     """The curves on which the first equation holds, those of the nearest targets first.
 
     Each is a point of it that has the target, or its end on the way there.
@@ -182,11 +182,11 @@ def curves(system: System) -> Iterator[Point | BranchEnd]:
         if len(tried) == _WALKS:
             return
         tried.append((s, beta))
-        start = Point(s, beta)
+        start = NewtonPoint(s, beta)
         yield follow_branch(system, start) or BranchEnd(system, level, False, start)
 
 
-def _crossings(sheet: Sheet, system: System) -> Iterator[tuple[float, float, float]]:
+def _crossings(sheet: MomentGrid, system: EquationPair) -> Iterator[tuple[float, float, float]]:
     """(target, log alpha, beta) at zeros of the first equation on grid edges.
 
     The edges are those along beta that cross the zero set of the equation.

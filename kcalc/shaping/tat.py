@@ -33,13 +33,13 @@ from .mixing import (
 )
 from .needs import fresh, known_tokens, means_unread, no_products, plain_network
 from .norms import refuse_means
-from .records import Call, Record
+from .records import MethodCall, Record
 
 ETA, TAU = 0.9, 0.3
 DKS = Remedy("dks")
 
 
-def tailored(call: Call) -> None:
+def tailored(call: MethodCall) -> None:
     """Activations that have a curvature, or that eta tailors, in a network deep enough for it.
 
     Raises: KcalcError.

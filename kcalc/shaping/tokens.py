@@ -40,7 +40,7 @@ APART = (
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class TokenCosines:
     """The cosines between the tokens of an input, (T, T), and their images under a network.
 
     ``rows``: what becomes of the rows of mixings, "keep" or "rescale".
@@ -189,6 +189,6 @@ def with_norms(network: Network, behind: Container[Node]) -> Network:
     return Network.from_steps(steps, [names[node] for node in network.outputs])
 
 
-def given_tokens(tokens: Any, rows: str) -> Tokens:
+def given_tokens(tokens: Any, rows: str) -> TokenCosines:
     """The option ``tokens`` of a shaping method. Raises: KcalcError for anything but cosines."""
-    return Tokens(covariance(tokens, "tokens", 0.0), rows)
+    return TokenCosines(covariance(tokens, "tokens", 0.0), rows)

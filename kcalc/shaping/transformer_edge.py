@@ -30,7 +30,7 @@ from .base import Shaping, prepared, replace_activations
 from .constants import Constants, ConstantsTable, constants_of
 from .dks import constants_for, dks
 from .methods import shaping_method
-from .records import Call, Record
+from .records import MethodCall, Record
 from .tat import tat
 from .transformer_parts import (
     Parts,
@@ -191,7 +191,7 @@ class TransformerShaping(Shaping):
 # -- the method ------------------------------------------------------------------------------------
 
 
-def activations_at_one(call: Call) -> None:
+def activations_at_one(call: MethodCall) -> None:
     """Attention, and q = 1 before every activation that is to be shaped. Raises: KcalcError."""
     network, mlp = two_by_two(call.network), call.targets.get("mlp")
     parts = parts_of(network)

@@ -27,7 +27,7 @@ Node = Hashable
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionParts:
     """An Attend node, the Affine layers that make its queries, keys and values, and its output map.
 
     ``source``: the node that queries, keys and values are made of; ``normed``: whether queries or
@@ -54,7 +54,7 @@ class Parts:
 
     entry: Node
     end: Node
-    attentions: tuple[Attention, ...]
+    attentions: tuple[AttentionParts, ...]
     attending: tuple[ResidualBlock, ...]
     others: tuple[ResidualBlock, ...]
 
@@ -109,7 +109,7 @@ def parts_of(network: Network) -> Parts:
     return Parts(first.entry, _normed_end(network, last), attentions, attending, others)
 
 
-def _attention(network: Network, node: Node) -> Attention:
+def _attention(network: Network, node: Node) -> AttentionParts:
     ways = [_way(network, parent) for parent in network.parents(node)]
     maps = [next((n for n in way if isinstance(network.layer(n), Affine)), None) for way in ways]
     common = next((n for n in ways[0] if all(n in way for way in ways)), None)
@@ -128,7 +128,7 @@ def _attention(network: Network, node: Node) -> Attention:
         raise KcalcError(
             f"node {node!r}: its heads must be read by one Affine layer, whose scale is shaped"
         )
-    return Attention(node, maps[0], maps[1], maps[2], readers[0], common, normed)
+    return AttentionParts(node, maps[0], maps[1], maps[2], readers[0], common, normed)
 
 
 def _way(network: Network, node: Node) -> list[Node]:
@@ -182,7 +182,7 @@ def _alike(layer: Attend) -> Attend:
 
 
 def tells_apart(network: Network, tokens: int) -> str:
-    """What in a network tells as many tokens apart, in words; empty where nothing does."""
+    """The layers that break the exchangeability of tokens, in words; "" if none does."""
     found = (unlike(op, tokens) for _, op, _ in network.operations)
     return next((words for words in found if words), "")
 

@@ -64,7 +64,7 @@ class Request:
                 )
 
 
-class System(ABC):
+class TransformerSystem(ABC):
     """Constants of a transformer as functions of unknowns, the logarithms of positive numbers."""
 
     request: Request
@@ -115,7 +115,7 @@ class System(ABC):
         )
 
 
-class Ratios(System):
+class Ratios(TransformerSystem):
     """Branch over shortcut weight of attentions and of other blocks, and the scale of queries.
 
     The targets come with defaults for those of weights.
@@ -218,7 +218,7 @@ class Ratios(System):
         return self.at(unknowns(zero_between(miss, -12.0, 6.0, 1e-9)))[names[1]]
 
 
-class Skipless(System):
+class Skipless(TransformerSystem):
     """Attention ``a I + A - c 1 1^T / T`` without shortcuts, with gains that keep q = 1.
 
     Unknowns are a, where ``c = 0``, and the scale of queries, where there is a score variance.

@@ -14,7 +14,7 @@ from .kernels import verify_kernels
 from .result import Deviation, KernelCheck
 from .spectra import TrainingSpectra, VarianceSpectra, training_spectra, variance_spectra
 from .statistics import Power, Statistic
-from .tangent_checks import GradientCheck, Table, TangentCheck
+from .tangent_checks import GradientCheck, TangentCheck, TextTable
 
 if TYPE_CHECKING:
     from .scaling import HessianBlocks, hessian_blocks
@@ -27,8 +27,8 @@ __all__ = [
     "KernelCheck",
     "Power",
     "Statistic",
-    "Table",
     "TangentCheck",
+    "TextTable",
     "TrainingSpectra",
     "VarianceSpectra",
     "empirical_ntk",

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backend import Model
 from ..backend.model import as_model
-from ..backend.network_plan import Plan
+from ..backend.network_plan import ArrayPlan
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice, truth, whole
 from ..network.compose import fold
@@ -77,7 +77,7 @@ def empirical_ntk(
     return sum(blocks.values())
 
 
-def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], Plan]:
+def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], ArrayPlan]:
     """The inputs as arrays with one batch axis, and the plan for them."""
     arrays, plan = model.inputs_of(x), model.plan(x)
     counts = set()
@@ -103,7 +103,9 @@ class Jacobian:
     ``leaves``: (nodes, leaf) per array of :meth:`rows`, nothing trimmed.
     """
 
-    def __init__(self, model: Model, plan: Plan, output: Node, trim: Trim | None = None) -> None:
+    def __init__(
+        self, model: Model, plan: ArrayPlan, output: Node, trim: Trim | None = None
+    ) -> None:
         self.model, self.plan, self.output, self.trim = model, plan, output, trim
         self.entries = int(np.prod(plan.nodes[output].shape.axes)) if output in plan.nodes else 0
         if not self.entries or not plan.tensors:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from ..backend import Model
-from ..backend.network_plan import Plan
+from ..backend.network_plan import ArrayPlan
 from ..calculi.widths import with_widths
 from ..foundation.errors import KcalcError
 from ..maps.maps import Assumption
@@ -19,7 +19,7 @@ from ..network.network import Network
 Node = Hashable
 
 
-def with_model_widths(model: Model, plan: Plan) -> Network:
+def with_model_widths(model: Model, plan: ArrayPlan) -> Network:
     """Fill in widths from the model.
 
     Drop Flattens of feature maps without locations, which do nothing and hide widths.
@@ -36,7 +36,7 @@ def with_model_widths(model: Model, plan: Plan) -> Network:
 
 
 def refuse_heuristics(
-    model: Model, network: Network, plan: Plan, heuristic: bool, notes: Sequence[Assumption]
+    model: Model, network: Network, plan: ArrayPlan, heuristic: bool, notes: Sequence[Assumption]
 ) -> tuple[Assumption, ...]:
     """Approximations in the maps, of which ``notes`` tell, and in the weights.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import Model
-from ..backend.network_plan import Plan
+from ..backend.network_plan import ArrayPlan
 from ..calculi.arrays import Arrays, Repeated, Shape
 from ..foundation.process_state import cached_property
 from ..network.compose import fold
@@ -25,7 +25,7 @@ STATISTIC, PROBE = "statistic", "probe"
 
 
 def measure(
-    model: Model, plan: Plan, purpose: Any, quantity: Any, keys: Array, together: int = 1
+    model: Model, plan: ArrayPlan, purpose: Any, quantity: Any, keys: Array, together: int = 1
 ) -> Any:
     """``quantity(key)`` for every key: its arrays in double precision, draws on axis 0.
 
@@ -115,7 +115,7 @@ class Probes:
     """
 
     model: Model
-    plan: Plan
+    plan: ArrayPlan
     located: bool = False
 
     @cached_property

@@ -20,7 +20,15 @@ from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
 from ..network.tokens import Tokens
 from .statistics import MEASURED, NARROW, Power, Statistic, allowed, bias, root_mean_square
-from .tangent_checks import GradientCheck, Judged, Table, TangentCheck, numbers, place, power_dict
+from .tangent_checks import (
+    GradientCheck,
+    Judged,
+    TangentCheck,
+    TextTable,
+    numbers,
+    place,
+    power_dict,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -256,7 +264,7 @@ class KernelCheck(Tabled):
 
     # -- display -----------------------------------------------------------------------------------
 
-    def rows_of(self, quantity: str = "c", width: int | None = None) -> Table:
+    def rows_of(self, quantity: str = "c", width: int | None = None) -> TextTable:
         """Map, mean, fluctuation, standard error and z of one quantity, a row per node and case."""
         s = self.statistic(quantity, width)
         rows = [
@@ -265,10 +273,10 @@ class KernelCheck(Tabled):
             for j, c in enumerate(self.c)
         ]
         head = ("node", "input c", "map", "mean", "fluctuation", "error", "z")
-        return Table(head, tuple(rows))
+        return TextTable(head, tuple(rows))
 
     @property
-    def rows(self) -> Table:
+    def rows(self) -> TextTable:
         """c values at the last width."""
         return self.rows_of()
 
@@ -292,7 +300,7 @@ class KernelCheck(Tabled):
             nothing = Power(None, None, *2 * (tuple(math.nan for _ in self.widths),))
             return nothing, nothing
 
-    def summary(self) -> Table:
+    def summary(self) -> TextTable:
         """A row per quantity and width.
 
         Largest |z|, standard error, fluctuation and bias, with their powers of the width.
@@ -328,7 +336,7 @@ class KernelCheck(Tabled):
             mode = f", {name}" if len(gradients.modes) > 1 else ""  # pyright: ignore[reportOptionalMemberAccess]
             greatest = [(np.nanmax(np.abs(s.z)), _most(error))]
             rows += _rows(f"gradients{mode}, relative", (gradients.width,), greatest, *powers)  # pyright: ignore[reportOptionalMemberAccess]
-        return Table(
+        return TextTable(
             ("", "width", "greatest |z|", "greatest error", "deviation of one draw", "of the mean"),
             tuple(rows),
         )

@@ -20,7 +20,7 @@ ROWS = 40  # of a printed table; those between are left out
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text under a head, for a terminal or a notebook."""
 
     head: tuple[str, ...]
@@ -237,7 +237,7 @@ class GradientCheck(Judged, Tabled):
         }
 
     @property
-    def rows(self) -> Table:
+    def rows(self) -> TextTable:
         """A row per node, over tokens per node and mode."""
         several = len(self.modes) > 1
         rows = [
@@ -247,7 +247,7 @@ class GradientCheck(Judged, Tabled):
             if np.isfinite(s.expected[i])
         ]
         head = ("infinite width", "mean", "fluctuation", "error", "z")
-        return Table(("node", *("mode",) * several, *head), tuple(rows))
+        return TextTable(("node", *("mode",) * several, *head), tuple(rows))
 
     def __str__(self) -> str:
         return f"|d out / d node|^2: {self._verdict()}\n{self.rows}"

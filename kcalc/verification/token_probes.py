@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from ..backend import Model
-from ..backend.network_plan import Plan
+from ..backend.network_plan import ArrayPlan
 from .probes import Probes, mean_and_variance
 
 Node = Hashable
@@ -42,7 +42,7 @@ def token_statistics(h: Array, uniform: bool) -> Array:
 
 def token_gradients(
     model: Model,
-    plan: Plan,
+    plan: ArrayPlan,
     params: Any,
     inputs: Mapping[Node, Array],
     nodes: Sequence[Node],

@@ -16,7 +16,7 @@ import kcalc as kc
 from kcalc.activations.base import Activation, X
 from kcalc.activations.wide import compile_wide
 from kcalc.fields.balls import working
-from kcalc.gaussian.certified.enclosures import Piece
+from kcalc.gaussian.certified.enclosures import SmoothPiece
 from kcalc.gaussian.certified.suprema import BITS
 
 x = sp.Symbol("x", real=True)
@@ -174,7 +174,7 @@ ENCLOSED = [
 def test_enclosures_hold_values_of_fifty_digits(expr: Any) -> None:
     own, rng = expr.xreplace({x: X}), np.random.default_rng(0)
     exact = [sp.lambdify(X, sp.diff(own, X, order), "mpmath") for order in range(3)]
-    piece = Piece(own, X, -100.0, 100.0)
+    piece = SmoothPiece(own, X, -100.0, 100.0)
     with mpmath.workdps(50), working(BITS):
         for low, high in ((0.0, 0.5), (0.3, 0.9), (2.5, 4.0), (6.0, 40.0)):
             points = low + (high - low) * rng.uniform(size=6)
@@ -187,7 +187,7 @@ def test_enclosures_hold_values_of_fifty_digits(expr: Any) -> None:
 
 def test_a_flat_end_counts_on_its_own_side_only() -> None:
     """exp(-1/x) is flat for x > 0 and unbounded for x < 0."""
-    piece = Piece(_exp(-1 / X), X, -1.0, 1.0)
+    piece = SmoothPiece(_exp(-1 / X), X, -1.0, 1.0)
     with working(BITS):
         assert piece.derivatives(0.0, 0.01)[2][1] < 1e-30
         assert piece.derivatives(-0.01, 0.0)[0][1] == math.inf

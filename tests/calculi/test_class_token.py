@@ -14,7 +14,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.attention.class_token import Grouped, reading, response
-from kcalc.gaussian.softmax_groups import Pair, moments
+from kcalc.gaussian.softmax_groups import ScorePair, moments
 
 L, A = kc.layers, kc.architectures
 WORST = 4.5
@@ -35,21 +35,21 @@ def without_readout() -> kc.Network:
 
 def test_a_class_token_that_is_like_the_others_has_their_overlap() -> None:
     """Against frozen digits of python-flint, as in the theory of attention."""
-    known = moments(63, Pair(4, 4, 2.4), Pair(4, 4, 2.4))
+    known = moments(63, ScorePair(4, 4, 2.4), ScorePair(4, 4, 2.4))
     every = Grouped(1, 0, 0, 0, 1)
     assert reading(known, every) == pytest.approx(0.0699723586941146880092484851130, rel=2e-12)
     assert response(known, every, every) == pytest.approx(0.0383916762579391, rel=1e-12)
 
 
 CASES = (
-    (6, Pair(1.5, 2.0, -0.9), Pair(1.0, 0.5, 0.4)),
-    (3, Pair(0.7, 0.7, 0.7), Pair(2.0, 2.0, -2.0)),
-    (4, Pair(1.0, 3.0, 0.2), Pair(0.0, 0.0, 0.0)),
+    (6, ScorePair(1.5, 2.0, -0.9), ScorePair(1.0, 0.5, 0.4)),
+    (3, ScorePair(0.7, 0.7, 0.7), ScorePair(2.0, 2.0, -2.0)),
+    (4, ScorePair(1.0, 3.0, 0.2), ScorePair(0.0, 0.0, 0.0)),
 )
 
 
 @pytest.mark.parametrize(("n", "alike", "other"), CASES)
-def test_moments_are_those_of_drawn_rows(n: int, alike: Pair, other: Pair) -> None:
+def test_moments_are_those_of_drawn_rows(n: int, alike: ScorePair, other: ScorePair) -> None:
     rng, draws = np.random.default_rng(1), 100_000
     parts = []
     for pair, count in ((other, 1), (alike, n)):

@@ -22,7 +22,7 @@ from wiring import wired
 
 import kcalc as kc
 from kcalc.calculi.moments import Moments, depth_stability, moments, moments_at_depth
-from kcalc.calculi.moments.laws import Law
+from kcalc.calculi.moments.laws import WeightLaw
 from kcalc.network.layers import Affine, Concat, Identity, Input, Nonlinear, Scale, Sum
 from kcalc.network.network import Network
 
@@ -76,7 +76,7 @@ def enumerated(network: Network, kurtoses: dict[Node, int]) -> dict[Any, list[fl
 
 
 def found_by(network: Network, kurtoses: dict[Node, Any], **options: Any) -> dict[Any, list[Any]]:
-    laws = {node: Law(f"kurtosis {k}", k - 3, stated=False) for node, k in kurtoses.items()}
+    laws = {node: WeightLaw(f"kurtosis {k}", k - 3, stated=False) for node, k in kurtoses.items()}
     found = moments(network, weights=laws, input_fourth=sp.Rational(337, 625), **options)
     tables = [("y", found.nodes), ("J", found.weights)]
     return {(name, node): [m.mean, m.fourth] for name, table in tables for node, m in table.items()}
@@ -238,7 +238,7 @@ def test_expressions_agree_with_numbers(name: str) -> None:
     """Gaussian weights, where factors are committed, and others, where all is written out."""
     network, kurtoses = CASES[name]
     agree(moments(with_symbol(network)), moments(network))
-    laws = {node: Law(f"kurtosis {k}", k - 3, stated=False) for node, k in kurtoses.items()}
+    laws = {node: WeightLaw(f"kurtosis {k}", k - 3, stated=False) for node, k in kurtoses.items()}
     agree(moments(with_symbol(network), weights=laws), moments(network, weights=laws))
 
 

@@ -19,7 +19,7 @@ from kcalc.interchange.internal_errors import internal_error
 from kcalc.interchange.jax_model import finishing, softmax
 from kcalc.interchange.jax_model import reader as jax_reader
 from kcalc.interchange.onnx_model import graph_values as onnx_rules
-from kcalc.interchange.rewriting import heads, mixing, norms, output_parts
+from kcalc.interchange.rewriting import heads, mixing, norms, split_layers
 from kcalc.interchange.trace import Linear, Normalise, NotRead, Op, Pointwise
 
 torch = pytest.importorskip("torch")
@@ -177,7 +177,7 @@ INSIDE: dict[str, tuple[Any, str]] = {
     "sources": (heads.Followed, "source"),
     "mixing": (mixing._Mixing, "attempt"),
     "norms": (norms.Norms, "_replaced"),
-    "parts": (output_parts._Parts, "_resolve"),
+    "parts": (split_layers._Parts, "_resolve"),
 }
 
 

@@ -15,7 +15,7 @@ from tape import RNG, Tape, layers_of, relu, sigmoid
 
 import kcalc as kc
 from kcalc.foundation.errors import KcalcError
-from kcalc.interchange.fusion import nice
+from kcalc.interchange.fusion import exact_number
 from kcalc.interchange.layout import channel_axes, reshaped_axis
 from kcalc.interchange.trace import (  # fmt: skip
     Drop,
@@ -466,13 +466,13 @@ def test_activations_that_are_none_are_reported():
 
 
 def test_literals():
-    assert nice(float(np.float32(0.1)), np.float32) == sp.Rational(1, 10)
-    assert nice(0.5) == sp.Rational(1, 2) and nice(1.702) == sp.Rational(1702, 1000)
-    assert nice(math.sqrt(2 / math.pi)) == sp.sqrt(2 / sp.pi)
-    assert nice(0.123456789123) == sp.Float(0.123456789123)
-    assert nice(3) == 3 and nice(-1e-6) == sp.Rational(-1, 10**6)
+    assert exact_number(float(np.float32(0.1)), np.float32) == sp.Rational(1, 10)
+    assert exact_number(0.5) == sp.Rational(1, 2) and exact_number(1.702) == sp.Rational(1702, 1000)
+    assert exact_number(math.sqrt(2 / math.pi)) == sp.sqrt(2 / sp.pi)
+    assert exact_number(0.123456789123) == sp.Float(0.123456789123)
+    assert exact_number(3) == 3 and exact_number(-1e-6) == sp.Rational(-1, 10**6)
     with pytest.raises(KcalcError):
-        nice(float("inf"))
+        exact_number(float("inf"))
 
 
 def test_a_reading_shows_itself():

@@ -22,6 +22,12 @@ for ask in ({asks}):
         said.append(str(error))
 print(json.dumps(said))
 """
+LINES = """
+import sys
+sys.modules[sys.argv[1]] = None
+from kcalc.cli import main
+print([main(words.split()) for words in sys.argv[2:]])
+"""
 INTERCHANGE = "lambda: kc.report(net), lambda: kc.audit(list, (2, 3)), lambda: kc.read(list)"
 LAB = "lambda: kc.report, lambda: kc.audit, lambda: kc.transfer, lambda: kc.training"
 COMMANDS = {
@@ -43,9 +49,8 @@ def test_functions_name_the_folder(gone: str, asks: str) -> None:
 
 @pytest.mark.parametrize("gone", COMMANDS)
 def test_commands_name_the_folder(gone: str) -> None:
-    code = f"import sys; sys.modules['kcalc.{gone}'] = None\nfrom kcalc.cli import main\n"
-    code += f"print([main(words.split()) for words in {COMMANDS[gone]!r}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", LINES, f"kcalc.{gone}", *COMMANDS[gone]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     assert json.loads(done.stdout) == [2] * len(lines) == [2] * len(COMMANDS[gone])

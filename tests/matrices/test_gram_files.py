@@ -21,13 +21,13 @@ SCRIPT = """
 import sys, time
 import numpy as np
 import kcalc as kc
-from kcalc.matrices.gram import sinks
+from kcalc.matrices.gram import outputs
 
-save = sinks.FileSink._save
+save = outputs.FileSink._save
 def slow(self):
     save(self)
     time.sleep(0.15)
-sinks.FileSink._save = slow
+outputs.FileSink._save = slow
 x = np.load(sys.argv[1])
 K = kc.ntk(kc.architectures.vanilla(6, "relu", sigma_w=2**0.5))
 K.matrices(x, out=(sys.argv[2], sys.argv[3]), block_rows=10)
@@ -54,16 +54,16 @@ def test_a_killed_run_is_taken_up_again(tmp_path: Path) -> None:
     assert 4 <= len(done) < 20
     K = kc.ntk(RELU)
     seen: list[int] = []
-    from kcalc.matrices.gram import sinks
+    from kcalc.matrices.gram import outputs
 
-    original = sinks.FileSink.finished
+    original = outputs.FileOutput.finished
 
-    def counted(self: sinks.FileSink, stripe: int) -> None:
+    def counted(self: outputs.FileOutput, stripe: int) -> None:
         seen.append(stripe)
         original(self, stripe)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sinks.FileSink, "finished", counted)
+        patch.setattr(outputs.FileOutput, "finished", counted)
         found = K.matrices(x, out=(one, two))
     assert sorted([*seen, *map(int, done)]) == list(range(20)), (
         "finished stripes are not computed again"

@@ -15,7 +15,7 @@ from wiring import wired
 import kcalc as kc
 from kcalc import KcalcError, Network, chain, plotting, residual
 from kcalc.network import architectures
-from kcalc.plotting.graph_layout import HEIGHT, Box, Plan, plan
+from kcalc.plotting.graph_layout import HEIGHT, Box, DrawingPlan, plan
 from kcalc.plotting.layer_texts import layer_text, number_text
 from kcalc.plotting.regions import sample
 
@@ -107,7 +107,7 @@ NETS = {
 }
 
 
-def layout(net: Network, collapse: bool = False, columns: int | None = None) -> Plan:
+def layout(net: Network, collapse: bool = False, columns: int | None = None) -> DrawingPlan:
     widths = {
         node: HEIGHT if isinstance(layer, L.Sum) else 0.8 + 0.05 * (i % 9)
         for i, (node, layer, _) in enumerate(net.steps())

@@ -18,7 +18,7 @@ from kcalc.shaping.choose_branch import default_end, solve, solve_all
 from kcalc.shaping.conditions import SlopeSystem, inwards
 from kcalc.shaping.continuation import BranchEnd, follow_branch
 from kcalc.shaping.moments import moments
-from kcalc.shaping.solver import Point, refined
+from kcalc.shaping.solver import NewtonPoint, refined
 
 A = kc.architectures
 GRID = 1 + np.geomspace(1e-5, 3.0, 90)
@@ -68,7 +68,7 @@ def test_a_fold_is_found_to_nine_digits() -> None:
 
     On either side of it there are two solutions and none.
     """
-    end = follow_branch(SlopeSystem(kc.activation("gelu"), 0.6), Point(*_start("gelu", 1.45)))
+    end = follow_branch(SlopeSystem(kc.activation("gelu"), 0.6), NewtonPoint(*_start("gelu", 1.45)))
     assert isinstance(end, BranchEnd) and end.exact
     assert solve(systems("gelu", 1 + end.target * (1 - 1e-9))).beta == pytest.approx(
         end.point.beta, abs=1e-3
@@ -230,7 +230,8 @@ def test_a_point_is_confirmed_by_a_finer_rule_than_its_own(
         asked.clear()
         assert (
             refined(
-                SlopeSystem(kc.activation(name), 0.2), Point(math.log(k.alpha), k.beta, 0.0, own)
+                SlopeSystem(kc.activation(name), 0.2),
+                NewtonPoint(math.log(k.alpha), k.beta, 0.0, own),
             )
             is not None
         )

@@ -191,7 +191,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("mean", "gaussian.expectations.single:mean", times(1.01), ("DKS-eq24",)),
     Mutation(
         "q-slope",
-        "activations.local:LocalMaps.q_series",
+        "activations.base:Activation.q_series",
         part(1, times(0.5)),
         ("DKS-Qp", "TAT-eq16"),
     ),

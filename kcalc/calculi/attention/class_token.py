@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...fields.jets import Jet
-from ...gaussian.softmax_groups import Pair, moments
+from ...gaussian.softmax_groups import ScorePair, moments
 from ...network import primitives as P
 from .rows import factor
 
@@ -193,7 +193,7 @@ def _rows(
     """The moments of the rows of two tokens of two sequences; None for scores without a rule."""
     (one, two), (i, k) = sequences, kind
 
-    def scores(number: str) -> Pair | None:
+    def scores(number: str) -> ScorePair | None:
         sizes = []
         for a, b, g in (
             (one, one, queries[one, one].at(i, i)),
@@ -210,7 +210,7 @@ def _rows(
         bound = math.sqrt(first) * math.sqrt(second)
         if abs(sizes[2]) > bound - least:  # what tokens share may be negative: no Gaussian scores
             return None
-        return Pair(first, second, max(-bound, min(bound, sizes[2])))
+        return ScorePair(first, second, max(-bound, min(bound, sizes[2])))
 
     alike, other = scores("alike"), scores("other")
     return None if alike is None or other is None else moments(n, alike, other)

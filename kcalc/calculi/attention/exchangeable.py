@@ -337,7 +337,7 @@ class Exchangeable:
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
         check_length(op, node, self._longest)
         made = {
-            name: kernel.positioned(node, op.form == "learned" and name != SAME)
+            name: kernel.position_state(node, op.form == "learned" and name != SAME)
             for name, kernel in self.plain.items()
         }
         return TokenState(made, ANY)

@@ -16,7 +16,7 @@ from ...maps.composition import Composition
 from ...maps.maps import INFINITE_WIDTH, Assumption
 from ...network.network import Network
 from ...network.tokens import Tokens, read_tokens, several
-from ..global_maps import MapReading, NetworkCMap, NetworkQMap, NodeValues, Pass
+from ..global_maps import MapReading, NetworkCMap, NetworkQMap, NodeValues, RulePass
 from ..kernel import Kernel, KernelReading
 from .class_token_maps import PointReader, has_class_token
 from .formulas import token_formula, token_notes
@@ -48,10 +48,10 @@ class TokenMapReading(OverTokens, MapReading):
         self.said = tokens
         super().__init__(network, assume_independent)
 
-    def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> Pass:
+    def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
         """The assumptions alone: attention has no map that is recorded."""
         kernel, _ = self.run(NUMPY, q1, q2, None)
-        return Pass(tuple(kernel.notes.values()), {}, None)
+        return RulePass(tuple(kernel.notes.values()), {}, None)
 
     def run(
         self,

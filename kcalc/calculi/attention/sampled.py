@@ -30,7 +30,7 @@ from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ...network.score_biases import alibi_slopes
 from ..atoms import Atom, Pair
-from ..channel_statistics import Ledger, Statistics
+from ..channel_statistics import AssumptionLog, Statistics
 from ..channels import Channels
 from ..checks import check_q
 from ..freshness import Algebra
@@ -73,7 +73,7 @@ LARGEST_DRAWN = 1e200  # variance of scores, whose squares do not overflow
 def token_kernel(assume_independent: bool) -> Kernel:
     """The kernel calculus over arrays of pairs of tokens."""
     moments = PairMoments(NUMPY, False)
-    statistics = Statistics(moments, Ledger(), True, assume_independent, check_q)
+    statistics = Statistics(moments, AssumptionLog(), True, assume_independent, check_q)
     algebra = Algebra(moments)
     return Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
 

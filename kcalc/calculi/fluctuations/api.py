@@ -23,10 +23,10 @@ from ...network.compose import require_network
 from ...network.network import Network, require_numbers
 from ...network.primitives import Fresh, Post, owner
 from ..widths import with_widths
-from .channels import SAMPLES, Channels
+from .channels import SAMPLES, ChannelKernels
 from .homogeneous import chain_fluctuations, is_chain
 from .propagation import Propagation
-from .reading import Reading
+from .reading import FunctionRules
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,9 +143,9 @@ def fluctuations(
             f"q = {level:g} leaves no room for squares in double precision; give one between "
             f"{LEAST:g} and {MOST:g}"
         )
-    reading = Reading(sized)
+    reading = FunctionRules(sized)
     groups = reading.run()
-    channels = Channels(level, cosine, weights == "orthogonal")
+    channels = ChannelKernels(level, cosine, weights == "orthogonal")
     found = Propagation(reading.functions, groups, channels).run()
     exact = is_chain(sized) and (weights == "gaussian" or _never_narrower(sized))
     chain = chain_fluctuations(sized, weights == "orthogonal") if exact else {}
@@ -190,7 +190,11 @@ def _dead(network: Network) -> list[str]:
 
 
 def _assumptions(
-    network: Network, weights: str, nodes: dict[Node, Fluctuation], exact: bool, channels: Channels
+    network: Network,
+    weights: str,
+    nodes: dict[Node, Fluctuation],
+    exact: bool,
+    channels: ChannelKernels,
 ) -> list[Assumption]:
     size = f"the inputs have q = {channels.q:.6g}"
     notes = [

@@ -12,13 +12,13 @@ import numpy as np
 
 from ...foundation.errors import FreshnessError
 from .expansions import IDENTITY, alike, correlated, series, slopes, wick
-from .reading import Atom, Function
+from .reading import ChannelGaussian, Function
 
 Array = np.ndarray
 SAMPLES = 60_000
 
 
-class Channels:
+class ChannelKernels:
     """Kernels of all functions at infinite width, and the covariances of their noise at width n.
 
     ``c`` None: one input, a kernel is (q,); else two inputs of equal q and cosine c, a kernel is
@@ -29,8 +29,8 @@ class Channels:
     def __init__(self, q: float, c: float | None, orthogonal: bool) -> None:
         self.q, self.c, self.orthogonal = q, c, orthogonal
         self.size = 1 if c is None else 3
-        self.atoms: dict[Atom, Array] = {}
-        self.ratio: dict[Atom, float] = {}
+        self.atoms: dict[ChannelGaussian, Array] = {}
+        self.ratio: dict[ChannelGaussian, float] = {}
         self.level: dict[int, tuple[float, float | None]] = {}
         self.kernel: dict[int, tuple[float, float | None]] = {}
         self.slope: dict[int, Array] = {}
@@ -55,7 +55,7 @@ class Channels:
         c_after = None if c is None else float(f.phi.c_map(c, q))
         self.kernel[f.id], self.slope[f.id] = (after, c_after), slopes(f.phi, q, c)
 
-    def _atom(self, atom: Atom, f: Function) -> None:
+    def _atom(self, atom: ChannelGaussian, f: Function) -> None:
         if atom.kind == "input":
             q, c = self.q, self.c
         elif atom.kind == "bias":
@@ -96,7 +96,7 @@ class Channels:
     def _part(self, matrix: Array) -> Array:
         return matrix[:1, :1] if self.c is None else matrix
 
-    def _independent(self, f: Function, g: Function, shared: list[Atom]) -> Array:
+    def _independent(self, f: Function, g: Function, shared: list[ChannelGaussian]) -> Array:
         random = [atom for atom in shared if atom.kind != "input"]
         cross = sum((f.amounts[a] * g.amounts[a] * self.atoms[a] for a in random), np.zeros((2, 2)))
         if f.phi is None and g.phi is None:
@@ -137,7 +137,7 @@ class Channels:
             self._noise[f.id] = products - products.mean(axis=0)
         return self._noise[f.id]
 
-    def _gaussians(self, atom: Atom) -> Array:
+    def _gaussians(self, atom: ChannelGaussian) -> Array:
         seed = zlib.crc32(repr((str(atom.node), atom.kind)).encode())
         z = np.random.default_rng(seed).standard_normal((SAMPLES, 2))
         q, across = self.atoms[atom][0, 0], self.atoms[atom][0, 1]

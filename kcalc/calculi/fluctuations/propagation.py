@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .channels import Channels
-from .reading import Atom, Function, Groups
+from .channels import ChannelKernels
+from .reading import ChannelGaussian, Function, Groups
 
 Array = np.ndarray
 Node = Hashable
@@ -28,7 +28,7 @@ class Propagation:
     """Covariances of kernels, node by node."""
 
     def __init__(
-        self, functions: Sequence[Function], nodes: Mapping[Node, Groups], channels: Channels
+        self, functions: Sequence[Function], nodes: Mapping[Node, Groups], channels: ChannelKernels
     ) -> None:
         self.functions, self.channels = functions, channels
         self.g: dict[tuple[int, int], Array] = {}  # Cov(g_v, g_w)
@@ -37,7 +37,7 @@ class Propagation:
         self.held: dict[int, dict[int, Array]] = {}  # g_v = sum_k held[v][k] e_k
         self.due: defaultdict[int, list[Node]] = defaultdict(list)
         self.until: dict[int, int] = {f.id: f.id for f in functions}
-        self.used: dict[Atom, int] = {}
+        self.used: dict[ChannelGaussian, int] = {}
         for f in functions:
             for _, read, _ in parts_of(f):
                 self.until[read.id] = max(self.until[read.id], f.id)

@@ -18,7 +18,7 @@ Node = Hashable
 
 
 @dataclass(frozen=True)
-class Atom:
+class ChannelGaussian:
     """A Gaussian of each channel.
 
     The product of a layer's weights ("weights"), its bias ("bias"), or an input ("input", not
@@ -40,7 +40,7 @@ class Function:
     id: int
     node: Node
     width: int
-    amounts: dict[Atom, float]
+    amounts: dict[ChannelGaussian, float]
     phi: Activation | None = None
     reads: tuple[tuple[float, Function], ...] = ()
     adds: tuple[tuple[float, Function], ...] = ()
@@ -54,7 +54,7 @@ Groups = tuple[Function, ...]
 
 
 @dataclass
-class Reading:
+class FunctionRules:
     """The rules that translate layers into functions; ``functions``: all of them in order."""
 
     network: Network
@@ -81,9 +81,11 @@ class Reading:
                 f"node {node!r} (Input) is an image: fluctuations are computed for dense layers "
                 f"of one vector only"
             )
-        return (self._made(node, layer.features, {Atom(node, "input"): 1.0}),)
+        return (self._made(node, layer.features, {ChannelGaussian(node, "input"): 1.0}),)
 
-    def _made(self, node: Node, width: int, amounts: dict[Atom, float], **more: Any) -> Function:
+    def _made(
+        self, node: Node, width: int, amounts: dict[ChannelGaussian, float], **more: Any
+    ) -> Function:
         made = Function(len(self.functions), node, width, amounts, **more)
         self.functions.append(made)
         return made
@@ -106,8 +108,8 @@ class Reading:
             )
         (below,) = inputs
         fan_in = sum(g.width for g in below)
-        amounts = {Atom(node, "weights"): 1.0} | (
-            {Atom(node, "bias"): 1.0} if op.sigma_b != 0 else {}
+        amounts = {ChannelGaussian(node, "weights"): 1.0} | (
+            {ChannelGaussian(node, "bias"): 1.0} if op.sigma_b != 0 else {}
         )
         reads = tuple((g.width / fan_in, g) for g in below)
         width: Any = op.features
@@ -154,7 +156,7 @@ class Reading:
         return self._made(node, one.width, one.amounts, phi=phi, inner=one)
 
     def _added(self, node: Node, addends: list[tuple[float, Function]]) -> Function:
-        amounts: dict[Atom, float] = {}
+        amounts: dict[ChannelGaussian, float] = {}
         for w, one in addends:
             if one.phi is not None:
                 raise FreshnessError(

@@ -19,8 +19,8 @@ from ...network.layers import Affine, Dropout, StopGradient
 from ...network.network import Network, chosen_output
 from ..widths import with_widths
 from .closed import Found, closed_moments
-from .evaluation import Backward, Entry, Forward, jacobian_moments, node_moments
-from .laws import Law, laws_by_node
+from .evaluation import InputMoments, MomentAdjoints, VectorMoments, jacobian_moments, node_moments
+from .laws import WeightLaw, laws_by_node
 from .moment import Moment
 from .numbers import Numeric, is_symbolic
 from .reading import Compiled, compiled
@@ -82,7 +82,7 @@ def moments(
     chosen = chosen_output(sized, output)
     read = compiled(sized, laws)
     size = input_size(sized, q, "moments(..., q=None)")
-    entry = Entry(size.square, _input_fourth(sized, input_fourth))
+    entry = InputMoments(size.square, _input_fourth(sized, input_fourth))
     refusal = _refusal(read, laws, jacobian)
     excesses = (law.excess for law in laws.values())
     symbolic = bool(sized.free_symbols) or is_symbolic(size.square, entry.fourth, *excesses)
@@ -95,16 +95,16 @@ def moments(
     return Moments(sized, chosen, nodes, tuple(notes), jacobians, size, refusal, options, moments)
 
 
-def _measured(read: Compiled, output: Node, entry: Entry, jacobian: bool) -> Found:
+def _measured(read: Compiled, output: Node, entry: InputMoments, jacobian: bool) -> Found:
     field = Numeric()
     with field.working():
-        balls = Entry(field.number(entry.square), field.number(entry.fourth))
-        forward = Forward(read, field, balls)
+        balls = InputMoments(field.number(entry.square), field.number(entry.fourth))
+        forward = VectorMoments(read, field, balls)
         nodes = {node: Moment.of_balls(*two) for node, two in node_moments(read, forward).items()}
         if not jacobian:
             return nodes, None
         out = read.features[output]
-        found = jacobian_moments(read, forward, Backward(read, field, out.vector), out)
+        found = jacobian_moments(read, forward, MomentAdjoints(read, field, out.vector), out)
         return nodes, {node: Moment.of_balls(*two) for node, two in found.items()}
 
 
@@ -125,7 +125,7 @@ def _input_fourth(network: Network, given: Any) -> Any:
     return given if isinstance(given, sp.Basic) else size
 
 
-def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
+def _refusal(read: Compiled, laws: Mapping[Node, WeightLaw], jacobian: bool) -> str:
     """The reason why there are no Jacobian moments; an empty string if there are."""
     if not truth(jacobian, "jacobian"):
         return "the moments of Jacobians were not asked for; leave jacobian=True"
@@ -147,7 +147,7 @@ def _refusal(read: Compiled, laws: Mapping[Node, Law], jacobian: bool) -> str:
 
 
 def _about_input(
-    network: Network, laws: Mapping[Node, Law], size: InputSize, fourth: str
+    network: Network, laws: Mapping[Node, WeightLaw], size: InputSize, fourth: str
 ) -> list[Assumption]:
     """The size of the input, the laws of weights, and sum_i x_i^4 / |x|^4 where it matters."""
     exact = f"exact at these widths, for independent symmetric weights; the input has {size}"
@@ -164,7 +164,7 @@ def _about_input(
 
 
 def _assumptions(
-    read: Compiled, laws: Mapping[Node, Law], nodes: Any, jacobians: Any
+    read: Compiled, laws: Mapping[Node, WeightLaw], nodes: Any, jacobians: Any
 ) -> list[Assumption]:
     network, notes = read.network, list[Assumption]()
     if any(not law.stated for law in laws.values()) and jacobians is not None:

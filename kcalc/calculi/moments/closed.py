@@ -15,12 +15,19 @@ from typing import Any
 import sympy as sp
 
 from ...foundation.errors import KcalcError
-from .evaluation import Entry, Forward, jacobian_moments, monomials, node_moments, reached
+from .evaluation import (
+    InputMoments,
+    VectorMoments,
+    jacobian_moments,
+    monomials,
+    node_moments,
+    reached,
+)
 from .moment import Moment
 from .monomials import CORNER, Key, Monomials, Terms, slots_of
 from .numbers import Symbolic
 from .reading import Compiled
-from .vectors import Fresh, Mixed, Rectified, Stacked, Vector
+from .vectors import FreshProduct, Rectified, Stacked, Vector, VectorSum
 
 Node = Hashable
 Modes = dict[int, sp.Expr]
@@ -40,12 +47,12 @@ def sources_of(vector: Vector) -> list[Vector]:
 
     For an activation of a fresh vector these are the vectors that its weights multiply.
     """
-    if isinstance(vector, Mixed):
+    if isinstance(vector, VectorSum):
         return [part for _, part in vector.terms]
     if isinstance(vector, Stacked):
         return [vector.left[1], vector.right[1]]
     fresh = vector.fresh if isinstance(vector, Rectified) else vector
-    return [fed.source for fed in fresh.fed] if isinstance(fresh, Fresh) else []
+    return [fed.source for fed in fresh.fed] if isinstance(fresh, FreshProduct) else []
 
 
 def crossings(out: Vector) -> set[int]:
@@ -68,13 +75,13 @@ def crossings(out: Vector) -> set[int]:
     return found
 
 
-class ClosedForward(Forward):
+class ClosedForward(VectorMoments):
     """E |v|^2 and E |v|^4 of vectors as factored expressions.
 
     ``commit``: store products at crossings, as Gaussian weights allow.
     """
 
-    def __init__(self, compiled: Compiled, out: Vector, entry: Entry, commit: bool) -> None:
+    def __init__(self, compiled: Compiled, out: Vector, entry: InputMoments, commit: bool) -> None:
         super().__init__(compiled, Symbolic(), entry)
         self.products: dict[Key, sp.Expr] = self.values
         self.split = crossings(out)
@@ -215,7 +222,7 @@ def _nonzero(expr: sp.Expr) -> bool:
     return found != 0
 
 
-def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: bool) -> Found:
+def closed_moments(compiled: Compiled, output: Node, entry: InputMoments, jacobian: bool) -> Found:
     """Moments of all nodes and weights as expressions.
 
     Raises: KcalcError for deep networks whose weights are not Gaussian.
@@ -229,7 +236,7 @@ def closed_moments(compiled: Compiled, output: Node, entry: Entry, jacobian: boo
         )
     out = compiled.features[output]
     square, fourth = (sp.sympify(value, strict=True) for value in (entry.square, entry.fourth))
-    forward = ClosedForward(compiled, out.vector, Entry(square, fourth), gaussian)
+    forward = ClosedForward(compiled, out.vector, InputMoments(square, fourth), gaussian)
     nodes = {
         node: Moment.of_expressions(*two) for node, two in node_moments(compiled, forward).items()
     }

@@ -17,7 +17,7 @@ from ...network.compose import require_network
 from ...network.network import Network
 from ..widths import with_widths
 from .closed import MINUS, PLUS, ClosedBackward, ClosedForward, tidied
-from .evaluation import Entry, fed_by
+from .evaluation import InputMoments, fed_by
 from .laws import laws_by_node
 from .moment import Moment
 from .reading import compiled
@@ -176,7 +176,7 @@ def moments_at_depth(
         )
     size = input_size(sized, q, "moments_at_depth(..., q=None)")
     one = sp.Integer(1)
-    forward = ClosedForward(read, out.vector, Entry(one, one), commit=True)
+    forward = ClosedForward(read, out.vector, InputMoments(one, one), commit=True)
     backward = ClosedBackward(read, out.vector, commit=True)
     square = sp.sympify(out.factor, strict=True) ** 2
     second, fourth = forward.norm(out.vector)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .monomials import CORNER, Key, Monomials, Terms
 from .reading import Compiled
-from .vectors import Fed, Fresh, Scaled, Source, Vector
+from .vectors import Fed, FreshProduct, InputVector, ScaledVector, Vector
 
 Number = Any
 Node = Hashable
@@ -19,7 +19,7 @@ Two = tuple[Number, Number]
 
 
 @dataclass(frozen=True)
-class Entry:
+class InputMoments:
     """The input's ``square`` = |x|^2 and ``fourth`` = sum_i x_i^4 / |x|^4."""
 
     square: Number
@@ -27,16 +27,16 @@ class Entry:
 
     def moments(self, compiled: Compiled) -> dict[Key, Number]:
         """The monomials of the input alone: |x|^2, |x|^4 and sum_i x_i^4."""
-        source = next(v.id for v in compiled.vectors.all if isinstance(v, Source))
+        source = next(v.id for v in compiled.vectors.all if isinstance(v, InputVector))
         square, four = self.square * self.square, (source, source, source, source)
         known: dict[Key, Number] = {(source, source): self.square, (0, *four): square}
         return known | {(CORNER, *four): square * self.fourth}
 
 
-class Forward:
+class VectorMoments:
     """E |v|^2 and E |v|^4 of vectors."""
 
-    def __init__(self, compiled: Compiled, field: Any, entry: Entry) -> None:
+    def __init__(self, compiled: Compiled, field: Any, entry: InputMoments) -> None:
         self.field = field
         self.steps = monomials(compiled, field, columns=False)
         self.values: dict[Key, Any] = entry.moments(compiled)
@@ -70,7 +70,7 @@ class Forward:
         return sum((factor * self.values[key] for factor, key in terms), self.field.number(0))
 
 
-class Backward:
+class MomentAdjoints:
     """Adjoints of E |out|^2 and of the Jacobian's E (tr Q)^2 with respect to every monomial.
 
     One pass serves all layers.
@@ -127,12 +127,12 @@ def monomials(compiled: Compiled, field: Any, columns: bool) -> Monomials:
     return Monomials(compiled.vectors.all, names, field, columns)
 
 
-def node_moments(compiled: Compiled, forward: Forward) -> dict[Node, Two]:
+def node_moments(compiled: Compiled, forward: VectorMoments) -> dict[Node, Two]:
     """{node: (E |y|^2, E |y|^4)}."""
     return {node: _scaled(forward, feature) for node, feature in compiled.features.items()}
 
 
-def _scaled(forward: Forward, feature: Scaled) -> Two:
+def _scaled(forward: VectorMoments, feature: ScaledVector) -> Two:
     second, fourth = forward.norm(feature.vector)
     if feature.factor == 1:
         return second, fourth
@@ -140,17 +140,17 @@ def _scaled(forward: Forward, feature: Scaled) -> Two:
     return square * second, square**2 * fourth
 
 
-def fed_by(fresh: Fresh, node: Node) -> Fed:
+def fed_by(fresh: FreshProduct, node: Node) -> Fed:
     """The part of a fresh vector that a node's weights feed."""
     return next(fed for fed in fresh.fed if fed.node == node)
 
 
 def jacobian_moments(
-    compiled: Compiled, forward: Forward, backward: Any, out: Scaled
+    compiled: Compiled, forward: VectorMoments, backward: Any, out: ScaledVector
 ) -> dict[Node, Two]:
     """{Affine node: (E |J|^2, E |J|^4)} with J = d out / d W.
 
-    ``backward``: a :class:`Backward`, or that of expressions.
+    ``backward``: a :class:`MomentAdjoints`, or that of expressions.
 
     ``E |J|^4 = E |x|^4 E (tr Q)^2``, where W multiplies x and Q = M M^T with M = d out / d (W x).
     """

@@ -32,7 +32,7 @@ def _truncated() -> sp.Expr:
 
 
 @dataclass(frozen=True)
-class Law:
+class WeightLaw:
     """A symmetric law of weights.
 
     ``excess``: E w^4 / (E w^2)^2 - 3; ``atoms``: whether single values have positive probability;
@@ -48,16 +48,16 @@ class Law:
         return self.name
 
 
-LAWS: dict[str, Law] = {
+LAWS: dict[str, WeightLaw] = {
     law.name: law
     for law in (
-        Law("gaussian", sp.Integer(0)),
-        Law("uniform", sp.Rational(-6, 5)),
-        Law("laplace", sp.Integer(3)),
-        Law("logistic", sp.Rational(6, 5)),
-        Law("truncated normal", _truncated()),
-        Law("rademacher", sp.Integer(-2), atoms=True),
-        Law("sparse ternary", sp.Integer(0), atoms=True),
+        WeightLaw("gaussian", sp.Integer(0)),
+        WeightLaw("uniform", sp.Rational(-6, 5)),
+        WeightLaw("laplace", sp.Integer(3)),
+        WeightLaw("logistic", sp.Rational(6, 5)),
+        WeightLaw("truncated normal", _truncated()),
+        WeightLaw("rademacher", sp.Integer(-2), atoms=True),
+        WeightLaw("sparse ternary", sp.Integer(0), atoms=True),
     )
 }
 """Laws by name. "sparse ternary" weights are 0 with probability 2/3, else +s or -s; "truncated
@@ -69,12 +69,12 @@ ALIASES = {
 }
 
 
-def law_of(given: Any) -> Law:
+def law_of(given: Any) -> WeightLaw:
     """The law of the given name, or of the given excess kurtosis >= -2 (taken to have no atoms).
 
     Raises: KcalcError for an unknown name, anything else that is no number, and numbers below -2.
     """
-    if isinstance(given, Law):
+    if isinstance(given, WeightLaw):
         return given
     if isinstance(given, str):
         name = given.lower().replace("_", " ")
@@ -88,10 +88,10 @@ def law_of(given: Any) -> Law:
         raise KcalcError(f"an excess kurtosis is >= -2 (and 0 for Gaussian weights), got {excess}")
     if known and float(excess) == -2:
         return LAWS["rademacher"]
-    return Law(f"excess kurtosis {excess}", excess, stated=False)
+    return WeightLaw(f"excess kurtosis {excess}", excess, stated=False)
 
 
-def laws_by_node(network: Network, weights: Any) -> dict[Node, Law]:
+def laws_by_node(network: Network, weights: Any) -> dict[Node, WeightLaw]:
     """{Affine node: law} from one law, or from {node: law} where the key None stands for the rest.
 
     Raises: KcalcError for a node that is no Affine.

@@ -25,7 +25,7 @@ from typing import Any
 
 from ...foundation.errors import NoRule
 from .reading import INSTEAD
-from .vectors import Fed, Fresh, Mixed, Rectified, Source, Stacked, Vector
+from .vectors import Fed, FreshProduct, InputVector, Rectified, Stacked, Vector, VectorSum
 
 Number = Any
 Node = Hashable
@@ -42,10 +42,10 @@ def pairing_of(i: int, j: int) -> int:
     return high - 1 if low == 0 else 5 - low - high if (low, high) != (2, 3) else 0
 
 
-def fresh_of(vector: Vector) -> Fresh:
+def fresh_of(vector: Vector) -> FreshProduct:
     """The fresh vector itself, or the fresh vector that an activation is applied to."""
     fresh = vector.fresh if isinstance(vector, Rectified) else vector
-    assert isinstance(fresh, Fresh)
+    assert isinstance(fresh, FreshProduct)
     return fresh
 
 
@@ -108,7 +108,7 @@ class Monomials:
 
     def given(self, key: Key) -> bool:
         """True for monomials of the input alone."""
-        return all(isinstance(self.vectors[i], Source) for i in slots_of(key))
+        return all(isinstance(self.vectors[i], InputVector) for i in slots_of(key))
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Monomials:
         newest = max(v.rank for v in held)
         place = next(i for i, v in enumerate(held) if v.rank == newest)
         top = held[place]
-        if isinstance(top, Mixed):
+        if isinstance(top, VectorSum):
             return self._mixed(kind, slots, top)
         if isinstance(top, Stacked):
             return self._stacked(kind, slots, held, place)
@@ -137,7 +137,7 @@ class Monomials:
 
     def _alike(self, kind: int | None, vector: Vector) -> Terms | None:
         """The step for one fresh vector, fed by one matrix, in all slots; None otherwise."""
-        if not isinstance(vector, Fresh | Rectified):
+        if not isinstance(vector, FreshProduct | Rectified):
             return None
         fed = (vector.fresh if isinstance(vector, Rectified) else vector).fed
         if len(fed) > 1:
@@ -166,7 +166,7 @@ class Monomials:
             found[key] = found[key] + factor if key in found else factor
         return [(factor, key) for key, factor in found.items()]
 
-    def _mixed(self, kind: int | None, slots: Sequence[int], top: Mixed) -> Terms:
+    def _mixed(self, kind: int | None, slots: Sequence[int], top: VectorSum) -> Terms:
         """A linear combination written out in every slot that holds it."""
         parts = [(self.constant(factor), vector.id) for factor, vector in top.terms]
         rows: list[tuple[Number, Sequence[int]]] = [(1, ())]
@@ -188,7 +188,7 @@ class Monomials:
         else:
             together = next(pair for pair in PAIRINGS[kind] if place in pair)
         for i in together:
-            if isinstance(held[i], Mixed):
+            if isinstance(held[i], VectorSum):
                 return self._mixed(kind, slots, held[i])  # pyright: ignore[reportArgumentType]
         stacks = [held[i] for i in together]
         if (
@@ -217,7 +217,7 @@ class Monomials:
         The slots ``taken`` hold that vector or activations of it.
         """
         first = held[taken[0]]
-        if isinstance(first, Source):
+        if isinstance(first, InputVector):
             raise AssertionError("the input's own moments are given, not derived")
         fresh = fresh_of(first)
         curved = [i for i in taken if isinstance(held[i], Rectified)]
@@ -251,7 +251,7 @@ class Monomials:
             known = self._shapes[vector.id] = self._codes.setdefault(code, len(self._codes))
         return known
 
-    def _two(self, fresh: Fresh, one: Vector, other: Vector, together: bool) -> list[Number]:
+    def _two(self, fresh: FreshProduct, one: Vector, other: Vector, together: bool) -> list[Number]:
         """The factors for a fresh vector in two slots, one per matrix of weights.
 
         ``together``: the two slots share a row.
@@ -263,7 +263,7 @@ class Monomials:
             self._twos[code] = [factor * self.amount(fed) for fed in fresh.fed]
         return self._twos[code]
 
-    def _all_four(self, kind: int, fresh: Fresh, held: list[Vector]) -> Terms:
+    def _all_four(self, kind: int, fresh: FreshProduct, held: list[Vector]) -> Terms:
         """The step for a quadruple in one fresh vector alone."""
         code = (kind, *(self.shape(v) for v in held))
         if code not in self._fours:
@@ -279,7 +279,7 @@ class Monomials:
         return [(factor, key) for key, factor in rows.items()]
 
     def _template(
-        self, kind: int, fresh: Fresh, held: list[Vector]
+        self, kind: int, fresh: FreshProduct, held: list[Vector]
     ) -> list[tuple[Number, int, tuple[int, ...]]]:
         """The terms of a quadruple in one fresh vector alone.
 
@@ -315,7 +315,7 @@ class Monomials:
         """
         slots = slots_of(key)
         first = self.vectors[slots[0]]
-        if not isinstance(first, Fresh | Rectified) or any(
+        if not isinstance(first, FreshProduct | Rectified) or any(
             self.vectors[i].rank != first.rank for i in set(slots)
         ):
             return None

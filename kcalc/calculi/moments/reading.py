@@ -18,8 +18,8 @@ from ...network.compose import interpret, no_rule
 from ...network.network import Network
 from ...network.primitives import reader_counts
 from ..widths import open_nodes
-from .laws import Law
-from .vectors import Fed, Fresh, Scaled, Vectors
+from .laws import WeightLaw
+from .vectors import Fed, FreshProduct, ScaledVector, Vectors
 
 Node = Hashable
 INSTEAD = (
@@ -42,12 +42,12 @@ class Compiled:
     """
 
     network: Network
-    features: dict[Node, Scaled]
+    features: dict[Node, ScaledVector]
     vectors: Vectors
-    owners: dict[Node, Fresh]
+    owners: dict[Node, FreshProduct]
 
 
-def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
+def compiled(network: Network, laws: Mapping[Node, WeightLaw]) -> Compiled:
     """The vectors of a network, all of whose widths must be known.
 
     Raises: KcalcError for missing widths or several inputs, NoRule for layers outside the class,
@@ -71,19 +71,19 @@ def compiled(network: Network, laws: Mapping[Node, Law]) -> Compiled:
             f"node {source!r} (Input) is an image: exact moments know dense layers of one vector "
             f"only; {INSTEAD}"
         )
-    reading = Reading(network, laws)
+    reading = VectorRules(network, laws)
     start = reading.vectors.source(source, layer.features)
-    features = interpret(network, reading, {source: Scaled(1, start)})
+    features = interpret(network, reading, {source: ScaledVector(1, start)})
     return Compiled(network, features, reading.vectors, reading.owners)
 
 
-class Reading:
+class VectorRules:
     """The rules that translate layers into vectors."""
 
-    def __init__(self, network: Network, laws: Mapping[Node, Law]) -> None:
+    def __init__(self, network: Network, laws: Mapping[Node, WeightLaw]) -> None:
         self.network, self.laws = network, laws
         self.vectors = Vectors()
-        self.owners: dict[Node, Fresh] = {}
+        self.owners: dict[Node, FreshProduct] = {}
         self._read = {node: reads[0] for node, _, reads in network.operations if reads}
         self._readers = reader_counts(network.operations, network.outputs)
         self._slopes: dict[Activation, tuple[Any, Any] | None] = {}
@@ -93,12 +93,12 @@ class Reading:
         return self._readers[node] == 1 and node not in self.network.outputs
 
     @singledispatchmethod
-    def rule(self, op: P.Primitive, node: Node, inputs: list[Scaled]) -> Scaled:
+    def rule(self, op: P.Primitive, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
         """What a node emits, from what it reads."""
         raise no_rule("exact moments", op, node, HINTS)
 
     @rule.register
-    def _(self, op: P.Fresh, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, op: P.Fresh, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
         reason = _not_dense(op)
         if reason:
             raise NoRule(f"node {node!r} ({op.kind}): exact moments {reason}; {INSTEAD}")
@@ -112,10 +112,10 @@ class Reading:
             below.factor,
         )
         self.owners[node] = fresh = self.vectors.fresh((fed,), width)
-        return Scaled(1, fresh, self._private(node))
+        return ScaledVector(1, fresh, self._private(node))
 
     @rule.register
-    def _(self, op: P.Post, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, op: P.Post, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
         phi, (below,) = op.activation, inputs
         if phi not in self._slopes:
             self._slopes[phi] = slopes(phi)
@@ -130,7 +130,7 @@ class Reading:
         if negative == positive:
             return replace(below.times(positive), private=below.private and self._private(node))
         made = self.vectors.activated(below, negative, positive)
-        if isinstance(made, Scaled):
+        if isinstance(made, ScaledVector):
             return made
         raise NoRule(
             f"node {node!r} applies {phi.name} to {made} (at {self._read[node]!r}): exact moments "
@@ -139,12 +139,12 @@ class Reading:
         )
 
     @rule.register
-    def _(self, op: P.Mix, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, op: P.Mix, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
         addends = [one.times(w) for one, w in zip(inputs, op.weights, strict=True) if w != 0]
         if len(inputs) == 1:
             return replace(addends[0], private=inputs[0].private and self._private(node))
-        if all(one.private and isinstance(one.vector, Fresh) for one in addends):
-            return Scaled(1, self._joined(addends), self._private(node))
+        if all(one.private and isinstance(one.vector, FreshProduct) for one in addends):
+            return ScaledVector(1, self._joined(addends), self._private(node))
         made = self.vectors.mixed([(one.factor, one.vector) for one in addends])
         if made is None:
             raise KcalcError(
@@ -153,22 +153,24 @@ class Reading:
             )
         return made
 
-    def _joined(self, addends: list[Scaled]) -> Fresh:
+    def _joined(self, addends: list[ScaledVector]) -> FreshProduct:
         """A Sum of products with weights that only it reads, as one fresh vector."""
         fed = []
         for one in addends:
-            assert isinstance(one.vector, Fresh)
+            assert isinstance(one.vector, FreshProduct)
             fed += [replace(f, amplitude=f.amplitude * one.factor) for f in one.vector.fed]
         made = self.vectors.fresh(tuple(fed), addends[0].vector.width)
         self.owners |= {f.node: made for f in fed}
         return made
 
     @rule.register
-    def _(self, op: P.Join, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(self, op: P.Join, node: Node, inputs: list[ScaledVector]) -> ScaledVector:
         return self.vectors.stacked(inputs)
 
     @rule.register
-    def _(self, op: P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[Scaled]) -> Scaled:
+    def _(
+        self, op: P.Mask | P.Reshape | P.Stop, node: Node, inputs: list[ScaledVector]
+    ) -> ScaledVector:
         return replace(inputs[0], private=inputs[0].private and self._private(node))
 
 

@@ -29,7 +29,7 @@ class Vector:
 
 
 @dataclass(frozen=True, eq=False)
-class Source(Vector):
+class InputVector(Vector):
     """The network's input."""
 
     node: Node = None
@@ -50,7 +50,7 @@ class Fed:
 
 
 @dataclass(frozen=True, eq=False)
-class Fresh(Vector):
+class FreshProduct(Vector):
     """``sum_j amplitude_j W_j x_j`` with weights used nowhere else.
 
     Given the x_j, its channels are independent and symmetric.
@@ -63,13 +63,13 @@ class Fresh(Vector):
 class Rectified(Vector):
     """``positive p`` where the fresh vector p is positive, ``negative p`` elsewhere."""
 
-    fresh: Fresh = field(default=None)  # type: ignore[assignment]
+    fresh: FreshProduct = field(default=None)  # type: ignore[assignment]
     negative: Number = 0
     positive: Number = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Mixed(Vector):
+class VectorSum(Vector):
     """A linear combination of vectors of one width."""
 
     terms: tuple[tuple[Number, Vector], ...] = ()
@@ -84,16 +84,16 @@ class Stacked(Vector):
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledVector:
     """A feature map as ``factor * vector``; ``private``: exactly one node reads it."""
 
     factor: Number
     vector: Vector
     private: bool = False
 
-    def times(self, factor: Number) -> Scaled:
+    def times(self, factor: Number) -> ScaledVector:
         """The feature map times a number."""
-        return Scaled(self.factor * factor, self.vector, self.private)
+        return ScaledVector(self.factor * factor, self.vector, self.private)
 
 
 class Vectors:
@@ -106,19 +106,19 @@ class Vectors:
     @property
     def fresh_ids(self) -> list[int]:
         """The ids of all fresh vectors."""
-        return [v.id for v in self.all if isinstance(v, Fresh)]
+        return [v.id for v in self.all if isinstance(v, FreshProduct)]
 
     def source(self, node: Node, width: Any) -> Vector:
         """The input."""
-        return self._kept(Source(len(self.all), len(self.all), width, node))
+        return self._kept(InputVector(len(self.all), len(self.all), width, node))
 
-    def fresh(self, fed: tuple[Fed, ...], width: Any) -> Fresh:
+    def fresh(self, fed: tuple[Fed, ...], width: Any) -> FreshProduct:
         """A fresh product, always a new one."""
-        made = Fresh(len(self.all), len(self.all), width, fed)
+        made = FreshProduct(len(self.all), len(self.all), width, fed)
         self.all.append(made)
         return made
 
-    def rectified(self, p: Fresh, negative: Number, positive: Number) -> Vector:
+    def rectified(self, p: FreshProduct, negative: Number, positive: Number) -> Vector:
         """An activation of a fresh vector, of the same rank."""
         key = ("rectified", p.id, negative, positive)
         if key not in self._known:
@@ -127,7 +127,7 @@ class Vectors:
             )
         return self._known[key]
 
-    def mixed(self, terms: list[tuple[Number, Vector]]) -> Scaled | None:
+    def mixed(self, terms: list[tuple[Number, Vector]]) -> ScaledVector | None:
         """A linear combination, equal vectors added up; None where all terms cancel."""
         merged: dict[int, tuple[Number, Vector]] = {}
         for factor, vector in terms:
@@ -137,15 +137,15 @@ class Vectors:
         if not left:
             return None
         if len(left) == 1:
-            return Scaled(*left[0])
+            return ScaledVector(*left[0])
         key = ("mixed", *((factor, vector.id) for factor, vector in left))
         if key not in self._known:
             self._known[key] = self._kept(
-                Mixed(len(self.all), len(self.all), left[0][1].width, left)
+                VectorSum(len(self.all), len(self.all), left[0][1].width, left)
             )
-        return Scaled(1, self._known[key])
+        return ScaledVector(1, self._known[key])
 
-    def stacked(self, parts: list[Scaled]) -> Scaled:
+    def stacked(self, parts: list[ScaledVector]) -> ScaledVector:
         """A concatenation, nested to the left so that common beginnings are shared."""
         whole = parts[0]
         for part in parts[1:]:
@@ -153,23 +153,27 @@ class Vectors:
                 whole = self._pair((whole.factor, whole.vector), (factor, leaf))
         return whole
 
-    def _pair(self, left: tuple[Number, Vector], right: tuple[Number, Vector]) -> Scaled:
+    def _pair(self, left: tuple[Number, Vector], right: tuple[Number, Vector]) -> ScaledVector:
         key = ("stacked", left[0], left[1].id, right[0], right[1].id)
         if key not in self._known:
             width = left[1].width + right[1].width
             self._known[key] = self._kept(Stacked(len(self.all), len(self.all), width, left, right))
-        return Scaled(1, self._known[key])
+        return ScaledVector(1, self._known[key])
 
     def _kept(self, vector: Vector) -> Vector:
         self.all.append(vector)
         return vector
 
-    def activated(self, feature: Scaled, negative: Number, positive: Number) -> Scaled | str:
+    def activated(
+        self, feature: ScaledVector, negative: Number, positive: Number
+    ) -> ScaledVector | str:
         """An activation with two slopes applied to a feature map, part by part.
 
         Where there is no rule: the kind of vector that it is applied to, in words.
         """
-        done: dict[Any, Scaled] = self._known.setdefault(("activated", negative, positive), {})  # type: ignore[assignment]
+        done: dict[Any, ScaledVector] = self._known.setdefault(
+            ("activated", negative, positive), {}
+        )  # type: ignore[assignment]
         chain: list[tuple[Number, Vector]] = []
         factor, vector = feature.factor, feature.vector
         while isinstance(vector, Stacked) and (factor, vector.id) not in done:
@@ -190,14 +194,14 @@ class Vectors:
 
     def _activated_leaf(
         self, factor: Number, vector: Vector, negative: Number, positive: Number
-    ) -> Scaled | str:
+    ) -> ScaledVector | str:
         sign = _sign(factor)
         if sign == 0:
             return "a multiple of unknown sign"
         if sign < 0:
             factor, negative, positive = -factor, -positive, -negative
-        if isinstance(vector, Fresh):
-            return Scaled(factor, self.rectified(vector, negative, positive))
+        if isinstance(vector, FreshProduct):
+            return ScaledVector(factor, self.rectified(vector, negative, positive))
         if isinstance(vector, Rectified):
             below = [
                 slope * (positive if _sign(slope) * side > 0 else negative)
@@ -206,9 +210,9 @@ class Vectors:
             if below[0] == below[1] == 0:
                 return "an activation that it maps to 0"
             if below[0] == below[1]:
-                return Scaled(factor * below[0], vector.fresh)
-            return Scaled(factor, self.rectified(vector.fresh, below[0], below[1]))
-        return {Source: "the network's input", Mixed: "a sum"}[type(vector)]
+                return ScaledVector(factor * below[0], vector.fresh)
+            return ScaledVector(factor, self.rectified(vector.fresh, below[0], below[1]))
+        return {InputVector: "the network's input", VectorSum: "a sum"}[type(vector)]
 
 
 def _sides(vector: Rectified) -> tuple[tuple[Number, int], tuple[Number, int]]:
@@ -223,7 +227,7 @@ def _sign(value: Number) -> int:
     return 1 if positive else -1 if negative else 0
 
 
-def leaves(feature: Scaled) -> list[tuple[Number, Vector]]:
+def leaves(feature: ScaledVector) -> list[tuple[Number, Vector]]:
     """The parts of a feature map in channel order, none of them a stack."""
     return list(reversed(list(_backwards(feature.factor, feature.vector))))
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...foundation.errors import KcalcError, NoRule
 from ...network.primitives import Fresh
-from ..windows import Window
+from ..windows import TapWindow
 from .levels import Level
-from .state import Part, State
+from .state import ChannelPart, State
 
 Node = Hashable
 Number = Any
@@ -34,7 +34,7 @@ class Weight:
     groups: int
     taps: int
     variance: Number
-    window: Window | None
+    window: TapWindow | None
     read: Level
     read_pairs: Level | None
 
@@ -59,14 +59,14 @@ def check_groups(op: Fresh, node: Node, below: State, outputs: Number) -> None:
             )
 
 
-def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> Part:
+def channel_sum(op: Fresh, below: State, number: Callable[[Any], Number]) -> ChannelPart:
     """The sum over the channels that one output reads."""
     parts = [replace(p.scaled(number(p.channels) / op.groups), channels=1) for p in below.parts]
-    return reduce(Part.plus, parts)
+    return reduce(ChannelPart.plus, parts)
 
 
 def gathered(
-    one: Part, below: State, window: Window | None, pairs: bool
+    one: ChannelPart, below: State, window: TapWindow | None, pairs: bool
 ) -> tuple[Level, Level | None]:
     """The sum over taps, by output location, and for pairs of them if ``pairs``."""
     if window is None:
@@ -79,7 +79,7 @@ def gathered(
     return level, one.pairs if window.trivial else one.pairs.mapped(window.summed_pairs)
 
 
-def emitted(part: Part, variance: Number, bias: Number, followed: bool) -> Part:
+def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -> ChannelPart:
     """The moments of the output: E[W^2] ``part`` + ``bias``, the variance of a bias b.
 
     All locations share b, so that ``bias`` is added to their covariances too. ``followed``: pairs
@@ -97,7 +97,7 @@ def emitted(part: Part, variance: Number, bias: Number, followed: bool) -> Part:
     mean = (
         share.values if level.symbolic else float(np.mean(np.ldexp(share.values, share.exponent)))
     )
-    return Part(out.channels, level, pairs, out.rho * (1 - mean) + mean)
+    return ChannelPart(out.channels, level, pairs, out.rho * (1 - mean) + mean)
 
 
 def atoms(below: State, fan: float, read: Level) -> list[str]:

@@ -22,12 +22,12 @@ from ...network.primitives import Blend
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..widths import with_widths
 from .affine import Weight
-from .backward import Backward, Message
-from .forward import Forward
-from .levels import Level, Values, quotient
+from .backward import ScalingBackward, ScalingMessage
+from .forward import ScalingForward
+from .levels import FloatValues, Level, quotient
 from .pools import uniform_pairs
 from .result import Scaling, TensorScaling, WeightScaling
-from .state import Law, Part, State, locations_of
+from .state import ChannelPart, EntryLaw, State, locations_of
 
 Node = Hashable
 Number = Any
@@ -90,8 +90,10 @@ def scaling(
     given = _Inputs(symbolic, input_moment, input_symmetric, input_correlation)
     chosen = _correlations(net, correlation)
     if symbolic:
-        return _read(net, Forward(net, True, correlation=chosen), given, weights, cotangent_moment)
-    forward = Forward(net, False, correlation=chosen)
+        return _read(
+            net, ScalingForward(net, True, correlation=chosen), given, weights, cotangent_moment
+        )
+    forward = ScalingForward(net, False, correlation=chosen)
     states: dict[Node, State] = interpret(net, forward, given.states(forward))
     sizes = {
         node: state.size if state.locations is not None else 1 for node, state in states.items()
@@ -103,7 +105,7 @@ def scaling(
     )
     if not below or sum(sizes[node] ** 2 for node in below) > PAIRS:
         return _read(net, forward, given, weights, cotangent_moment, states, below)
-    return _read(net, Forward(net, False, below, chosen), given, weights, cotangent_moment)
+    return _read(net, ScalingForward(net, False, below, chosen), given, weights, cotangent_moment)
 
 
 # -- what is given ---------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ class _Inputs:
     symmetric: bool
     correlation: Any
 
-    def states(self, forward: Forward) -> dict[Node, State]:
+    def states(self, forward: ScalingForward) -> dict[Node, State]:
         """The state of every Input."""
         network = forward.network
         moments = per_input(network.inputs)(
@@ -127,7 +129,7 @@ class _Inputs:
         rho = _unit(self.correlation, "input_correlation", self.symbolic)
         return {node: self._state(forward, node, moments[node], rho) for node in network.inputs}
 
-    def _state(self, forward: Forward, node: Node, moment: Number, rho: Number) -> State:
+    def _state(self, forward: ScalingForward, node: Node, moment: Number, rho: Number) -> State:
         layer: Any = forward.network.layer(node)
         if layer.features is None:
             raise KcalcError(
@@ -138,10 +140,14 @@ class _Inputs:
         level = Level(moment if self.symbolic else np.full(size, moment))
         followed = node in forward.pairs and rho != 0
         pairs = uniform_pairs(level, rho) if followed else None
-        law = Law("symmetric" if self.symmetric else "mixed")
+        law = EntryLaw("symmetric" if self.symmetric else "mixed")
         channels = layer.features
         return State(
-            (Part(channels, level, pairs, rho),), layer.image_shape, size, law, forward.bits[node]
+            (ChannelPart(channels, level, pairs, rho),),
+            layer.image_shape,
+            size,
+            law,
+            forward.bits[node],
         )
 
 
@@ -238,7 +244,9 @@ def _correlations(network: Network, correlation: Any) -> dict[Node, Number]:
 # -- pairs of locations ----------------------------------------------------------------------------
 
 
-def _below_means(network: Network, sizes: Mapping[Node, int], forward: Forward) -> frozenset[Node]:
+def _below_means(
+    network: Network, sizes: Mapping[Node, int], forward: ScalingForward
+) -> frozenset[Node]:
     """The nodes with several locations on a path to a mean pooling, and those poolings."""
     found: set[Node] = set()
     for node, op, reads in reversed(network.operations):
@@ -259,7 +267,7 @@ def _below_means(network: Network, sizes: Mapping[Node, int], forward: Forward) 
 
 def _read(
     network: Network,
-    forward: Forward,
+    forward: ScalingForward,
     given: _Inputs,
     law: str,
     cotangent: Any,
@@ -269,7 +277,7 @@ def _read(
     states: Mapping[Node, State] = (
         known if known is not None else interpret(network, forward, given.states(forward))
     )
-    backward = Backward(forward, states)
+    backward = ScalingBackward(forward, states)
     start = backward.start(_positive(cotangent, "cotangent_moment", forward.symbolic))
     messages = interpret_back(network, backward.send, start, backward.add)
     _note_all(network, forward, given, law)
@@ -300,8 +308,8 @@ def _read(
         network,
         tensors,
         {node: replace(w, reference_level=reference) for node, w in found.items()},
-        Values(biases, "a bias scaling"),
-        Values(scalars, "a scalar's scaling"),
+        FloatValues(biases, "a bias scaling"),
+        FloatValues(scalars, "a scalar's scaling"),
         dict(forward.correlations),
         reference,
         tuple(forward.violations.values()),
@@ -319,7 +327,7 @@ def _reference(found: list[Level], symbolic: bool) -> Level:
     return Level(np.array([2.0**part]), int(whole))
 
 
-def _zeta(state: State, message: Message) -> Level:
+def _zeta(state: State, message: ScalingMessage) -> Level:
     """``zeta = n sum_p f b``, summed over parts of n channels."""
     both = zip(state.parts, message.parts, strict=True)
     return reduce(
@@ -333,7 +341,7 @@ def _tensor(
     node: Node,
     states: Mapping[Node, State],
     messages: Mapping[Node, Any],
-    backward: Backward,
+    backward: ScalingBackward,
     adds: bool,
 ) -> TensorScaling:
     state, message = states[node], messages[node]
@@ -373,13 +381,13 @@ def _weight(
         gamma, extrinsic = gamma.mapped(sp.simplify), extrinsic.mapped(sp.simplify)
     ratio = None if unfollowed else gamma
     if part.pairs is not None:
-        read = Part(1, weight.read, weight.read_pairs).pair_values()
+        read = ChannelPart(1, weight.read, weight.read_pairs).pair_values()
         ratio = read.times(part.pairs).total(1).scaled(share / weight.variance)
     given = (weight.inputs, weight.outputs, weight.taps, weight.groups, weight.variance)
     return WeightScaling(node, *given, gamma, extrinsic, ratio)
 
 
-def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
+def _bias(forward: ScalingForward, node: Node, message: Any, state: State) -> Level:
     """The scaling gamma_b = sum_p b / f of a bias [Scaling def. 5, index corrected].
 
     f belongs to the tensor to which the bias is added.
@@ -395,7 +403,7 @@ def _bias(forward: Forward, node: Node, message: Any, state: State) -> Level:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> None:
+def _note_all(network: Network, forward: ScalingForward, given: _Inputs, law: str) -> None:
     forward.note(
         "network",
         "weights are independent and symmetric, with one variance in all taps of a convolution "
@@ -423,7 +431,7 @@ def _note_all(network: Network, forward: Forward, given: _Inputs, law: str) -> N
             )
 
 
-def _note_ratio(forward: Forward, node: Node, tensors: Mapping[Node, TensorScaling]) -> None:
+def _note_ratio(forward: ScalingForward, node: Node, tensors: Mapping[Node, TensorScaling]) -> None:
     """Record a violation where an activation changes the activation scaling zeta."""
     tensor = tensors.get(node)
     if tensor is None or forward.symbolic or tensor.ratio is None or abs(tensor.ratio - 1) < 1e-9:

@@ -19,11 +19,11 @@ from ...network.compose import no_rule
 from ...network.network import Network
 from ...network.primitives import reader_counts
 from ..tangent import refuse_jumps
-from ..windows import Window, convolution
+from ..windows import TapWindow, convolution
 from . import activation_moments as act
 from . import affine, pools
 from .linear import combined, expanded
-from .state import Law, Part, State, locations_of, with_diagonal
+from .state import ChannelPart, EntryLaw, State, locations_of, with_diagonal
 from .windows import cut
 
 Node = Hashable
@@ -31,7 +31,7 @@ Number = Any
 
 
 @dataclass
-class Forward:
+class ScalingForward:
     """The calculus of forward second moments.
 
     ``symbolic``: numbers are SymPy expressions, equal at all locations.  ``pairs``: the nodes at
@@ -46,7 +46,7 @@ class Forward:
     correlation: Mapping[Node, Number] = field(default_factory=dict)
     weights: dict[Node, affine.Weight] = field(default_factory=dict)
     slopes: dict[Node, tuple[Any, ...]] = field(default_factory=dict)
-    windows: dict[Node, Window] = field(default_factory=dict)
+    windows: dict[Node, TapWindow] = field(default_factory=dict)
     correlations: dict[Node, Any] = field(default_factory=dict)
     notes: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
     violations: dict[tuple[Node, str], Assumption] = field(default_factory=dict)
@@ -124,19 +124,19 @@ class Forward:
                 self.violated(node, text)
         shape = None if window is None else window.shape
         part = affine.emitted(
-            Part(outputs, read, read_pairs, one.rho), variance, bias, node in self.pairs
+            ChannelPart(outputs, read, read_pairs, one.rho), variance, bias, node in self.pairs
         )
         bit = self.bits[node]
         return State(
             (part,),
             shape,
             locations_of(shape),
-            Law("normal"),
+            EntryLaw("normal"),
             below.support | bit,
             bit,
         )
 
-    def _window(self, op: P.Fresh, node: Node, below: State) -> Window | None:
+    def _window(self, op: P.Fresh, node: Node, below: State) -> TapWindow | None:
         if below.locations is not None:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
@@ -168,9 +168,9 @@ class Forward:
             for part in below.parts
         )
         self.slopes[node] = tuple(act.slope_square(phi, part.level, what) for part in below.parts)
-        law = Law("mixed")
+        law = EntryLaw("mixed")
         if below.law.symmetric:
-            law = Law(
+            law = EntryLaw(
                 "post", phi, node, tuple(part.level for part in below.parts), rho=below.parts[0].rho
             )
         return State(
@@ -219,15 +219,17 @@ class Forward:
                 node, "it reads a sum whose law is symmetric as widths grow, to order 1/width"
             )
 
-    def _activated(self, phi: Any, node: Node, part: Part, what: str, located: bool) -> Part:
+    def _activated(
+        self, phi: Any, node: Node, part: ChannelPart, what: str, located: bool
+    ) -> ChannelPart:
         level = act.after(phi, part.level, what)
         if not located:
-            return Part(part.channels, level)
+            return ChannelPart(part.channels, level)
         rho = act.correlation_after(phi, part.rho, part.level, what)
         if node not in self.pairs or part.level.values.size == 1:
-            return Part(part.channels, level, None, rho)
+            return ChannelPart(part.channels, level, None, rho)
         covariance, _ = act.pairs_after(phi, part.level, part.pairs, what)
-        return Part(part.channels, level, with_diagonal(covariance, level), rho)
+        return ChannelPart(part.channels, level, with_diagonal(covariance, level), rho)
 
     @rule.register
     def _(self, op: P.Mix, node: Node, inputs: list[State]) -> State:
@@ -286,11 +288,11 @@ class Forward:
             [part.scaled(square) for part in below.parts], self.number(factor), law
         )
 
-    def _scaled_law(self, law: Law, factor: Any, square: Number) -> Law:
+    def _scaled_law(self, law: EntryLaw, factor: Any, square: Number) -> EntryLaw:
         if law.kind not in ("max", "post") or self.symbolic:
             return law
         if not factor > 0:
-            return Law("mixed")
+            return EntryLaw("mixed")
         if law.kind == "max":
             return replace(law, levels=tuple(level.scaled(square) for level in law.levels))
         assert law.activation is not None
@@ -303,7 +305,7 @@ class Forward:
         keep = 1 - self.number(op.rate)
         if keep == 1:
             return below
-        law = Law("symmetric" if below.law.symmetric else "mixed")
+        law = EntryLaw("symmetric" if below.law.symmetric else "mixed")
         return replace(
             below.with_parts([part.masked(keep) for part in below.parts], 1, law), terms=()
         )
@@ -320,11 +322,11 @@ class Forward:
         return inputs[0] if inputs[0].locations is None else pools.pooled(self, op, node, inputs[0])
 
 
-def _together(inputs: Sequence[State]) -> tuple[Law, int, int]:
+def _together(inputs: Sequence[State]) -> tuple[EntryLaw, int, int]:
     """(law, ``support``, ``final``) of a sum or a concatenation of feature maps."""
     kinds = {one.law.kind for one in inputs}
     symmetric = all(one.law.symmetric for one in inputs)
-    law = Law("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")
+    law = EntryLaw("normal" if kinds == {"normal"} else "symmetric" if symmetric else "mixed")
     finals = [one.final for one in inputs]
     final = reduce(or_, finals) if all(finals) else 0
     return law, reduce(or_, (one.support for one in inputs)), final

@@ -137,7 +137,7 @@ def quotient(one: Level, two: Level) -> Any:
 
 
 @dataclass(frozen=True)
-class Values(Keyed[Any]):
+class FloatValues(Keyed[Any]):
     """{node: number}; access converts to a float and raises KcalcError beyond double precision."""
 
     levels: Mapping[Hashable, Level]

@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import Any
 
 from ...foundation.errors import FreshnessError
-from .state import Part, refined
+from .state import ChannelPart, refined
 
 Number = Any
 Item = Any  # a State or a Message: parts, terms, source, gate, sides, slopes, serial
@@ -24,7 +24,7 @@ Apart = Callable[[Item, Item], bool]
 
 def combined(
     items: Sequence[Item], weights: Sequence[Number], apart: Apart, where: str
-) -> tuple[Part, ...]:
+) -> tuple[ChannelPart, ...]:
     """The second moments of ``sum_i w_i x_i``.
 
     ``apart(x, y)``: whether E x y = 0 by different weights; ``where`` names the sum in messages.
@@ -57,8 +57,8 @@ def combined(
     return _summed(rows)
 
 
-def _summed(rows: Sequence[tuple[Part, ...]]) -> tuple[Part, ...]:
-    return tuple(reduce(Part.plus, column) for column in zip(*rows, strict=True))
+def _summed(rows: Sequence[tuple[ChannelPart, ...]]) -> tuple[ChannelPart, ...]:
+    return tuple(reduce(ChannelPart.plus, column) for column in zip(*rows, strict=True))
 
 
 def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
@@ -88,7 +88,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
     return leaves
 
 
-def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
     """E x y of two leaves, None for 0; for Gaussians z and s, E z phi(s) = E z s E phi'(s).
 
     Raises: FreshnessError where it has no rule.
@@ -106,7 +106,7 @@ def _product(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...]
     raise _unknown(where)
 
 
-def _stein(leaf: Item, post: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+def _stein(leaf: Item, post: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
     found = _expectation(leaf, post.source, apart, where)
     return (
         None
@@ -115,7 +115,7 @@ def _stein(leaf: Item, post: Item, apart: Apart, where: str) -> tuple[Part, ...]
     )
 
 
-def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
     """E x y of two rectifiers of x', y' on one feature map: (a c + b d) / 2 times E x' y'.
 
     For gradients x' and y' the factors are the rectifiers' derivatives at that feature map.
@@ -132,14 +132,14 @@ def _alike(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] |
         None
         if found is None
         else tuple(
-            Part(p.channels, p.level.scaled((a * c + b * d) / 2), None, p.rho) for p in found
+            ChannelPart(p.channels, p.level.scaled((a * c + b * d) / 2), None, p.rho) for p in found
         )
     )
 
 
-def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[Part, ...] | None:
+def _expectation(one: Item, two: Item, apart: Apart, where: str) -> tuple[ChannelPart, ...] | None:
     """E x y of two linear combinations."""
-    rows: list[tuple[Part, ...]] = []
+    rows: list[tuple[ChannelPart, ...]] = []
     for v, left in expanded([(1, one)]):
         for w, right in expanded([(1, two)]):
             cross = _product(left, right, apart, where)

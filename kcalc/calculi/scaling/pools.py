@@ -12,10 +12,10 @@ import numpy as np
 from ...activations import Activation
 from ...foundation.errors import KcalcError, NoRule
 from ...network.primitives import Window as Pooling
-from ..windows import Window, pooling
+from ..windows import TapWindow, pooling
 from . import activation_moments as act
 from .levels import Level
-from .state import Law, Part, State, with_diagonal
+from .state import ChannelPart, EntryLaw, State, with_diagonal
 from .windows import cut
 
 Node = Hashable
@@ -56,14 +56,14 @@ def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
         return _largest(calculus, node, below, window, shape)
     parts = tuple(_mean(calculus, node, part, window) for part in below.parts)
     _note_mean(calculus, node, below, parts, window)
-    law = below.law if below.law.symmetric else Law("mixed")
+    law = below.law if below.law.symmetric else EntryLaw("mixed")
     return State(parts, shape, size, law, below.support, below.final)
 
 
 # -- means -----------------------------------------------------------------------------------------
 
 
-def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
+def _mean(calculus: Any, node: Node, part: ChannelPart, window: TapWindow) -> ChannelPart:
     """The mean square of a mean over k^2 locations.
 
     It is computed from pairs of locations, or as f [1 + (k^2 - 1) r] / k^2 with one correlation r.
@@ -72,7 +72,7 @@ def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
     taps = window.taps
     if calculus.symbolic:
         rho = part.rho if given is None else calculus.number(given)
-        return Part(
+        return ChannelPart(
             part.channels,
             part.level.scaled((1 + (taps - 1) * rho) / taps),
             None,
@@ -90,14 +90,14 @@ def _mean(calculus: Any, node: Node, part: Part, window: Window) -> Part:
                 lambda values: window.summed_apart(values) / np.outer(number, number)
             )
         level = Level(np.diag(joint.values).copy(), joint.exponent)
-        return Part(part.channels, level, joint, _off_diagonal(joint, level))
+        return ChannelPart(part.channels, level, joint, _off_diagonal(joint, level))
     rho = float(part.rho if given is None else given)
     values, exponent = part.level.values, part.level.exponent
     own, roots = window.summed(values), window.summed(np.sqrt(values))
     found = ((1 - rho) * own + rho * roots**2) / number**2
     after = min(rho * float(np.mean(values)) / float(np.mean(found)), 1.0)
     level = Level(found, exponent)
-    return Part(
+    return ChannelPart(
         part.channels, level, uniform_pairs(level, after) if node in calculus.pairs else None, after
     )
 
@@ -121,10 +121,10 @@ def _off_diagonal(joint: Level, level: Level) -> float:
 
 
 def _note_mean(
-    calculus: Any, node: Node, below: State, parts: tuple[Part, ...], window: Window
+    calculus: Any, node: Node, below: State, parts: tuple[ChannelPart, ...], window: TapWindow
 ) -> None:
     taps = window.taps
-    after = State(parts, None, prod(window.shape), Law("mixed"), 0).moment()
+    after = State(parts, None, prod(window.shape), EntryLaw("mixed"), 0).moment()
     if calculus.symbolic:
         r = (taps * after.values / below.moment().values - 1) / (taps - 1)
     else:
@@ -161,7 +161,7 @@ def _note_mean(
 
 
 def _largest(
-    calculus: Any, node: Node, below: State, window: Window, shape: tuple[int, ...] | None
+    calculus: Any, node: Node, below: State, window: TapWindow, shape: tuple[int, ...] | None
 ) -> State:
     """E[max^2] of normals, or of an increasing activation of them."""
     law, phi = below.law, None
@@ -185,7 +185,7 @@ def _largest(
     if phi is not None:
         _selected(calculus, node, below, middle, rho, number)
     size = prod(window.shape)
-    after = State(parts, None, size, Law("mixed"), 0).moment()
+    after = State(parts, None, size, EntryLaw("mixed"), 0).moment()
     ratio = float(np.mean(after.over(weighted_mean(below, window)).plain("a ratio")))
     calculus.correlations[node] = rho
     calculus.violated(
@@ -195,12 +195,16 @@ def _largest(
     )
     if phi is None and law.kind == "normal":
         return State(
-            parts, shape, size, Law("max", None, node, tuple(middle), number, rho), below.support
+            parts,
+            shape,
+            size,
+            EntryLaw("max", None, node, tuple(middle), number, rho),
+            below.support,
         )
-    return State(parts, shape, size, Law("mixed"), below.support)
+    return State(parts, shape, size, EntryLaw("mixed"), below.support)
 
 
-def weighted_mean(below: State, window: Window) -> Level:
+def weighted_mean(below: State, window: TapWindow) -> Level:
     """The mean of E x^2 over the locations of each window."""
     return below.moment().mapped(lambda values: window.summed(values) / window.counts)
 
@@ -218,7 +222,7 @@ def _largest_part(
     phi: Activation | None,
     rho: float,
     number: Array,
-) -> Part:
+) -> ChannelPart:
     square, mean = (_by_window(power, phi, q, rho, number, 0) for power in (2, 1))
     shared = 0.0 if phi is not None else rho
     if node not in calculus.pairs:
@@ -226,7 +230,7 @@ def _largest_part(
             Level(np.sqrt(shared * q.values), q.exponent),
             Level(mean.values, 2 * mean.exponent),
         )
-        return Part(channels, square, None, _mean_correlation(square, vectors))
+        return ChannelPart(channels, square, None, _mean_correlation(square, vectors))
     # sqrt of the mantissa: used in products of two alone
     roots = Level(np.sqrt(q.values), q.exponent)
     values = shared * np.outer(roots.values, roots.values)
@@ -234,7 +238,7 @@ def _largest_part(
         Level(np.outer(mean.values, mean.values), 2 * mean.exponent)
     )
     joint = with_diagonal(joint, square)
-    return Part(channels, square, joint, _off_diagonal(joint, square))
+    return ChannelPart(channels, square, joint, _off_diagonal(joint, square))
 
 
 def _mean_correlation(level: Level, vectors: tuple[Level, ...]) -> float:
@@ -322,4 +326,4 @@ def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State
         f"{phi.name} reads the maximum of a window of normals; its moments are those of that law",
         "heuristic",
     )
-    return State(tuple(parts), below.locations, below.size, Law("mixed"), below.support)
+    return State(tuple(parts), below.locations, below.size, EntryLaw("mixed"), below.support)

@@ -17,7 +17,7 @@ from ...foundation.printing import Rows, Shown
 from ...foundation.process_state import cached_property
 from ...maps.maps import Assumption, sole
 from ...network.network import Network
-from .levels import Level, Values, one_value, quotient
+from .levels import FloatValues, Level, one_value, quotient
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -209,8 +209,8 @@ class Scaling(Shown):
     network: Network
     tensors: Mapping[Node, TensorScaling]
     weights: Mapping[Node, WeightScaling]
-    biases: Values
-    scalars: Values
+    biases: FloatValues
+    scalars: FloatValues
     correlations: Mapping[Node, Number]
     reference_level: Level
     violations: tuple[Assumption, ...]
@@ -308,7 +308,7 @@ class Scaling(Shown):
         )
 
 
-def _logarithms(values: Values, symbolic: bool) -> dict[str, Any]:
+def _logarithms(values: FloatValues, symbolic: bool) -> dict[str, Any]:
     return {
         str(node): str(values[node]) if symbolic else {"log10": values.log10(node)}
         for node in values

@@ -22,7 +22,7 @@ SERIAL = count()
 
 
 @dataclass(frozen=True)
-class Part:
+class ChannelPart:
     """Channels of equal second moments.
 
     ``level``: E x^2 by location. ``pairs``: E x_p x_r for pairs of locations, None where they are
@@ -35,7 +35,7 @@ class Part:
     pairs: Level | None = None
     rho: Number = 0
 
-    def scaled(self, factor: Number) -> Part:
+    def scaled(self, factor: Number) -> ChannelPart:
         """The moments of the feature map times ``sqrt(factor)``."""
         return replace(
             self,
@@ -43,7 +43,7 @@ class Part:
             pairs=None if self.pairs is None else self.pairs.scaled(factor),
         )
 
-    def masked(self, keep: Number) -> Part:
+    def masked(self, keep: Number) -> ChannelPart:
         """The moments of the feature map after a random mask.
 
         Entries stay with probability ``keep`` and are divided by it, else they are 0.
@@ -64,12 +64,12 @@ class Part:
             else self.pairs
         )
 
-    def plus(self, other: Part) -> Part:
+    def plus(self, other: ChannelPart) -> ChannelPart:
         """The moments of a sum of two feature maps whose cross terms are 0."""
         pairs = None
         if self.pairs is not None or other.pairs is not None:
             pairs = self.pair_values().plus(other.pair_values())
-        return Part(
+        return ChannelPart(
             self.channels,
             self.level.plus(other.level),
             pairs,
@@ -101,7 +101,7 @@ def mixed(*given: tuple[Level, Number]) -> Number:
 
 
 @dataclass(frozen=True)
-class Law:
+class EntryLaw:
     """The distribution of a feature map's entries.
 
     ``kind``: "normal" (symmetric, Gaussian as widths grow), "symmetric", "post" (an activation of a
@@ -134,10 +134,10 @@ class State:
     ``slopes`` is E phi' by part.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ChannelPart, ...]
     locations: tuple[int, ...] | None
     size: int
-    law: Law
+    law: EntryLaw
     support: int
     final: int = 0
     terms: tuple[tuple[Number, State], ...] = ()
@@ -167,7 +167,7 @@ class State:
         return weighted([(part.channels, part.level) for part in self.parts])
 
     def with_parts(
-        self, parts: Sequence[Part], factor: Number = 1, law: Law | None = None
+        self, parts: Sequence[ChannelPart], factor: Number = 1, law: EntryLaw | None = None
     ) -> State:
         """The state times ``factor``, whose moments are ``parts``."""
         return replace(
@@ -201,7 +201,7 @@ def edges(parts: Sequence[Any]) -> tuple[Number, ...]:
     return tuple(accumulate(part.channels for part in parts))
 
 
-def refined(states: Sequence[State], where: str) -> list[tuple[Part, ...]]:
+def refined(states: Sequence[State], where: str) -> list[tuple[ChannelPart, ...]]:
     """The parts of several states, split at all boundaries of any of them.
 
     Raises: KcalcError where symbolic boundaries differ.
@@ -218,7 +218,7 @@ def refined(states: Sequence[State], where: str) -> list[tuple[Part, ...]]:
     return [_cut(state.parts, union) for state in states]
 
 
-def _cut(parts: Sequence[Part], ends: Sequence[int]) -> tuple[Part, ...]:
+def _cut(parts: Sequence[ChannelPart], ends: Sequence[int]) -> tuple[ChannelPart, ...]:
     out, start, own = [], 0, edges(parts)
     for end in ends:
         index = next(i for i, e in enumerate(own) if start < e)

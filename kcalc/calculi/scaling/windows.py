@@ -7,12 +7,12 @@ from math import prod
 import numpy as np
 
 from ..array_operations import CONTINUED
-from ..windows import Window
+from ..windows import TapWindow
 
 Array = np.ndarray
 
 
-def cut(window: Window) -> bool:
+def cut(window: TapWindow) -> bool:
     """True if some window reaches beyond the image into zeros."""
     return any(
         a.padding not in CONTINUED
@@ -21,7 +21,7 @@ def cut(window: Window) -> bool:
     )
 
 
-def spread(window: Window, values: Array) -> Array:
+def spread(window: TapWindow, values: Array) -> Array:
     """The transpose of ``window.summed``: (output locations,) -> (locations,)."""
     sources = window.sources
     inside = sources >= 0
@@ -31,7 +31,7 @@ def spread(window: Window, values: Array) -> Array:
     )
 
 
-def spread_pairs(window: Window, values: Array) -> Array:
+def spread_pairs(window: TapWindow, values: Array) -> Array:
     """The transpose of ``window.summed_pairs``.
 
     It takes pairs of output locations to pairs of locations, with the same tap for both.
@@ -44,7 +44,7 @@ def spread_pairs(window: Window, values: Array) -> Array:
     return out
 
 
-def spread_apart(window: Window, values: Array) -> Array:
+def spread_apart(window: TapWindow, values: Array) -> Array:
     """The transpose of ``window.summed_apart``.
 
     It takes pairs of output locations to pairs of locations, with all pairs of taps.
@@ -53,7 +53,7 @@ def spread_apart(window: Window, values: Array) -> Array:
     return matrix.T @ values @ matrix
 
 
-def incidence(window: Window) -> Array:
+def incidence(window: TapWindow) -> Array:
     """(output locations, locations): 1 where the window reads the location."""
     sources = window.sources
     out = np.zeros((sources.shape[0], prod(axis.size for axis in window.axes)))

@@ -19,13 +19,13 @@ from ...fields.arguments import one_number
 from ...fields.balls import working
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.printing import Shown
-from ...gaussian.certified.enclosures import Piece
+from ...gaussian.certified.enclosures import SmoothPiece
 from ...gaussian.certified.ranges import Interval, above, below, constant, hull, meet, plus
 from ...gaussian.certified.suprema import BITS, largest, least
 
 _JUMPING = (sp.sign, sp.Heaviside, sp.Piecewise)
 _UNKNOWN = "nothing is declared of {} far out, so no bound is known on the whole line; give reach="
-_Parts = tuple[list[Piece], list[list[Interval]]]
+_Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ def _parts(phi: Activation, tails: Any, low: float, high: float) -> _Parts:
         pieces.remove(piece)
         if start != near:
             ends = (start, near) if side < 0 else (near, start)
-            pieces.insert(0 if side < 0 else len(pieces), Piece(piece.expr, X, *ends))
+            pieces.insert(0 if side < 0 else len(pieces), SmoothPiece(piece.expr, X, *ends))
     return pieces, ranges
 
 
-def _tail_ranges(piece: Piece, start: float, far: float, tail: Tail) -> list[Interval]:
+def _tail_ranges(piece: SmoothPiece, start: float, far: float, tail: Tail) -> list[Interval]:
     """The ranges of phi, phi' and phi'' between the start of a tail and ``far``."""
     ranges = []
     limits = (_limit(tail.value), _limit(tail.slope), _limit(tail.curvature))
@@ -178,7 +178,7 @@ def _limit(value: Any) -> Interval:
     return (float(value), float(value)) if value in (sp.oo, -sp.oo) else constant(sp.sympify(value))
 
 
-def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:
+def _pieces(phi: Activation, low: float, high: float) -> list[SmoothPiece]:
     """The smooth pieces of phi on [low, high], and its whole expression where kinks are unknown."""
     reach = getattr(phi, "reach", math.inf)
     switches = {point for piece in phi.pieces for point in switch_points(piece)}
@@ -194,7 +194,7 @@ def _pieces(phi: Activation, low: float, high: float) -> list[Piece]:
     for expr, (first, last), (a, b) in found:
         if max(a, low) < min(b, high) or (low == high and a <= low <= b):
             left, right = max(_outwards(first, a, -1), low), min(_outwards(last, b, 1), high)
-            pieces.append(Piece(expr, X, left, right))
+            pieces.append(SmoothPiece(expr, X, left, right))
     return sorted(pieces, key=lambda piece: (piece.low, piece.high))
 
 

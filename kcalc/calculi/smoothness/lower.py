@@ -38,7 +38,7 @@ def _less(a: float, b: float) -> float:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PathPiece:
     """The part between two nodes that every path crosses, with bounds for d exit / d entry."""
 
     entry: Node
@@ -48,7 +48,7 @@ class Piece:
 
 def backward(
     network: Network, output: Node, own: Mapping[Node, Sequence[Gain]], cuts: Sequence[Node]
-) -> tuple[dict[Node, Gain], list[Piece]]:
+) -> tuple[dict[Node, Gain], list[PathPiece]]:
     """({node: bounds of d output / d node}, the pieces between cuts in order).
 
     ``own``: {node: bounds of its own Jacobian in each of its inputs}, as :class:`Upper` records
@@ -73,4 +73,4 @@ def backward(
     for node in reversed(list(network)):
         behind = after.get(node, behind)
         total[node] = behind if node in after else relative[node] * behind
-    return total, [Piece(cut, following, relative[cut]) for cut, following in steps]
+    return total, [PathPiece(cut, following, relative[cut]) for cut, following in steps]

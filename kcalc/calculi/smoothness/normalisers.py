@@ -30,7 +30,7 @@ SECOND = 1.5 * 0.8**2.5
 
 
 @dataclass(frozen=True)
-class Bounds:
+class NormaliserBounds:
     """Suprema over all parameters.
 
     ``value`` of the spectral norm of the matrix, ``first`` and ``second`` of the derivatives.
@@ -43,9 +43,9 @@ class Bounds:
     first: float
     second: float
 
-    def scaled(self, factor: float) -> Bounds:
+    def scaled(self, factor: float) -> NormaliserBounds:
         """The bounds of ``factor`` times the map."""
-        return Bounds(factor * self.value, factor * self.first, factor * self.second)
+        return NormaliserBounds(factor * self.value, factor * self.first, factor * self.second)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Normaliser:
         """The normalised array, of the shape of ``w``."""
         raise NotImplementedError
 
-    def bounds(self, rows: int, columns: int) -> Bounds:
+    def bounds(self, rows: int, columns: int) -> NormaliserBounds:
         """Suprema over all (rows, columns) matrices."""
         raise NotImplementedError
 
@@ -105,12 +105,14 @@ class EntryNormalisation(Normaliser):
         """
         return float(np.min(self.derivative(np.abs(np.asarray(w, float)).max(initial=0.0))))
 
-    def bounds(self, rows: int, columns: int) -> Bounds:
+    def bounds(self, rows: int, columns: int) -> NormaliserBounds:
         """For (rows, columns) matrices.
 
         |en| < sqrt(rows columns), |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained.
         """
-        return Bounds(float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / self.epsilon)
+        return NormaliserBounds(
+            float(np.sqrt(rows * columns)), self.epsilon**-0.5, SECOND / self.epsilon
+        )
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,12 @@ class WeightNormalisation(Normaliser):
         s = self.epsilon + float((w * w).sum(-1).max())
         return self.epsilon * s**-1.5
 
-    def bounds(self, rows: int, columns: int) -> Bounds:
+    def bounds(self, rows: int, columns: int) -> NormaliserBounds:
         """|wn| < sqrt(rows), approached where all rows are parallel.
 
         |D| <= eps^(-1/2), |D^2| <= 0.85865 / eps, the last two attained.
         """
-        return Bounds(float(np.sqrt(rows)), self.epsilon**-0.5, SECOND / self.epsilon)
+        return NormaliserBounds(float(np.sqrt(rows)), self.epsilon**-0.5, SECOND / self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -213,12 +215,12 @@ class BatchNormalisation(Normaliser):
         second = second - second.mean(-1, keepdims=True)
         return second - second.mean(-2, keepdims=True)
 
-    def bounds(self, rows: int, columns: int) -> Bounds:
+    def bounds(self, rows: int, columns: int) -> NormaliserBounds:
         """Bounds of bn and of its first and second derivative for (rows, N) matrices.
 
         |bn| < sqrt(N rows), |D| <= eps^(-1/2), |D^2| <= 0.85865 / (sqrt(N) eps).
         """
-        return Bounds(
+        return NormaliserBounds(
             float(np.sqrt(rows * columns)),
             self.epsilon**-0.5,
             SECOND / (np.sqrt(columns) * self.epsilon),

@@ -18,9 +18,9 @@ from ...network.layers import Affine
 from ...network.network import Network, require_kind
 from ...network.primitives import Fresh
 from .normalisers import (
-    Bounds,
     EntryNormalisation,
     Normaliser,
+    NormaliserBounds,
     WeightNormalisation,
     normaliser,
     positive_number,
@@ -167,7 +167,7 @@ def _radius(
     return number
 
 
-def _scale(value: Any, bounds: Bounds | None, node: Node) -> float:
+def _scale(value: Any, bounds: NormaliserBounds | None, node: Node) -> float:
     if isinstance(value, str) and value == CONTRACTING:
         return 1.0 if bounds is None else SHRINK / bounds.value
     if isinstance(value, str) or value is None:

@@ -17,7 +17,7 @@ from ...network.network import Network
 from .hypotheses import Hypothesis
 from .logs import NONE, Gain, number, plus, shown
 from .losses import Loss
-from .lower import Piece
+from .lower import PathPiece
 from .parameters import ParameterSet
 from .upper import Bound
 
@@ -79,7 +79,7 @@ class Smoothness(Shown):
     loss: Loss
     bounds: Mapping[Node, Bound]
     gains: Mapping[Node, Gain]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PathPiece, ...]
     layers: Mapping[Node, LayerBound]
     residual: float | None
     rough: Mapping[Node, str]

@@ -17,10 +17,10 @@ from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ..channel_statistics import grouped
 from ..channels import Channels
-from ..kernel import LOCATIONS, Kernel
+from ..kernel import DELTA_CONVOLUTIONS, Kernel
 from ..second_moments import Moments
 from ..tangent import CENTRE, refuse_indirect
-from ..windows import Window
+from ..windows import TapWindow
 from .forms import Forms
 
 Node = Hashable
@@ -61,7 +61,7 @@ def _added(parts: Sequence[Any]) -> Array:
 
 
 @dataclass(frozen=True)
-class Weights:
+class ConvolutionWeights:
     """The initialisation of convolutions, and the parameters counted in the tangent kernel.
 
     ``delta``: only the centre tap of a convolution is non-zero. ``tangent``: gaps are jets of order
@@ -81,14 +81,16 @@ class Convolutions:
 
     kernel: Kernel
     forms: Forms
-    weights: Weights
+    weights: ConvolutionWeights
 
     def emitted(self, op: P.Fresh, node: Node, below: Channels) -> Channels:
         """The state of the output of new weights."""
         window = self.forms.places[node].window
-        assert isinstance(window, Window)
+        assert isinstance(window, TapWindow)
         if not op.one_tap:
-            self.kernel.note(node, LOCATIONS if self.weights.delta else DENSE, "convention")
+            self.kernel.note(
+                node, DELTA_CONVOLUTIONS if self.weights.delta else DENSE, "convention"
+            )
             if self.weights.delta and self.weights.tangent:
                 self.kernel.note(node, CENTRE, "convention")
         gaussian = grouped(self.kernel.statistics, op, node, below)
@@ -123,7 +125,7 @@ class Convolutions:
                     f"0; use standardised=False"
                 )
             source, window = self.forms.parents[node][0], self.forms.places[node].window
-            assert isinstance(window, Window)
+            assert isinstance(window, TapWindow)
             means = self.forms.sides(self.kernel.statistics.means(below, node), source)
             if any(np.any(mean) for mean in means):
                 sigma, shape = self.kernel.field.number(op.sigma_w), self.forms.places[source].count
@@ -137,7 +139,7 @@ class Convolutions:
     def convolved(
         self,
         below: Channels,
-        window: Window,
+        window: TapWindow,
         weight: float,
         extra: Sequence[tuple[float, Array, Array]],
         node: Node,
@@ -220,7 +222,7 @@ class Convolutions:
                 f"has no rule; use 'ntk'"
             )
         window = self.forms.places[node].window
-        assert isinstance(window, Window)
+        assert isinstance(window, TapWindow)
         joints = [
             float(s) * np.sqrt(p.moments.q1) * np.sqrt(p.moments.q2) * (1 - p.moments.gap.value)
             for s, p in below.groups

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from ..windows import Window
-from .plan import Place
+from ..windows import TapWindow
+from .plan import SpatialPlace
 
 Node = Hashable
 Array = np.ndarray
@@ -29,7 +29,7 @@ class Forms:
     ``places``: {node: its locations}; ``parents``: {node: the nodes that it reads}.
     """
 
-    places: Mapping[Node, Place]
+    places: Mapping[Node, SpatialPlace]
     parents: Mapping[Node, Sequence[Node]]
 
     def first(self, value: Any, node: Node) -> Array:
@@ -56,7 +56,7 @@ class Forms:
         """Numbers ``(..., P)`` of the two images in the shapes of a node's state."""
         return (one[..., :, None], two[..., None, :]) if self.places[node].full else (one, two)
 
-    def gathered(self, values: Array, window: Window, node: Node) -> Array:
+    def gathered(self, values: Array, window: TapWindow, node: Node) -> Array:
         """Sums over taps, from the shapes of the node read to those of ``node``."""
         if self.places[node].full:
             return window.summed_pairs(values)

@@ -26,7 +26,7 @@ from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network import primitives as P
 from ..atoms import Atom, Pair
-from ..channel_statistics import Ledger, Statistics, check_groups
+from ..channel_statistics import AssumptionLog, Statistics, check_groups
 from ..channels import Channels
 from ..checks import check_several, check_variance
 from ..freshness import Algebra
@@ -36,7 +36,7 @@ from ..location_maps import LocationMaps
 from ..second_moments import Moments
 from ..tangent import Tangent, refuse_jumps
 from ..zero_inputs import ZeroMoments, ZeroProducts, check_not_negative
-from .convolutions import Convolutions, Weights
+from .convolutions import Convolutions, ConvolutionWeights
 from .forms import Forms
 from .plan import mixes
 from .pools import Pools
@@ -47,7 +47,7 @@ Array = np.ndarray
 
 def location_kernel(
     forms: Forms,
-    weights: Weights,
+    weights: ConvolutionWeights,
     assume_independent: bool,
     pooled: Mapping[Node, Sequence[tuple[Array, Array]]] | None,
 ) -> LocationKernel:
@@ -56,7 +56,7 @@ def location_kernel(
     ``pooled``: as for :class:`Pools`.
     """
     moments = ZeroMoments(NUMPY, False)
-    statistics = Statistics(moments, Ledger(), True, assume_independent, check_not_negative)
+    statistics = Statistics(moments, AssumptionLog(), True, assume_independent, check_not_negative)
     algebra = Algebra(moments, ZeroProducts(moments))
     kernel = Kernel(statistics, algebra, Activations(statistics, algebra, LocationMaps()))
     convolutions = Convolutions(kernel, forms, weights)

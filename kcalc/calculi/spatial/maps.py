@@ -39,7 +39,7 @@ from ..channels import Channels
 from ..checks import refuse_displaced, refuse_other_sizes
 from ..location_maps import refuse_many
 from ..readings import OfReading
-from .convolutions import Weights, defect
+from .convolutions import ConvolutionWeights, defect
 from .forms import Forms
 from .images import Images, Shapes, distinct, input_shapes, read_images
 from .kernel import LocationKernel, location_kernel
@@ -101,7 +101,7 @@ class LocationReading:
         ``pooled``: pooled q values as in :class:`Pools`; None where ``first`` and ``second`` are
         the same images.
         """
-        weights = Weights(self.delta, tangent, self.fan_in, seeds)
+        weights = ConvolutionWeights(self.delta, tangent, self.fan_in, seeds)
         kernel = location_kernel(Forms(self.places, self._parents), weights, self.assume, pooled)
         inputs = {}
         for node in self.network.inputs:

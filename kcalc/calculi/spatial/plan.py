@@ -15,7 +15,7 @@ from ..widths import filled
 from ..windows import (
     Gather,
     Mixing,
-    Window,
+    TapWindow,
     convolution,
     everything,
     mixing,
@@ -32,7 +32,7 @@ MAX = (
 
 
 @dataclass(frozen=True)
-class Place:
+class SpatialPlace:
     """The locations of one feature map.
 
     ``full``: all pairs of locations are followed, otherwise only equal ones. ``flat``: after a
@@ -43,7 +43,7 @@ class Place:
     shape: tuple[int, ...]
     full: bool
     flat: bool
-    window: Window | Mixing | Gather | None = None
+    window: TapWindow | Mixing | Gather | None = None
 
     @property
     def count(self) -> int:
@@ -61,8 +61,8 @@ class Place:
 
 def plan(
     network: Network, shapes: Mapping[Node, tuple[int, ...]], delta: bool, all_pairs: bool = False
-) -> dict[Node, Place]:
-    """{node: :class:`Place`} for inputs of the given shapes.
+) -> dict[Node, SpatialPlace]:
+    """{node: :class:`SpatialPlace`} for inputs of the given shapes.
 
     ``delta``: convolutions read their centre tap only. Pairs of different locations matter to mean
     pooling and token mixing only, so they are followed in layers before these; ``all_pairs``:
@@ -70,27 +70,27 @@ def plan(
     Raises: KcalcError naming the node for shapes that do not fit, max pooling, and a convolution or
     pooling after Flatten.
     """
-    places: dict[Node, Place] = {}
+    places: dict[Node, SpatialPlace] = {}
     for node, op, reads in network.operations:
         below = [places[p] for p in reads]
         if op is None:
             places[node] = below[0]
         elif isinstance(op, P.Source):
-            places[node] = Place(shapes[node], all_pairs, False)
+            places[node] = SpatialPlace(shapes[node], all_pairs, False)
         elif isinstance(op, P.Fresh | P.Window | P.Moving):
             window = _window(op, node, below[0], delta)
-            places[node] = Place(window.shape, False, False, window)
+            places[node] = SpatialPlace(window.shape, False, False, window)
         elif isinstance(op, P.Reshape):
-            places[node] = Place(below[0].shape, False, below[0].count > 1)
+            places[node] = SpatialPlace(below[0].shape, False, below[0].count > 1)
         else:
             places[node] = _alike(op, node, reads, below)
     full = _followed(network, places, all_pairs)
-    return {node: Place(p.shape, full[node], p.flat, p.window) for node, p in places.items()}
+    return {node: SpatialPlace(p.shape, full[node], p.flat, p.window) for node, p in places.items()}
 
 
 def _window(
-    op: P.Fresh | P.Window | P.Moving, node: Node, below: Place, delta: bool
-) -> Window | Mixing | Gather:
+    op: P.Fresh | P.Window | P.Moving, node: Node, below: SpatialPlace, delta: bool
+) -> TapWindow | Mixing | Gather:
     """The locations that a primitive reads."""
     if isinstance(op, P.Fresh) and op.dense and below.flat:
         return everything(below.shape)
@@ -116,7 +116,9 @@ def _window(
     return window
 
 
-def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[Place]) -> Place:
+def _alike(
+    op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[SpatialPlace]
+) -> SpatialPlace:
     many = [p for p in below if p.count > 1] if isinstance(op, P.Prod) else below
     shapes = {(p.shape, p.flat) for p in many or below}
     if len({(p.count, p.flat) for p in many or below}) == 1 and any(
@@ -134,10 +136,10 @@ def _alike(op: P.Primitive, node: Node, reads: Sequence[Node], below: Sequence[P
             f"node {node!r}: {op.kind} after a Flatten has no rule over locations; put an Affine "
             f"in between"
         )
-    return Place(first.shape, False, first.flat)
+    return SpatialPlace(first.shape, False, first.flat)
 
 
-def mixes(op: P.Primitive | None, place: Place) -> bool:
+def mixes(op: P.Primitive | None, place: SpatialPlace) -> bool:
     """Whether a primitive's input may follow other pairs of locations than its output.
 
     True for new weights, matrices over positions, and pooling windows of several locations.
@@ -147,7 +149,9 @@ def mixes(op: P.Primitive | None, place: Place) -> bool:
     return isinstance(op, P.Fresh) or (isinstance(op, P.Moving) and op.mixes)
 
 
-def _followed(network: Network, places: Mapping[Node, Place], all_pairs: bool) -> dict[Node, bool]:
+def _followed(
+    network: Network, places: Mapping[Node, SpatialPlace], all_pairs: bool
+) -> dict[Node, bool]:
     """{node: whether all pairs of locations are followed}.
 
     Nodes connected without new weights or a pool in between have one answer.

@@ -17,7 +17,7 @@ from ..atoms import Atom, Pair
 from ..channels import Channels
 from ..kernel import Kernel
 from ..second_moments import Moments
-from ..windows import Gather, Mixing, Window
+from ..windows import Gather, Mixing, TapWindow
 from .convolutions import Convolutions
 from .forms import Forms
 
@@ -48,14 +48,14 @@ class Pools:
     def weighted_mean(self, node: Node, below: Channels) -> Channels:
         """Weighted means whose random weights are shared by all channels."""
         window = self.forms.places[node].window
-        assert isinstance(window, Window)
+        assert isinstance(window, TapWindow)
         self.kernel.note(node, WEIGHTED)
         return below.map(lambda pair: self._weighted(pair, window, node))
 
     def mean(self, node: Node, below: Channels) -> Channels:
         """Fixed weights over locations: means over windows, or a matrix."""
         window = self.forms.places[node].window
-        assert isinstance(window, Window | Mixing)
+        assert isinstance(window, TapWindow | Mixing)
         order: list[Pair] = []
 
         def change(pair: Pair) -> Pair:
@@ -64,7 +64,7 @@ class Pools:
 
         return below.map(change)
 
-    def _weighted(self, pair: Pair, window: Window, node: Node) -> Pair:
+    def _weighted(self, pair: Pair, window: TapWindow, node: Node) -> Pair:
         q1, q2, gap = self.convolutions.convolved(
             Channels.one(pair), window, 1 / window.taps, (), node
         )
@@ -122,7 +122,7 @@ class Pools:
             picked if not wanted else np.broadcast_to(picked[..., None], (*picked.shape, len(at)))
         )
 
-    def _averaged(self, pair: Pair, window: Window | Mixing, node: Node, group: int) -> Pair:
+    def _averaged(self, pair: Pair, window: TapWindow | Mixing, node: Node, group: int) -> Pair:
         """One group of channels averaged over windows."""
         m, place, source = pair.moments, self.forms.places[node], self.forms.parents[node][0]
         joint = np.sqrt(m.q1) * np.sqrt(m.q2)
@@ -169,5 +169,5 @@ class Pools:
         )
         return self.kernel.statistics.checked(Pair.of(atom), node)
 
-    def _pooled_mean(self, mean: Array, window: Window | Mixing, node: Node) -> Array:
+    def _pooled_mean(self, mean: Array, window: TapWindow | Mixing, node: Node) -> Array:
         return window.summed(self.forms.spread(mean, self.forms.parents[node][0])) / window.counts

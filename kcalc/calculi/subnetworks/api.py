@@ -11,7 +11,7 @@ from ...foundation.plain_arguments import truth
 from ...foundation.printing import Shown
 from ...network.network import Network
 from ...network.primitives import Post, owner
-from .forward import Bounds
+from .forward import SlopeBounds
 from .regions import Subnetwork, network_regions
 from .slope_maxima import maximal_slope
 
@@ -43,7 +43,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def __reduce__(self) -> tuple[Any, ...]:
         return Subnetworks, (tuple(self), self.network, self.permissive)
 
-    def bounds(self, psi: float | None = None) -> Bounds:
+    def bounds(self, psi: float | None = None) -> SlopeBounds:
         """Strict mu, forward bound and longest-path bound at ``psi``, with the warning, if any."""
         return maximal_slope(self.network).bounds(psi)
 

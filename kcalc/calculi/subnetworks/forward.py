@@ -203,7 +203,7 @@ def depths_text(strict: int, depth: int) -> str:
 
 
 @dataclass(frozen=True)
-class Bounds(Shown):
+class SlopeBounds(Shown):
     """Three measures of the slope of a network at ``psi``: ``strict <= forward <= longest_path``.
 
     ``strict`` is the maximum over subnetworks, ``forward`` that of the slope from the inputs to any

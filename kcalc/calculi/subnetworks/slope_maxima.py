@@ -27,7 +27,7 @@ from ...network.network import Network, Step
 from ...network.primitives import Prod, owner
 from ..factored import ONE, Array, Factors, LogProgram, Monomial
 from ..slopes import Slopes, polynomial_texts
-from .forward import HIDDEN, Bounds, ForwardSlope, as_slopes, depths_text, exponential, inverse
+from .forward import HIDDEN, ForwardSlope, SlopeBounds, as_slopes, depths_text, exponential, inverse
 from .pruning import certified, not_included
 from .regions import Subnetwork, network_regions
 
@@ -243,7 +243,7 @@ class MaximalSlope(Approximable):
         """
         return self.forward(psi)
 
-    def bounds(self, psi: float | None = None) -> Bounds:
+    def bounds(self, psi: float | None = None) -> SlopeBounds:
         """Three measures of the network's slope at ``psi`` (by default ``1.5^(1/depth)``).
 
         Raises: KcalcError where activations have symbols of their own.
@@ -258,7 +258,7 @@ class MaximalSlope(Approximable):
         strict = max(self._factors.measure(self._set.monomials, largest=True))
         at = 1.5 ** (1 / max(self.depth, 1)) if psi is None else float(np.exp(as_slopes(psi)))
         mu, forward = float(self(at)), float(self.forward(at))
-        return Bounds(
+        return SlopeBounds(
             at,
             mu,
             forward,

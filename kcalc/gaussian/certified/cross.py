@@ -18,7 +18,7 @@ from typing import Any
 from kcalc.fields.balls import Ball, BallField, working
 from kcalc.foundation.errors import KcalcError
 from kcalc.gaussian.certified.derivatives_at_one import end_derivative
-from kcalc.gaussian.certified.hermite import Hermite, cross_series, hermite, largest
+from kcalc.gaussian.certified.hermite import CertifiedHermite, cross_series, hermite, largest
 from kcalc.gaussian.certified.jumps import continuous
 from kcalc.gaussian.certified.line import certified, expect, log_upper, moment
 from kcalc.gaussian.certified.plane import Plane, Tiling
@@ -151,7 +151,7 @@ def _ladder(most: int) -> list[int]:
 
 def _pair(
     phi: Any, psi: Any, q1: Ball, q2: Ball, field: BallField, terms: int
-) -> tuple[Hermite, Hermite]:
+) -> tuple[CertifiedHermite, CertifiedHermite]:
     with field.working():
         first = hermite(certified(phi, q1, field), q1, terms, field)
         return first, (
@@ -162,7 +162,7 @@ def _pair(
 
 
 def _series_of(
-    first: Hermite, second: Hermite, c: Ball, order: int, scale: float
+    first: CertifiedHermite, second: CertifiedHermite, c: Ball, order: int, scale: float
 ) -> list[Ball] | None:
     values = cross_series(first, second, c, order)
     narrow = (

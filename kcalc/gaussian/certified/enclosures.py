@@ -20,7 +20,7 @@ _CHEAPEST, _DEAREST = 10, 50  # steps that an evaluation counts, also of a long 
 _JETS = Jets(ORDER + 1)
 
 
-class Piece:
+class SmoothPiece:
     """A smooth expression in one symbol on an interval.
 
     ``steps`` counts the operations. Of an interval without end nothing is known.

@@ -40,7 +40,7 @@ _WIDEST = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class Hermite:
+class CertifiedHermite:
     """The series phi(sqrt q z) = sum_n a_n h_n(z) up to ``cut`` in the mean square.
 
     a_n is known for n <= N = len - 1.
@@ -61,7 +61,9 @@ class Hermite:
         return self.coefficients[n] + uncertainty(log_upper(self.cut))
 
 
-def cross_series(first: Hermite, second: Hermite, c: Ball, order: int) -> list[Ball]:
+def cross_series(
+    first: CertifiedHermite, second: CertifiedHermite, c: Ball, order: int
+) -> list[Ball]:
     """Taylor coefficients Gamma^(k)(c)/k!, k = 0 ... order, at |c| < 1.
 
     Order 0 is also available at c = +-1. The two tables have one length.
@@ -105,7 +107,9 @@ def largest(c: Ball, k: int, first: int) -> Ball:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def hermite(profile: CertifiedActivation, q: Ball, terms: int, field: BallField) -> Hermite:
+def hermite(
+    profile: CertifiedActivation, q: Ball, terms: int, field: BallField
+) -> CertifiedHermite:
     """The coefficients a_0 ... a_terms of phi(sqrt q z) for an exact q.
 
     Their absolute errors are about 10^-(digits + 6) of the norm of phi(sqrt q z).
@@ -114,7 +118,7 @@ def hermite(profile: CertifiedActivation, q: Ball, terms: int, field: BallField)
 
 
 @lru_cache(maxsize=64)
-def _table(profile: CertifiedActivation, q: Any, terms: int, field: BallField) -> Hermite:
+def _table(profile: CertifiedActivation, q: Any, terms: int, field: BallField) -> CertifiedHermite:
     from flint import arb
 
     bits = field.bits + 24
@@ -144,7 +148,7 @@ def _table(profile: CertifiedActivation, q: Any, terms: int, field: BallField) -
                 f"other digits"
             )
         rest = left.max(arb(0)).sqrt() + cut
-        return Hermite(tuple(found), moment, arb(cut.abs_upper()), arb(rest.abs_upper()))
+        return CertifiedHermite(tuple(found), moment, arb(cut.abs_upper()), arb(rest.abs_upper()))
 
 
 Panel = tuple[Ball, Ball, int, Any, Any]

@@ -114,7 +114,7 @@ def _double_sum(count: int, variances: tuple[Ball, Ball], k: Ball, goal: float) 
     spacing = type(k)(_spacing(goal, float(largest)))
     reach = _reach(goal, spacing)
     sides = [
-        _Side(v, part, own, spacing, reach, goal)
+        _CertifiedSide(v, part, own, spacing, reach, goal)
         for v, part, own in zip(variances, shared, owns, strict=True)
     ]
     weights = _weights(spacing, reach)
@@ -135,7 +135,7 @@ def _double_sum(count: int, variances: tuple[Ball, Ball], k: Ball, goal: float) 
     return count * (one.step * two.step * total + _within(outside)) + _within(off)
 
 
-class _Side:
+class _CertifiedSide:
     """The grid of u (or w), and the functions of its row at ``u + l z``."""
 
     def __init__(

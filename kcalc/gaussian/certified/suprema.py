@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .enclosures import Piece
+from .enclosures import SmoothPiece
 from .ranges import Interval, above, hull, meet, plus
 
 BITS = 80  # of the ends of intervals, set by the caller
@@ -38,7 +38,7 @@ class _Cell:
 class _Search:
     """A search for the supremum (sign -1) or infimum (1) of |f^(order) + shift| over pieces."""
 
-    def __init__(self, pieces: Sequence[Piece], order: int, sign: int, shift: float) -> None:
+    def __init__(self, pieces: Sequence[SmoothPiece], order: int, sign: int, shift: float) -> None:
         self.pieces, self.order, self.sign, self.shift = pieces, order, sign, shift
         self.start = sum(piece.steps for piece in pieces)
         self.attained = math.inf if sign > 0 else 0.0
@@ -81,7 +81,7 @@ class _Search:
     def _moved(self, values: Interval) -> Interval:
         return plus(values, (self.shift, self.shift)) if self.shift else values
 
-    def _values(self, piece: Piece, a: float, b: float) -> Interval:
+    def _values(self, piece: SmoothPiece, a: float, b: float) -> Interval:
         """An enclosure of f^(order) + shift on [a, b]."""
         values, rise = piece.derivatives(a, b)[self.order : self.order + 2]
         left, right = self._ends(piece, a, b)
@@ -93,7 +93,7 @@ class _Search:
         middle = plus(left, right)
         return meet(self._moved(values), plus((middle[0] / 2, middle[1] / 2), (-half, half)))
 
-    def _ends(self, piece: Piece, a: float, b: float) -> tuple[Interval, Interval]:
+    def _ends(self, piece: SmoothPiece, a: float, b: float) -> tuple[Interval, Interval]:
         """The values at both ends, which are attained; between two of different signs 0 is."""
         left, right = (self._moved(piece.derivatives(x, x)[self.order]) for x in (a, b))
         if self.sign < 0:
@@ -105,7 +105,7 @@ class _Search:
         return left, right
 
 
-def _cuts(piece: Piece) -> list[float]:
+def _cuts(piece: SmoothPiece) -> list[float]:
     """Ends of the first cells, at powers of 2."""
     inside = (x for x in (*(-t for t in _GRID), 0.0, *_GRID) if piece.low < x < piece.high)
     return [piece.low, *sorted(inside), piece.high]
@@ -120,7 +120,7 @@ def _middle(a: float, b: float) -> float:
     return a + (b - a) / 2
 
 
-def largest(pieces: Sequence[Piece], order: int, shift: float = 0.0) -> float:
+def largest(pieces: Sequence[SmoothPiece], order: int, shift: float = 0.0) -> float:
     """An upper bound of |f^(order) + shift| over pieces, inf where none is proven.
 
     It is close to the supremum if the search ends within its budget.
@@ -128,6 +128,6 @@ def largest(pieces: Sequence[Piece], order: int, shift: float = 0.0) -> float:
     return _Search(pieces, order, -1, shift).run()
 
 
-def least(pieces: Sequence[Piece], order: int) -> float:
+def least(pieces: Sequence[SmoothPiece], order: int) -> float:
     """A lower bound of |f^(order)| over pieces, close to the infimum if the budget suffices."""
     return _Search(pieces, order, 1, 0.0).run()

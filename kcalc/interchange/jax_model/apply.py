@@ -12,9 +12,9 @@ from ..edits import Action, CallEdit, Edit, Edits, Taken
 from . import keras_models, modules
 from .functions import JaxModel, Parameters
 from .kinds import kind_of, split
-from .program import Program
+from .program import JaxProgram
 from .sites import MODULE, by_place
-from .weights import Weights, generator, redrawn
+from .weights import JaxWeightEdits, generator, redrawn
 
 Node = Hashable
 LOOP = "it runs in a loop, or in a module that is called again, whose turns would be edited apart"
@@ -29,7 +29,7 @@ def jax_edits(target: Target, constants: Mapping[Node, Any]) -> Edits:
     trace = target.reading.trace
     assert trace is not None
     model: JaxModel = trace.model
-    weights = Weights(model, target)
+    weights = JaxWeightEdits(model, target)
     planner = Planner(target, model.program.flow(trace.ops), constants)
     found = _placed(planner, model.program, set(weights.norm_of))
     found += list(weights.edits())
@@ -84,7 +84,7 @@ COPIES = {
 # -- places ----------------------------------------------------------------------------------------
 
 
-def _placed(planner: Planner, program: Program, serving: set[str]) -> list[Edit]:
+def _placed(planner: Planner, program: JaxProgram, serving: set[str]) -> list[Edit]:
     """The edits of activations, sums and what is removed, with their places.
 
     ``serving``: normalisation that is gone whose bias stays.
@@ -109,7 +109,7 @@ def _placed(planner: Planner, program: Program, serving: set[str]) -> list[Edit]
     ]
 
 
-def _uneven(program: Program, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:
+def _uneven(program: JaxProgram, found: list[tuple[Edit, Calls]]) -> list[tuple[Edit, Calls]]:
     """The edits at equations of which another turn is edited in another way."""
     actions: dict[int, Action] = {call: a for _, calls in found for call, a in calls.items()}
     bad = {
@@ -121,7 +121,7 @@ def _uneven(program: Program, found: list[tuple[Edit, Calls]]) -> list[tuple[Edi
     return [pair for pair in found if any(program.key(call) in bad for call in pair[1])]
 
 
-def _call_edits(program: Program, calls: Calls, serves: bool) -> Iterator[CallEdit]:
+def _call_edits(program: JaxProgram, calls: Calls, serves: bool) -> Iterator[CallEdit]:
     for call, action in calls.items():
         runs = program.runs[program.key(call)]
         place = program.place(call)

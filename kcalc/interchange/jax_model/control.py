@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..trace import NotRead
-from .jaxpr_values import Known, Ref, Value
+from .jaxpr_values import KnownArray, Ref, Value
 from .known import constants_of
 from .moving import dropped
-from .reader import Reader, rule
+from .reader import JaxReader, rule
 from .stops import trained
 
 LONGEST = 4096  # turns of a loop
@@ -19,7 +19,7 @@ DATA = "it depends on the data, so the model has no fixed graph; trace it with t
 
 
 @rule("scan")
-def _scan(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _scan(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     consts, carried = _parts(params)
     length, inner = int(params["length"]), params["jaxpr"]
@@ -64,11 +64,11 @@ def _parts(params: Any) -> tuple[int, int]:
     return len(consts), len(carried)
 
 
-def _row(reader: Reader, value: Value, index: int) -> Value | None:
+def _row(reader: JaxReader, value: Value, index: int) -> Value | None:
     """Entry ``index`` along the first axis."""
-    if isinstance(value, Known):
+    if isinstance(value, KnownArray):
         view = None if value.view is None else value.view.then(lambda array: array[index])
-        return Known(
+        return KnownArray(
             value.array[index],
             frozenset(f"{o}[{index}]" for o in value.origins),
             value.random,
@@ -80,14 +80,14 @@ def _row(reader: Reader, value: Value, index: int) -> Value | None:
     return dropped(reader, value, [0])
 
 
-def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
+def _stacked(reader: JaxReader, eqn: Any, index: int, rows: Sequence[Value]) -> Value:
     """The outputs of a loop's turns, stacked; no feature map unless known."""
     variable = eqn.outvars[_parts(eqn.params)[1] + index]
-    if rows and all(isinstance(row, Known) for row in rows):
-        known = [row for row in rows if isinstance(row, Known)]
+    if rows and all(isinstance(row, KnownArray) for row in rows):
+        known = [row for row in rows if isinstance(row, KnownArray)]
         origins = frozenset[str]().union(*(row.origins for row in known))
         array, random = np.stack([row.array for row in known]), any(row.random for row in known)
-        return Known(array, origins, random, trained=trained("concatenate", known))
+        return KnownArray(array, origins, random, trained=trained("concatenate", known))
     reads = list(dict.fromkeys(row.name for row in rows if isinstance(row, Ref)))
     reason = "it stacks the outputs of all turns of a loop; kcalc has no rule for it"
     return reader.fresh(
@@ -103,7 +103,7 @@ def _stacked(reader: Reader, eqn: Any, index: int, rows: Sequence[Value]) -> Val
 
 
 @rule("while")
-def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _while(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     test_consts = values[:tests]
@@ -113,7 +113,7 @@ def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     before = set(reader.ops)
     for _ in range(LONGEST):
         found = reader.run(test.jaxpr, constants_of(test), [*test_consts, *carry])[0]
-        if not isinstance(found, Known):
+        if not isinstance(found, KnownArray):
             break
         if not bool(np.asarray(found.array)):
             return carry
@@ -123,9 +123,9 @@ def _while(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 @rule("cond")
-def _cond(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _cond(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     which, rest = values[0], values[1:]
-    if not isinstance(which, Known):
+    if not isinstance(which, KnownArray):
         return reader.not_read("data-dependent branch", f"which branch runs is not known; {DATA}")
     branches = eqn.params["branches"]
     place = min(max(int(np.asarray(which.array)), 0), len(branches) - 1)

@@ -16,8 +16,8 @@ from ..internal_errors import internal_error
 from ..rewriting.biases import bias_added
 from ..rewriting.norms import Norms
 from ..trace import NotRead, Op, Pointwise, needed, spoken
-from .jaxpr_values import Masked, Padded, Recipe, View, WindowSum
-from .reader import Reader
+from .jaxpr_values import DroppedOut, Padded, Recipe, View, WindowSum
+from .reader import JaxReader
 from .softmax import with_softmax
 
 LEFT = {
@@ -29,12 +29,12 @@ LEFT = {
         "average pooling with padding",
         "it divides by the full window at the border as well; use count_include_pad=False",
     ),
-    Masked: ("random mask", "entries are set to 0 at random without the rescaling of dropout"),
+    DroppedOut: ("random mask", "entries are set to 0 at random without the rescaling of dropout"),
 }
 
 
 def finished(
-    reader: Reader, outputs: tuple[str, ...]
+    reader: JaxReader, outputs: tuple[str, ...]
 ) -> tuple[list[Op], tuple[str, ...], dict[str, Recipe], dict[str, str]]:
     """The operations that the outputs need, the outputs, and the recipes of weights.
 

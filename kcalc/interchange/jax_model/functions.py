@@ -19,11 +19,11 @@ from ..trace import Drop, Entry, Op, Trace
 from . import control, indexing, linear, moving, windows  # noqa: F401  # register rules
 from .builders import built_by, check_returned, no_inputs
 from .finishing import finished, labels_of, require_output
-from .jaxpr_values import Known, Recipe, Ref, View
+from .jaxpr_values import KnownArray, Recipe, Ref, View
 from .known import constants_of
 from .markers import labels_dropping, marking
-from .program import Program
-from .reader import Reader
+from .program import JaxProgram
+from .reader import JaxReader
 
 NAMING: dict[str, Callable[[str], str]] = {
     "nnx": lambda name: name.removesuffix(".value"),
@@ -87,7 +87,7 @@ class JaxModel:
     shapes: dict[str, tuple[int, ...]]
     recipes: dict[str, Recipe]
     norms: dict[str, dict[str, View]]
-    program: Program = field(repr=False)
+    program: JaxProgram = field(repr=False)
     made: frozenset[str]
 
     def arrays(self) -> dict[str, Any]:
@@ -196,13 +196,13 @@ def traced(
     def read_at(shown: list[Any]) -> Trace:
         arrays = (list(leaves.values()), [flat[k] for k in keys], shown)
         closed = _jaxpr(run, arrays, original, framework, inputs)
-        reader = Reader(labels_of(leaves), channel_axis, root)
+        reader = JaxReader(labels_of(leaves), channel_axis, root)
         entries = _entries(reader, [_input_name(in_tree, flat, k, names) for k in examples], shown)
         args = [
-            Known(np.asarray(leaf), frozenset((name,)), False, View(name), name not in still)
+            KnownArray(np.asarray(leaf), frozenset((name,)), False, View(name), name not in still)
             for name, leaf in leaves.items()
         ]
-        args += [Known(flat[k], random=True) for k in keys]
+        args += [KnownArray(flat[k], random=True) for k in keys]
         ops, outputs, recipes, program = _finish(framework, reader, closed, [*args, *entries])
         shapes = {name: tuple(leaf.shape) for name, leaf in leaves.items()}
         views = reader.norm_views
@@ -258,15 +258,15 @@ def _lasting(trace: Trace, names: set[str]) -> Trace:
 
 
 def _finish(
-    framework: str, reader: Reader, closed: Any, args: list[Any]
-) -> tuple[tuple[Op, ...], tuple[str, ...], dict[str, Recipe], Program]:
+    framework: str, reader: JaxReader, closed: Any, args: list[Any]
+) -> tuple[tuple[Op, ...], tuple[str, ...], dict[str, Recipe], JaxProgram]:
     """The operations of a jaxpr, its outputs, the recipes of weights, and what was read."""
     values = reader.run(closed.jaxpr, constants_of(closed), args)
     refs = [value for value in values if isinstance(value, Ref)]
     names = tuple(reader.plain(ref).name for ref in refs)
     require_output(names, framework)
     ops, outputs, recipes, joined = finished(reader, names)
-    program = Program(closed, args, reader.tape, joined, reader.held_names())
+    program = JaxProgram(closed, args, reader.tape, joined, reader.held_names())
     return tuple(ops), tuple(dict.fromkeys(outputs)), recipes, program
 
 
@@ -393,7 +393,7 @@ def _input_name(in_tree: Any, flat: list[Any], place: int, names: Sequence[str])
     return f"{head}.{rest}" if rest else head
 
 
-def _entries(reader: Reader, names: list[str], shown: list[Any]) -> list[Ref]:
+def _entries(reader: JaxReader, names: list[str], shown: list[Any]) -> list[Ref]:
     return [
         reader.fresh(reader.put(Entry, name, array.shape, []))
         for name, array in zip(names, shown, strict=True)

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..picking import picked
 from ..trace import Prefixed, Repeat
-from .jaxpr_values import Known, Ref, Value, made_shape
+from .jaxpr_values import KnownArray, Ref, Value, made_shape
 from .moving import dropped, part_of
-from .reader import Reader, rule
+from .reader import JaxReader, rule
 
 PICKED = (
     "it picks entries by index; kcalc reads rows of a table by ids that are an input, and nearest "
@@ -21,15 +21,15 @@ PICKED = (
 
 
 @rule("gather")
-def _gather(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _gather(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """Embeddings; nearest upsampling, found by gathering the numbers of the entries.
 
     Other gathers are not read.
     """
     source, places = values[0], values[1]
-    if isinstance(source, Known) and isinstance(places, Ref):
+    if isinstance(source, KnownArray) and isinstance(places, Ref):
         found = _looked_up(reader, eqn, source, places)
-    elif isinstance(source, Ref) and isinstance(places, Known):
+    elif isinstance(source, Ref) and isinstance(places, KnownArray):
         alike = len(eqn.outvars[0].aval.shape) == len(source.shape)
         found = _repeated(reader, eqn, source, places) if alike else None
         found = _taken(reader, eqn, source, places) if found is None else found
@@ -38,7 +38,7 @@ def _gather(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return reader.not_read("gather", PICKED) if found is None else [found]
 
 
-def _looked_up(reader: Reader, eqn: Any, table: Known, places: Ref) -> Ref | None:
+def _looked_up(reader: JaxReader, eqn: Any, table: KnownArray, places: Ref) -> Ref | None:
     """Whole rows of a matrix by one id each."""
     numbers, shape = eqn.params["dimension_numbers"], made_shape(eqn)
     start = tuple(numbers.start_index_map)
@@ -62,7 +62,7 @@ def _looked_up(reader: Reader, eqn: Any, table: Known, places: Ref) -> Ref | Non
     return made if made.shape == shape else reader.reshaped(made, shape, "expand")
 
 
-def _ids(reader: Reader, places: Ref, columns: int) -> Ref | None:
+def _ids(reader: JaxReader, places: Ref, columns: int) -> Ref | None:
     """The ids in places (..., columns), of which all but the first are the start of the row."""
     last = len(places.shape) - 1
     if columns == 1:
@@ -82,7 +82,7 @@ def _ids(reader: Reader, places: Ref, columns: int) -> Ref | None:
     return dropped(reader, Ref(first.name, places.order, shape), [last])
 
 
-def _taken(reader: Reader, eqn: Any, ref: Ref, places: Known) -> Ref | None:
+def _taken(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | None:
     """Entries at fixed places along one axis, the same for every example."""
     import jax.numpy as jnp
 
@@ -98,7 +98,7 @@ def _taken(reader: Reader, eqn: Any, ref: Ref, places: Known) -> Ref | None:
     return made if made.shape == shape else reader.reshaped(made, shape, "index")
 
 
-def _repeated(reader: Reader, eqn: Any, ref: Ref, places: Known) -> Ref | None:
+def _repeated(reader: JaxReader, eqn: Any, ref: Ref, places: KnownArray) -> Ref | None:
     """Every location several times."""
     import jax.numpy as jnp
 

@@ -35,7 +35,7 @@ class View:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownArray:
     """An array that depends on no input.
 
     ``origins``: the parameters it was computed from, slices by their indices; ``random``: whether
@@ -114,7 +114,7 @@ def made_shape(eqn: Any) -> tuple[int, ...]:
     return tuple(map(int, eqn.outvars[0].aval.shape))
 
 
-Value = Known | Ref
+Value = KnownArray | Ref
 
 
 class Padded(Op):
@@ -142,7 +142,7 @@ class WindowSum(Op):
     pooling: Pooling
 
 
-class Masked(Op):
+class DroppedOut(Op):
     """Entries set to 0 at random, dropout once they are rescaled; else not read.
 
     ``kept``: the fraction kept in this draw of ``count``.

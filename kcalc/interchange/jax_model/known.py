@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .jaxpr_values import Known, View, made_shape
+from .jaxpr_values import KnownArray, View, made_shape
 
 MOVING = (
     "reshape",
@@ -31,10 +31,10 @@ def plain(array: Any) -> Any:
     return array if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else np.asarray(array)
 
 
-def constants_of(closed: Any) -> list[Known]:
+def constants_of(closed: Any) -> list[KnownArray]:
     """The arrays that a closed jaxpr holds, random keys among them."""
     arrays = [plain(array) for array in closed.consts]
-    return [Known(array, random=not isinstance(array, np.ndarray)) for array in arrays]
+    return [KnownArray(array, random=not isinstance(array, np.ndarray)) for array in arrays]
 
 
 def given(array: Any) -> Any:
@@ -44,7 +44,7 @@ def given(array: Any) -> Any:
     return jnp.asarray(array) if isinstance(array, np.ndarray) else array
 
 
-def moved(eqn: Any, values: list[Known]) -> list[Any] | None:
+def moved(eqn: Any, values: list[KnownArray]) -> list[Any] | None:
     """Broadcasts and transposes as NumPy views, which remember along which axes nothing changes."""
     array = values[0].array if values else None
     if not isinstance(array, np.ndarray):
@@ -65,7 +65,7 @@ def moved(eqn: Any, values: list[Known]) -> list[Any] | None:
     return None
 
 
-def spans_of(eqn: Any, values: list[Known]) -> tuple[slice, ...]:
+def spans_of(eqn: Any, values: list[KnownArray]) -> tuple[slice, ...]:
     """The entries of a dynamic slice with known starts."""
     sizes = eqn.params["slice_sizes"]
     starts = [int(np.asarray(v.array)) for v in values[1:]]
@@ -73,7 +73,7 @@ def spans_of(eqn: Any, values: list[Known]) -> tuple[slice, ...]:
     return tuple(slice(s, s + k) for s, k in zip(starts, sizes, strict=True))
 
 
-def view_after(eqn: Any, values: list[Known], index: int) -> View | None:
+def view_after(eqn: Any, values: list[KnownArray], index: int) -> View | None:
     """How an output comes from one parameter, None where its numbers are others."""
     name = eqn.primitive.name
     if name == "convert_element_type" and len(values) == 1 and values[0].view is not None:
@@ -103,7 +103,7 @@ def view_after(eqn: Any, values: list[Known], index: int) -> View | None:
     return values[0].view.then(step)
 
 
-def part(eqn: Any, values: list[Known], index: int) -> str:
+def part(eqn: Any, values: list[KnownArray], index: int) -> str:
     """The indices of a slice, in words."""
     params = eqn.params
     if eqn.primitive.name == "dynamic_slice":

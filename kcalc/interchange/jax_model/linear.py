@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from ..trace import Contract
-from .jaxpr_values import Known, Padded, Ref, Value, made_shape
-from .reader import Reader, inverse, rule
+from .jaxpr_values import KnownArray, Padded, Ref, Value, made_shape
+from .reader import JaxReader, inverse, rule
 
 BOTH = "it multiplies two feature maps with one another (attention); kcalc has no rule for it"
 
 
 @rule("dot_general")
-def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _dot(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     first, second = values
     if isinstance(first, Ref) and isinstance(second, Ref):
         return _contraction(reader, eqn, values, "matrix product of activations", BOTH)
     (left, right), (batch_left, batch_right) = eqn.params["dimension_numbers"]
     ref, weight = (first, second) if isinstance(first, Ref) else (second, first)
-    assert isinstance(ref, Ref) and isinstance(weight, Known)
+    assert isinstance(ref, Ref) and isinstance(weight, KnownArray)
     mine, theirs = (tuple(left), tuple(right)) if ref is first else (tuple(right), tuple(left))
     if batch_left or batch_right:
         reason = "every location or group has weights of its own; kcalc has no rule for it"
@@ -60,7 +60,7 @@ def _dot(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _contraction(
-    reader: Reader, eqn: Any, values: list[Value], what: str, reason: str
+    reader: JaxReader, eqn: Any, values: list[Value], what: str, reason: str
 ) -> list[Value]:
     """A product of two arrays of which none is the weights of one layer.
 
@@ -76,7 +76,7 @@ def _contraction(
     other = [c for a, c in enumerate(second) if a not in (*right, *batch_right)]
     reads, terms = [], []
     for value, names in zip(values, (first, second), strict=True):
-        if isinstance(value, Known):
+        if isinstance(value, KnownArray):
             reads.append(reader.held(value, tuple(range(len(names)))))
             terms.append("".join(names))
         else:
@@ -92,7 +92,7 @@ def _contraction(
     return [reader.fresh(reader.add(Contract, what.replace(" ", "_"), shape, reads, **told))]
 
 
-def _merged(reader: Reader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
+def _merged(reader: JaxReader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
     """The reference with the axes ``mine`` as one, the others first in their order.
 
     And that one's axis in the operation's output.
@@ -107,10 +107,10 @@ def _merged(reader: Reader, ref: Ref, mine: tuple[int, ...]) -> tuple[Ref, int]:
 
 
 @rule("conv_general_dilated")
-def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _convolution(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, weight = values
     params = eqn.params
-    if not isinstance(ref, Ref) or not isinstance(weight, Known):
+    if not isinstance(ref, Ref) or not isinstance(weight, KnownArray):
         return reader.not_read("convolution with a feature map as its kernel", BOTH)
     spread = params["lhs_dilation"]
     strided = any(s > 1 for s in spread) and any(s > 1 for s in params["window_strides"])
@@ -169,7 +169,7 @@ def _convolution(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 Pads = list[tuple[int, int]]
 
 
-def _unpadded(reader: Reader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
+def _unpadded(reader: JaxReader, name: str, axes: list[int], pads: Any) -> tuple[str, Pads, str]:
     """(name of the array before padding along locations, total padding, mode).
 
     The total padding is that padding plus the convolution's own; the mode is that of the padding.
@@ -189,7 +189,7 @@ def _unpadded(reader: Reader, name: str, axes: list[int], pads: Any) -> tuple[st
     return op.reads[0], both, op.mode
 
 
-def sliced_linear(reader: Reader, name: str, start: int, stop: int) -> str | None:
+def sliced_linear(reader: JaxReader, name: str, start: int, stop: int) -> str | None:
     """The part of a Linear that makes the channels from ``start`` to ``stop``.
 
     None for other operations and grouped ones.

@@ -19,8 +19,8 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from ..trace import Drop, Normalise
-from .jaxpr_values import Known, Ref, Value
-from .reader import Reader, rule
+from .jaxpr_values import KnownArray, Ref, Value
+from .reader import JaxReader, rule
 
 NORMALISE, DROP = "kcalc_normalise", "kcalc_dropout"
 SLOTS = ("gain", "bias", "mean", "variance")
@@ -163,9 +163,9 @@ def in_groups(x: Any, groups: int, epsilon: float) -> Any:
 
 
 @rule(NORMALISE)
-def _normalise(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _normalise(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, params = values[0], eqn.params
-    if not isinstance(ref, Ref) or any(not isinstance(v, Known) for v in values[1:]):
+    if not isinstance(ref, Ref) or any(not isinstance(v, KnownArray) for v in values[1:]):
         return reader.not_read("normalisation", "its gains depend on the input")
     if params["over_examples"]:
         return reader.not_read(
@@ -176,7 +176,7 @@ def _normalise(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     arrays = {
         slot: np.asarray(v.array)
         for slot, v in zip(params["held"], values[1:], strict=True)
-        if isinstance(v, Known)
+        if isinstance(v, KnownArray)
     }
     running = (
         (arrays["mean"], arrays["variance"]) if "mean" in arrays and "variance" in arrays else None
@@ -197,12 +197,12 @@ def _normalise(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     reader.norm_views[made.name] = {
         slot: v.view
         for slot, v in zip(params["held"], values[1:], strict=True)
-        if isinstance(v, Known) and v.view is not None
+        if isinstance(v, KnownArray) and v.view is not None
     }
     return [made]
 
 
-def _label(reader: Reader, label: str) -> str:
+def _label(reader: JaxReader, label: str) -> str:
     """The name of the module: where its scope stands already, that."""
     if reader.scope and reader.scope[-1].lower() == label.rsplit(".", 1)[-1].lower():
         return ".".join(reader.scope)
@@ -210,7 +210,7 @@ def _label(reader: Reader, label: str) -> str:
 
 
 @rule(DROP)
-def _drop(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _drop(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref = values[0]
     assert isinstance(ref, Ref)
     ref = reader.spread(ref)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..trace import Held, Join, Part, Pointwise, Pooling, Prefixed, Reshape
-from .jaxpr_values import PADDINGS, Known, Padded, Ref, Value, made_shape
+from .jaxpr_values import PADDINGS, KnownArray, Padded, Ref, Value, made_shape
 from .known import constants_of
 from .linear import sliced_linear
 from .pointwise import inner_jaxpr
-from .reader import Reader, inverse, rule
+from .reader import JaxReader, inverse, rule
 from .stops import trained
 
 # compared to recognise a padding, and the largest that single precision tells apart
@@ -25,14 +25,14 @@ ENTRIES = 2**24
 
 
 @rule("transpose")
-def _transpose(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _transpose(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, turn = values[0], eqn.params["permutation"]
     assert isinstance(ref, Ref)
     return [ref.turned(turn)]
 
 
 @rule("reshape")
-def _reshape(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _reshape(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, shape = values[0], made_shape(eqn)
     assert isinstance(ref, Ref)
     before = [k for k in ref.shape if k != 1]
@@ -41,14 +41,14 @@ def _reshape(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return [ref if ref.shape == shape else reader.reshaped(ref, shape)]
 
 
-def _ones(reader: Reader, ref: Ref, shape: tuple[int, ...]) -> Ref:
+def _ones(reader: JaxReader, ref: Ref, shape: tuple[int, ...]) -> Ref:
     """A reshape that only adds or drops axes of size 1."""
     gone = [a for a, size in enumerate(ref.shape) if size == 1]
     ref = dropped(reader, ref, gone) if gone else ref
     return inserted(reader, ref, [a for a, size in enumerate(shape) if size == 1])
 
 
-def dropped(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
+def dropped(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
     """Without some axes of size 1."""
     bases = {ref.order[a] for a in axes}
     if bases == set(reader.expanded.get(ref.name, ())):
@@ -59,7 +59,7 @@ def dropped(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
     return ref.without(axes, name)
 
 
-def lifted(reader: Reader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
+def lifted(reader: JaxReader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int]]:
     """The array before axes of size 1 were added, and the places of those axes.
 
     The places are those in the reference. The array is unchanged where one of the axes is ``busy``.
@@ -69,7 +69,7 @@ def lifted(reader: Reader, ref: Ref, busy: Sequence[int]) -> tuple[Ref, list[int
     return (dropped(reader, ref, axes), axes) if axes and not set(axes) & set(busy) else (ref, [])
 
 
-def inserted(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
+def inserted(reader: JaxReader, ref: Ref, axes: list[int]) -> Ref:
     """With new axes of size 1 at the places ``axes`` of the result."""
     if not axes:
         return ref
@@ -97,7 +97,7 @@ def inserted(reader: Reader, ref: Ref, axes: list[int]) -> Ref:
 
 
 @rule("squeeze")
-def _squeeze(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _squeeze(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref = values[0]
     assert isinstance(ref, Ref)
     axes = [a % len(ref.shape) for a in eqn.params["dimensions"]]
@@ -105,14 +105,14 @@ def _squeeze(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 @rule("expand_dims")
-def _expand(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _expand(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref = values[0]
     assert isinstance(ref, Ref)
     return [inserted(reader, ref, [int(a) for a in eqn.params["dimensions"]])]
 
 
 @rule("broadcast_in_dim")
-def _broadcast(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _broadcast(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref = values[0]
     shape = made_shape(eqn)
     places = tuple(eqn.params["broadcast_dimensions"])
@@ -125,8 +125,8 @@ def _broadcast(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 @rule("concatenate")
-def _concatenate(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    if any(isinstance(v, Known) for v in values):
+def _concatenate(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
+    if any(isinstance(v, KnownArray) for v in values):
         return _prefixed(reader, eqn, values)
     refs = [reader.spread(v) for v in values if isinstance(v, Ref)]
     order = refs[0].order
@@ -138,7 +138,7 @@ def _concatenate(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return [Ref(made, order, tuple(shape[b] for b in order))]
 
 
-def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _prefixed(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """Concatenation with arrays that depend on no input, such as class tokens."""
     what = "concatenation with a constant"
     reason = "it puts an array beside a feature map; kcalc has no rule for it"
@@ -146,7 +146,7 @@ def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     behind = values[0] is ref
     if others or not (behind or values[-1] is ref):
         return reader.not_read(what, reason)
-    arrays = [np.asarray(v.array) for v in values if isinstance(v, Known)]
+    arrays = [np.asarray(v.array) for v in values if isinstance(v, KnownArray)]
     ref = reader.spread(ref)
     value = np.concatenate(arrays, axis).transpose(inverse(ref.order))
     shape = [
@@ -159,19 +159,19 @@ def _prefixed(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
         "axis": ref.order[axis],
         "value": value,
         "behind": behind,
-        "trained": trained("concatenate", (v for v in values if isinstance(v, Known))),
+        "trained": trained("concatenate", (v for v in values if isinstance(v, KnownArray))),
     }
     made = reader.add(Prefixed, what.replace(" ", "_"), shape, [ref.name], **fields)
     return [Ref(made, ref.order, made_shape(eqn))]
 
 
 @rule("pad")
-def _pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, value = values
     config = [tuple(int(k) for k in triple) for triple in eqn.params["padding_config"]]
     if (
         not isinstance(ref, Ref)
-        or not isinstance(value, Known)
+        or not isinstance(value, KnownArray)
         or any(low < 0 or high < 0 or inner for low, high, inner in config)
     ):
         return reader.not_read(
@@ -187,7 +187,7 @@ def _pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 Pads = tuple[tuple[int, int], ...]
 
 
-def _padded(reader: Reader, ref: Ref, around: Pads, value: float, mode: str) -> Ref:
+def _padded(reader: JaxReader, ref: Ref, around: Pads, value: float, mode: str) -> Ref:
     ref = reader.spread(ref)
     pads = tuple(around[a] for a in inverse(ref.order))
     shape = [size + sum(pad) for size, pad in zip(reader.ops[ref.name].shape, pads, strict=True)]
@@ -197,10 +197,10 @@ def _padded(reader: Reader, ref: Ref, around: Pads, value: float, mode: str) -> 
 
 
 @rule("_pad")
-def _numpy_pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _numpy_pad(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """jnp.pad: circular, reflecting or replicating as a whole, others equation by equation."""
     inner, ref, shape = inner_jaxpr(eqn), values[0], made_shape(eqn)
-    alone = all(isinstance(v, Known) for v in values[1:])
+    alone = all(isinstance(v, KnownArray) for v in values[1:])
     if alone and isinstance(ref, Ref) and len(ref.shape) == len(shape):
         found = _around(reader, inner, ref, shape)
         if found is not None:
@@ -208,7 +208,7 @@ def _numpy_pad(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return reader.run(inner.jaxpr, constants_of(inner), values)
 
 
-def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
+def _around(reader: JaxReader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref | None:
     """A padding found by padding the numbers of the entries.
 
     None for constants and unnamed modes.
@@ -233,7 +233,7 @@ def _around(reader: Reader, inner: Any, ref: Ref, shape: tuple[int, ...]) -> Ref
 
 
 @rule("slice")
-def _slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _slice(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     params = eqn.params
     steps = params["strides"] or (1,) * len(params["start_indices"])
     spans = tuple(zip(params["start_indices"], params["limit_indices"], steps, strict=True))
@@ -242,10 +242,10 @@ def _slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 @rule("dynamic_slice")
-def _dynamic_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _dynamic_slice(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, starts = values[0], values[1:]
-    if isinstance(ref, Ref) and all(isinstance(s, Known) for s in starts):
-        first = [int(np.asarray(s.array)) for s in starts if isinstance(s, Known)]
+    if isinstance(ref, Ref) and all(isinstance(s, KnownArray) for s in starts):
+        first = [int(np.asarray(s.array)) for s in starts if isinstance(s, KnownArray)]
         sizes = eqn.params["slice_sizes"]
         first = [min(max(s, 0), n - k) for s, n, k in zip(first, ref.shape, sizes, strict=True)]
         spans = tuple((s, s + k, 1) for s, k in zip(first, sizes, strict=True))
@@ -255,7 +255,7 @@ def _dynamic_slice(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]
 
 
 @rule("split")
-def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _split(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, axis, out, start = values[0], eqn.params["axis"], [], 0
     for size in map(int, eqn.params["sizes"]):
         spans = tuple(
@@ -270,7 +270,7 @@ def _split(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 def _no_slice(
-    reader: Reader, eqn: Any, values: list[Value], spans: Sequence[Any] | None = None
+    reader: JaxReader, eqn: Any, values: list[Value], spans: Sequence[Any] | None = None
 ) -> list[Value]:
     reason = (
         "it takes some of the channels or locations; kcalc reads that only where weights can be "
@@ -293,7 +293,7 @@ def _no_slice(
     return [part_of(reader, ref, axis, range(*cut), reason) for axis, *cut in cuts]
 
 
-def part_of(reader: Reader, ref: Ref, axis: int, places: Sequence[int], reason: str) -> Ref:
+def part_of(reader: JaxReader, ref: Ref, axis: int, places: Sequence[int], reason: str) -> Ref:
     """The entries at some places along an axis of an array."""
     base, shape = list(reader.ops[ref.name].shape), list(ref.shape)
     base[ref.order[axis]] = shape[axis] = len(places)
@@ -301,7 +301,7 @@ def part_of(reader: Reader, ref: Ref, axis: int, places: Sequence[int], reason: 
     return Ref(reader.add(Part, "slice", base, [ref.name], **fields), ref.order, tuple(shape))
 
 
-def sliced(reader: Reader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:
+def sliced(reader: JaxReader, ref: Value, spans: tuple[tuple[int, int, int], ...]) -> Ref | None:
     """Part of a feature map: every second location, or channels that one layer makes.
 
     None for others.
@@ -344,7 +344,7 @@ def sliced(reader: Reader, ref: Value, spans: tuple[tuple[int, int, int], ...]) 
     return None
 
 
-def location_axes(reader: Reader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
+def location_axes(reader: JaxReader, rank: int, moved: set[int]) -> tuple[int, ...] | None:
     """The axes of locations, from those along which something happens.
 
     All but the examples' and one, the channels'.
@@ -357,7 +357,7 @@ def location_axes(reader: Reader, rank: int, moved: set[int]) -> tuple[int, ...]
     return tuple(a for a in range(1, rank) if a != channels)
 
 
-def _cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
+def _cut(reader: JaxReader, name: str, axis: int, start: int, stop: int) -> str | None:
     """Entries from ``start`` to ``stop`` along an axis, by cutting weights.
 
     Of a Linear, or of the inputs of elementwise functions.
@@ -371,7 +371,7 @@ def _cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | N
     return reader.cuts[key]
 
 
-def _new_cut(reader: Reader, name: str, axis: int, start: int, stop: int) -> str | None:
+def _new_cut(reader: JaxReader, name: str, axis: int, start: int, stop: int) -> str | None:
     op = reader.ops[name]
     if name in reader.recipes:
         return (

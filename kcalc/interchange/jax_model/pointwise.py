@@ -10,7 +10,7 @@ import sympy as sp
 
 from .. import elementary
 from ..elementary import ONE, TWO, Function, condition, is_condition, truncated
-from ..fusion import nice
+from ..fusion import exact_number
 from .named import named_function
 from .stops import own_derivative, still, with_slope
 
@@ -129,7 +129,7 @@ def number(value: Any) -> Any:
         return sp.nan
     if item in (float("inf"), float("-inf")):
         return sp.oo if item > 0 else -sp.oo
-    return nice(item, value.dtype)
+    return exact_number(item, value.dtype)
 
 
 def closed_function(jaxpr: Any, consts: Sequence[Any]) -> Function | None:

@@ -13,7 +13,7 @@ from ..trace import Op, Pass, Repeat, Reshape, Stopped, Transpose
 from .jaxpr_values import Ref, Value
 from .markers import DROP, NORMALISE
 from .pointwise import PASSING, SHAPED
-from .reader import Call
+from .reader import EquationCall
 from .sites import MODULE, differentiates, place_of
 
 CARRYING = {*PASSING, *SHAPED, "transpose", "convert_element_type"}
@@ -21,7 +21,7 @@ MOVED = (Reshape, Transpose, Pass, Repeat, Stopped)
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class JaxProgram:
     """The equations of a model's jaxpr in the order in which they were read.
 
     ``args``: the values of its inputs; ``joined``: {the sum of a layer and its bias: the layer};
@@ -30,7 +30,7 @@ class Program:
 
     closed: Any
     args: Sequence[Value]
-    tape: Sequence[Call]
+    tape: Sequence[EquationCall]
     joined: Mapping[str, str]
     held: Mapping[int, str]
 
@@ -93,7 +93,7 @@ class Program:
         return found.whole and len(found.makes) == 1
 
     def _carried(
-        self, call: Call, own: Mapping[Slot, Made], stopped: Mapping[str, str]
+        self, call: EquationCall, own: Mapping[Slot, Made], stopped: Mapping[str, str]
     ) -> Made | None:
         """What made the numbers that an equation hands on in another layout or type.
 

@@ -28,7 +28,7 @@ from ..trace import (
     Stopped,
     Transpose,
 )
-from .jaxpr_values import Known, Recipe, Ref, Value, View, made_shape
+from .jaxpr_values import KnownArray, Recipe, Ref, Value, View, made_shape
 from .known import constants_of, given, moved, part, plain, view_after
 from .named import named_function
 from .pointwise import (
@@ -43,7 +43,7 @@ from .pointwise import (
 )
 from .stops import own_derivative, trained, with_slope
 
-Rule = Callable[["Reader", Any, list[Value]], list[Value]]
+Rule = Callable[["JaxReader", Any, list[Value]], list[Value]]
 RULES: dict[str, Rule] = {}
 RANDOM = (
     "random_bits",
@@ -90,7 +90,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class EquationCall:
     """An equation that ran, what it read and made, and its place in the jaxprs around it.
 
     ``path``: the number of the equation, after those around it, each with the part of it that ran.
@@ -104,7 +104,7 @@ class Call:
     whole: bool = True
 
 
-class Reader:
+class JaxReader:
     """The state of one reading of a model.
 
     It consists of the operations so far, in order, and the place of the reading in the model.
@@ -127,8 +127,8 @@ class Reader:
         self.source = ""
         self.present: tuple[Any, list[Value], int] = (None, [], 0)  # an equation, what it reads
         self.path: tuple[int, ...] = ()  # the place of an equation in the jaxprs around it
-        self.tape: list[Call] = []
-        self._held: dict[tuple[int, tuple[int, ...]], tuple[Known, str]] = {}
+        self.tape: list[EquationCall] = []
+        self._held: dict[tuple[int, tuple[int, ...]], tuple[KnownArray, str]] = {}
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -164,10 +164,10 @@ class Reader:
         inside = self.tape[before:]
         if not inside:
             values = [replace(v) if isinstance(v, Ref) else v for v in values]
-            self.tape.append(Call(self.path, eqn, tuple(given), tuple(values)))
+            self.tape.append(EquationCall(self.path, eqn, tuple(given), tuple(values)))
         known = {id(v) for call in inside for v in call.makes} | {id(v) for v in given}
         if inside and any(isinstance(v, Ref) and id(v) not in known for v in values):
-            self.tape.append(Call(self.path, eqn, tuple(given), tuple(values), False))
+            self.tape.append(EquationCall(self.path, eqn, tuple(given), tuple(values), False))
         return values
 
     def _scopes(self, eqn: Any) -> tuple[str, ...]:
@@ -201,8 +201,8 @@ class Reader:
             )
         if inner is not None:
             return self._call(eqn, inner, values)
-        if all(isinstance(v, Known) for v in values):
-            return self.evaluate(eqn, [v for v in values if isinstance(v, Known)])
+        if all(isinstance(v, KnownArray) for v in values):
+            return self.evaluate(eqn, [v for v in values if isinstance(v, KnownArray)])
         if makes_complex(eqn) or reads_complex(eqn):
             reason = "kernel calculus is about real feature maps"
             return self.not_read("complex numbers", reason)
@@ -239,14 +239,14 @@ class Reader:
 
     def _unknown(self, made: Value, told: str) -> Value:
         """A value whose gradient is not known."""
-        if isinstance(made, Known):
+        if isinstance(made, KnownArray):
             return replace(made, trained="indirectly" if made.trained else False)
         return self.over(self.spread(made), Stopped, self.wish("own_gradient"), unknown=told)
 
     def _called(self, eqn: Any, inner: Any, values: list[Value]) -> list[Value]:
         name = called(eqn)
         refs = {(v.name, v.order, v.shape): v for v in values if isinstance(v, Ref)}
-        numbers = [v.number for v in values if isinstance(v, Known)]
+        numbers = [v.number for v in values if isinstance(v, KnownArray)]
         if name == "_pad":
             return RULES[name](self, eqn, values)
         if (
@@ -266,7 +266,7 @@ class Reader:
 
     # -- arrays that depend on no input ------------------------------------------------------------
 
-    def evaluate(self, eqn: Any, values: list[Known]) -> list[Value]:
+    def evaluate(self, eqn: Any, values: list[KnownArray]) -> list[Value]:
         """The outputs of an equation whose inputs are known, and where they come from."""
         name = eqn.primitive.name
         origins = frozenset[str]().union(*(v.origins for v in values))
@@ -283,14 +283,14 @@ class Reader:
                 if view is None or name not in ("slice", "split", "dynamic_slice")
                 else frozenset(f"{o}[{part(eqn, values, index)}]" for o in origins)
             )
-            out.append(Known(array, own, random, view, trained(name, values)))
+            out.append(KnownArray(array, own, random, view, trained(name, values)))
         return out
 
-    def held(self, known: Known, order: tuple[int, ...]) -> str:
+    def held(self, known: KnownArray, order: tuple[int, ...]) -> str:
         """The operation that holds a known array, its axes put in ``order``."""
         key = (id(known), order)
         if key not in self._held:
-            value = Known(np.transpose(known.array, order)).compact()
+            value = KnownArray(np.transpose(known.array, order)).compact()
             parameter = "+".join(sorted(known.origins)) or None
             kind = Held(
                 name=self.names(parameter or "constant"),
@@ -399,7 +399,7 @@ class Reader:
             for v, value in zip(eqn.invars, values, strict=True)
             if isinstance(value, Ref)
         )
-        random = any(isinstance(v, Known) and v.random for v in values)
+        random = any(isinstance(v, KnownArray) and v.random for v in values)
         refs = [v for v in values if isinstance(v, Ref)]
         single = len(eqn.outvars) == 1 and inner_jaxpr(eqn) is None and bool(refs)
         whole = all(self.base_shape(v) == self.ops[v.name].shape for v in refs)
@@ -497,14 +497,14 @@ class Reader:
         name = self.add(Pointwise, label, base, reads, function=filled, label=label)
         return Ref(name, order, shape) if len(base) == len(shape) else self.fresh(name)
 
-    def _owned(self, weight: Known, label: str) -> tuple[str, str]:
+    def _owned(self, weight: KnownArray, label: str) -> tuple[str, str]:
         """The parameter that an array of weights is, and a name for the layer that has them."""
         parameter = "+".join(sorted(weight.origins)) or f"constant {id(weight.array)}"
         wish = self.labels.get(parameter.split("[")[0], "") if weight.origins else ""
         index = parameter.partition("[")[2].rstrip("]").replace("][", ".") if wish else ""
         return parameter, self.names(".".join(p for p in (wish, index) if p) or self.wish(label))
 
-    def lookup(self, table: Known, shape: Sequence[int], ids: str) -> Ref:
+    def lookup(self, table: KnownArray, shape: Sequence[int], ids: str) -> Ref:
         """Append a Lookup of the rows of a table."""
         parameter, name = self._owned(table, "embedding")
         fields = {"weight": np.asarray(table.array), "parameter": parameter}
@@ -515,7 +515,7 @@ class Reader:
         return self.fresh(name)
 
     def linear(
-        self, weight: Known, neutral: Callable[[Any], Any], label: str, **fields: Any
+        self, weight: KnownArray, neutral: Callable[[Any], Any], label: str, **fields: Any
     ) -> str:
         """Append a Linear operation.
 
@@ -533,14 +533,14 @@ class Reader:
 
 
 @rule("stop_gradient")
-def _stopped(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _stopped(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """The same array without a gradient."""
     (ref,) = values
     assert isinstance(ref, Ref)
     return [reader.over(reader.spread(ref), Stopped, reader.wish("stop_gradient"))]
 
 
-def softmax_call(reader: Reader, inner: Any, ref: Ref) -> Ref | None:
+def softmax_call(reader: JaxReader, inner: Any, ref: Ref) -> Ref | None:
     """A call of softmax along one axis."""
     axes = {
         tuple(e.params["axes"])
@@ -597,7 +597,7 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 def _value(known: dict[Any, Value], variable: Any) -> Value:
     if hasattr(variable, "val"):
-        return Known(np.asarray(variable.val))
+        return KnownArray(np.asarray(variable.val))
     return known[variable]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..fusion import Still
 from ..surrogates import DIRECTIONS, Slope, distance, slope_from
-from .jaxpr_values import Known
+from .jaxpr_values import KnownArray
 
 OWN = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 LIBRARY = "/jax/_src/"  # whose functions have the derivatives of their values
@@ -25,7 +25,7 @@ PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
 QUOTIENTS = ("div",)
 
 
-def trained(name: str, values: Iterable[Known]) -> bool | str:
+def trained(name: str, values: Iterable[KnownArray]) -> bool | str:
     """Whether the numbers that a primitive makes of known arrays are trained.
 
     As in PyTorch (:func:`kcalc.interchange.torch_model.stops.trained`); a constant is no parameter.

@@ -94,7 +94,7 @@ def _orthogonal(noise: np.ndarray) -> np.ndarray:
 # -- what is set anew ------------------------------------------------------------------------------
 
 
-class Weights:
+class JaxWeightEdits:
     """The edits of weights of a target; ``left``: {node: why its weights cannot be drawn anew}.
 
     ``norm_of``: {normalisation that is gone: the layer whose bias its bias becomes}.

@@ -10,10 +10,10 @@ import numpy as np
 import sympy as sp
 
 from ..trace import Drop, Op, Pointwise, Pooling
-from .jaxpr_values import Known, Masked, Padded, Ref, Value, WindowSum, made_shape
+from .jaxpr_values import DroppedOut, KnownArray, Padded, Ref, Value, WindowSum, made_shape
 from .moving import inserted, lifted, location_axes
 from .pointwise import select
-from .reader import Reader, rule
+from .reader import JaxReader, rule
 
 # {reduction: (its label, its name for users)}; JAX writes a mean as a sum and a division
 TOLD = {"sum": ("mean", "sum or mean"), "max": ("max", ""), "min": ("min", "minimum")}
@@ -21,7 +21,7 @@ AGREE = 5.0  # standard deviations by which a random mask may miss its rate
 
 
 @rule("reduce_sum", "reduce_max", "reduce_min")
-def _reduce(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _reduce(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, axes = values[0], sorted(int(a) for a in eqn.params["axes"])
     assert isinstance(ref, Ref)
     if not axes:
@@ -43,12 +43,12 @@ def _reduce(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return [_applied(reader, out, lambda x: -x, "neg") if kind == "min" else out]
 
 
-def _applied(reader: Reader, ref: Ref, function: Any, label: str) -> Ref:
+def _applied(reader: JaxReader, ref: Ref, function: Any, label: str) -> Ref:
     return reader.over(ref, Pointwise, reader.wish(label), function=function, label=label)
 
 
 @rule("reduce_window_max", "reduce_window_sum")
-def _window(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _window(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     ref, params = values[0], dict(eqn.params)
     assert isinstance(ref, Ref)
     if any(d != 1 for d in (*params["base_dilation"], *params["window_dilation"])):
@@ -72,7 +72,7 @@ def _window(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return [inserted(reader, found, extra)]
 
 
-def _pooled(reader: Reader, eqn: Any, ref: Ref, kept: list[int], busy: list[int]) -> Ref | None:
+def _pooled(reader: JaxReader, eqn: Any, ref: Ref, kept: list[int], busy: list[int]) -> Ref | None:
     """Pooling of an array whose axes are those ``kept``; ``busy``: along which windows move."""
     params, sizes = eqn.params, made_shape(eqn)
     back = {b: a for a, b in zip(kept, ref.order, strict=True)}
@@ -99,7 +99,7 @@ def _pooled(reader: Reader, eqn: Any, ref: Ref, kept: list[int], busy: list[int]
 
 
 def _unpadded(
-    reader: Reader, name: str, axes: tuple[int, ...], pads: Any, value: float | None
+    reader: JaxReader, name: str, axes: tuple[int, ...], pads: Any, value: float | None
 ) -> tuple[str, Any]:
     op = reader.ops[name]
     if value is None or not isinstance(op, Padded) or op.value != value or op.mode != "zeros":
@@ -113,11 +113,11 @@ def _unpadded(
 
 
 @rule("div")
-def _divide(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _divide(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     first, second = values
     if (
         isinstance(first, Ref)
-        and isinstance(second, Known)
+        and isinstance(second, KnownArray)
         and isinstance(reader.ops[first.name], WindowSum)
     ):
         found = _window_mean(reader, first, second)
@@ -126,7 +126,7 @@ def _divide(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
     return _masked_or(reader, eqn, values)
 
 
-def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
+def _window_mean(reader: JaxReader, ref: Ref, counts: KnownArray) -> Ref | None:
     """Sums over padded windows divided by how many entries each holds, or by the window's size."""
     op: Any = reader.ops[ref.name]
     pooling, before = op.pooling, reader.ops[op.reads[0]].shape
@@ -160,8 +160,8 @@ def _window_mean(reader: Reader, ref: Ref, counts: Known) -> Ref | None:
 
 
 @rule("mul")
-def _multiply(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
-    mask = next((v for v in values if isinstance(v, Known) and v.random), None)
+def _multiply(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
+    mask = next((v for v in values if isinstance(v, KnownArray) and v.random), None)
     ref = next((v for v in values if isinstance(v, Ref)), None)
     if mask is not None and ref is not None:
         array = np.asarray(mask.array, dtype=np.float64)
@@ -176,21 +176,23 @@ def _multiply(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
 
 
 @rule("select_n")
-def _select(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _select(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     which, cases = values[0], values[1:]
-    if isinstance(which, Known) and which.random and len(cases) == 2:
+    if isinstance(which, KnownArray) and which.random and len(cases) == 2:
         return _random_choice(reader, eqn, which, values)
-    if isinstance(which, Known) and which.number is not None:
+    if isinstance(which, KnownArray) and which.number is not None:
         return [cases[int(which.number)]]
     return [reader.pointwise(eqn, values, select, "where")]
 
 
-def _random_choice(reader: Reader, eqn: Any, which: Known, values: list[Value]) -> list[Value]:
+def _random_choice(
+    reader: JaxReader, eqn: Any, which: KnownArray, values: list[Value]
+) -> list[Value]:
     for kept, other in ((1, 0), (0, 1)):
         chosen, constant = values[1 + kept], values[1 + other]
         if (
             isinstance(chosen, Ref)
-            and isinstance(constant, Known)
+            and isinstance(constant, KnownArray)
             and constant.number is not None
             and constant.number == 0
         ):
@@ -200,7 +202,7 @@ def _random_choice(reader: Reader, eqn: Any, which: Known, values: list[Value]) 
     return reader.not_read("random choice", "it chooses between feature maps at random")
 
 
-def _dropped(reader: Reader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
+def _dropped(reader: JaxReader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
     """A feature map times ``scale`` where ``kept``, else 0.
 
     Dropout if it was scaled by 1 / rate kept before or is now.
@@ -212,14 +214,14 @@ def _dropped(reader: Reader, ref: Ref, kept: np.ndarray, scale: float) -> Ref:
     factor = _factor(before)
     if scale == 1 and factor is not None and factor > 1 and _agrees(1 / factor, mean, count):
         return _drop(reader, ref, before.reads[0], 1 / factor)
-    return reader.over(ref, Masked, reader.wish("mask"), kept=mean, count=count)
+    return reader.over(ref, DroppedOut, reader.wish("mask"), kept=mean, count=count)
 
 
 def _agrees(keep: float, mean: float, count: int) -> bool:
     return 0 < keep <= 1 and abs(mean - keep) <= AGREE * (keep * (1 - keep) / count) ** 0.5 + 1e-9
 
 
-def _drop(reader: Reader, ref: Ref, source: str, keep: float) -> Ref:
+def _drop(reader: JaxReader, ref: Ref, source: str, keep: float) -> Ref:
     rate = round(1 - float(str(np.float32(keep))), 7)
     return reader.over(replace(ref, name=source), Drop, reader.wish("dropout"), rate=rate)
 
@@ -236,13 +238,13 @@ def _factor(op: Op) -> float | None:
     )
 
 
-def _masked_or(reader: Reader, eqn: Any, values: list[Value]) -> list[Value]:
+def _masked_or(reader: JaxReader, eqn: Any, values: list[Value]) -> list[Value]:
     """Dropout where a randomly masked array is rescaled, else the elementwise function."""
     ref = next((v for v in values if isinstance(v, Ref)), None)
     (made,) = reader.elementwise(eqn, values)
     masked = reader.ops[ref.name] if ref is not None else None
     if (
-        isinstance(masked, Masked)
+        isinstance(masked, DroppedOut)
         and isinstance(made, Ref)
         and isinstance(values[0], Ref) != isinstance(values[1], Ref)
     ):

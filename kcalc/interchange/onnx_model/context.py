@@ -14,11 +14,11 @@ from ...foundation.errors import KcalcError
 from ..trace import Array, Held, Names, NotRead, Op
 from ..weight_statistics import NamesOfArrays
 from .graph_values import Node, Value, constant
-from .limits import Budget, Limits
+from .limits import Limits, RemainingLimits
 from .model_file import count_nodes, opset_of
 from .naming import clean
 from .tensors import tensor_bytes
-from .unread_shapes import Found, shapes_of
+from .unsupported_shapes import Found, shapes_of
 
 
 class Context:
@@ -32,7 +32,7 @@ class Context:
             raise KcalcError(
                 f"onnx: the tensors of the model take more than {limits.file_bytes} bytes"
             )
-        self.budget = Budget(
+        self.budget = RemainingLimits(
             limits, count, sum(len(t.raw_data) or tensor_bytes(t) for t in model.graph.initializer)
         )
         self.functions = {(f.domain, f.name): f for f in model.functions}

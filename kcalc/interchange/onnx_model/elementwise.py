@@ -28,7 +28,7 @@ from ..elementary import (
     swish,
     truncated,
 )
-from ..fusion import nice
+from ..fusion import exact_number
 from ..trace import Masked, Pointwise
 from .graph_values import BOOL, FLOAT, INT, Made, Node, Value, constant, rule
 from .tensors import TYPES
@@ -56,7 +56,9 @@ def single(value: float) -> Any:
 def plain(value: Value) -> Any:
     """The one number of a constant, exact where it is plain to see; None where there is none."""
     number = value.number
-    return None if number is None or value.array is None else nice(number, value.array.dtype)
+    return (
+        None if number is None or value.array is None else exact_number(number, value.array.dtype)
+    )
 
 
 def _where(test: Any, yes: Any, no: Any) -> Any:

@@ -15,7 +15,7 @@ from . import elementwise
 from .graph_values import Array, Node, Value
 from .model_file import package
 from .tensors import TYPES, to_array
-from .unread_shapes import inferred_types, plain_node
+from .unsupported_shapes import inferred_types, plain_node
 
 KEPT = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast"}
 REDUCED = {

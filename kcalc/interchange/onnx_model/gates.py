@@ -14,7 +14,7 @@ from .folding import evaluated
 from .graph_values import FLOAT, INT, Made, Node, Value, constant, rule
 from .reasons import reason_for
 from .shapes import equal_parts
-from .unread_shapes import shapes_of
+from .unsupported_shapes import shapes_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -11,7 +11,7 @@ Pads = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Window:
+class OnnxWindow:
     """``sizes``: the locations of the output."""
 
     stride: tuple[int, ...]
@@ -23,7 +23,7 @@ class Window:
 
 def window_of(
     node: Node, sizes: Sequence[int], extent: Sequence[int], around: Pads | None = None
-) -> Window | None:
+) -> OnnxWindow | None:
     """How a window moves over locations; ``around``: padding that was there already.
 
     None where the padding is negative.
@@ -78,7 +78,7 @@ def window_of(
         if node.op != "Conv" and node.whole("ceil_mode") and room % s and (out[i] * s < n + low):
             padding = (*padding[:i], (low, high + s - room % s), *padding[i + 1 :])
             out[i] += 1
-    return Window(tuple(stride), padding, tuple(dilation), tuple(out))
+    return OnnxWindow(tuple(stride), padding, tuple(dilation), tuple(out))
 
 
 def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:

@@ -28,7 +28,7 @@ class Limits:
     extent: int = 2**40
 
 
-class Budget:
+class RemainingLimits:
     """The rest of the limits while one model is read."""
 
     def __init__(self, limits: Limits, nodes: int, tensor_bytes: int) -> None:

@@ -12,7 +12,7 @@ from ..geometry import turned_weights
 from ..products import dense_product, summed_and_new
 from ..trace import Linear, Op, Pointwise, Reshape
 from .gates import product
-from .geometry import Window, window_of
+from .geometry import OnnxWindow, window_of
 from .graph_values import Array, Made, Node, Value, rule
 from .shapes import image_padding
 
@@ -95,7 +95,7 @@ def conv_transpose(node: Node) -> Made:
         return None
     turned = turned_weights(w.numbers, groups)
     spread = tuple(stride) if max(stride) > 1 else ()
-    window = Window(one, tuple(pads), tuple(dilation), sizes)
+    window = OnnxWindow(one, tuple(pads), tuple(dilation), sizes)
     shape = (x.shape[0], len(turned), *sizes)
     told = {"window": window, "groups": groups, "spread": spread}
     return _linear(node, x, w, turned, (1, 1), shape, b, **told)
@@ -118,7 +118,7 @@ def _linear(
     shape: Sequence[int],
     bias: Value | None = None,
     bias_array: Array | None = None,
-    window: Window | None = None,
+    window: OnnxWindow | None = None,
     groups: int = 1,
     **fields: Any,
 ) -> Value:

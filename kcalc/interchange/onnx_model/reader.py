@@ -23,7 +23,7 @@ from .limits import Limits
 from .model_file import STANDARD, asks_for_sizes, load, opset_of
 from .naming import Labels, clean
 from .tensors import to_array
-from .unread_shapes import inferred_types
+from .unsupported_shapes import inferred_types
 
 MISFITS = (
     ValueError,
@@ -68,7 +68,7 @@ def trace_onnx(
         def traced(count: int) -> Trace:
             batched = [name for name, shape in entries.items() if shape[0] == size]
             several = {name: (count, *entries[name][1:]) for name in batched}
-            return Reader(proto, folder, limits).trace({**entries, **several})
+            return OnnxReader(proto, folder, limits).trace({**entries, **several})
 
         return of_batches(size, traced, lambda _: not asks_for_sizes(proto))
     except KcalcError:
@@ -102,7 +102,7 @@ class Scope:
         return scope
 
 
-class Reader(Context):
+class OnnxReader(Context):
     """Reads one model."""
 
     def trace(self, entries: Mapping[str, tuple[int, ...]]) -> Trace:

@@ -26,14 +26,14 @@ from ..trace import (
     Transpose,
     needed,
 )
-from .editing import Edit
+from .editing import TraceEditor
 from .heads import with_heads
 from .ids import with_columns, with_ids
 from .mixing import with_mixing
 from .norms import with_norms
 from .orders import with_orders
-from .output_parts import MOVES, with_parts
 from .scalars import with_scalars
+from .split_layers import MOVES, with_parts
 from .stops import loosened, tightened, with_stops_first
 
 
@@ -102,7 +102,7 @@ def _with_readers_aside(trace: Trace) -> Trace:
     return replace(trace, ops=tuple(marked)) if found else trace
 
 
-def _pruned(trace: Trace, edit: Edit) -> Trace:
+def _pruned(trace: Trace, edit: TraceEditor) -> Trace:
     """The trace without operations that no output depends on.
 
     Their unread weights would otherwise count as shared.

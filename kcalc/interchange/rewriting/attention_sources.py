@@ -34,8 +34,8 @@ from ..trace import (  # fmt: skip
     Transpose,
     computed,
 )
-from .numbers import RULES, Numbers, subsamples, through
-from .placing import example_axes
+from .mixing_position import example_axes
+from .numbers import RULES, DoubleEvaluation, subsamples, through
 from .scores import NoAttentionError
 
 Array = np.ndarray
@@ -51,7 +51,7 @@ UNFOLLOWED = "its {} are made of whole feature maps in a way that is not followe
 
 
 @dataclass(frozen=True, eq=False)
-class Core:
+class AttentionCore:
     """An attention before its heads are joined.
 
     With the axes by which each operand is (examples, heads, tokens, width). ``scores``: the axes by
@@ -68,7 +68,7 @@ class Core:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ChannelSource:
     """Whole channels that queries, keys or values are made of.
 
     Some ``rows`` of the output of ``op``.
@@ -90,7 +90,7 @@ class Source:
         rows = self.op.rows if isinstance(self.op, Linear) else None
         return set(self.rows if rows is None else (rows[row] for row in self.rows))
 
-    def shares(self, other: Source) -> bool:
+    def shares(self, other: ChannelSource) -> bool:
         """Whether it shares channels with another source, or weights that make them."""
         same = self.op is other.op
         if isinstance(self.op, Linear) and isinstance(other.op, Linear):
@@ -108,7 +108,7 @@ class Followed:
         self.ops, self.count = ops, count
         self.axes = channel_axes(replace(trace, ops=tuple(ops.values())))
         self.examples = example_axes(dict(ops))
-        self.facts = Numbers(ops, {}, lambda _: None)
+        self.facts = DoubleEvaluation(ops, {}, lambda _: None)
         self.moving = dict[str, bool]()
         for name, op in ops.items():
             self.moving[name] = isinstance(op, Entry) or any(self.moving[read] for read in op.reads)
@@ -117,7 +117,7 @@ class Followed:
         for name, op in ops.items():
             self.products[name] = self._product(op)
 
-    def cores(self, op: Any) -> Iterator[Core]:
+    def cores(self, op: Any) -> Iterator[AttentionCore]:
         """The readings of an operation as an attention.
 
         One for every axis that may be that of the queries' tokens.
@@ -125,7 +125,9 @@ class Followed:
         if isinstance(op, Attend):
             plain = tuple(range(len(op.shape)))
             queries, keys, values = op.reads[:3]
-            yield Core(op, (queries, keys, values), (plain, plain, plain), plain, None, (), op.rate)
+            yield AttentionCore(
+                op, (queries, keys, values), (plain, plain, plain), plain, None, (), op.rate
+            )
             return
         for side in (0, 1):
             top, rate = self._softmax_above(op.reads[side])
@@ -166,7 +168,7 @@ class Followed:
 
     def _written_out(
         self, op: Contract, side: int, top: Softmax, scores: Contract, letters: str, rate: float
-    ) -> Iterator[Core]:
+    ) -> Iterator[AttentionCore]:
         """softmax(q k^T) v from the letters of its two products."""
         first, out = scores.terms.split("->")
         pair, alike = first.split(","), len(top.shape) == len(letters)
@@ -212,7 +214,7 @@ class Followed:
             order = (
                 tuple(letters.index(letter) for letter in (*heads, query, seen)) if alike else ()
             )
-            yield Core(
+            yield AttentionCore(
                 op,
                 (scores.reads[1 - key], scores.reads[key], op.reads[1 - side]),
                 orders,
@@ -224,7 +226,7 @@ class Followed:
 
     # -- where queries, keys and values come from --------------------------------------------------
 
-    def source(self, name: str, what: str) -> Source:
+    def source(self, name: str, what: str) -> ChannelSource:
         """The whole channels that one operand is made of."""
         norm: Normalise | None = None
         path: list[Op] = []
@@ -260,7 +262,7 @@ class Followed:
         if len(rows) < op.shape[axis] and not (isinstance(op, Linear) and op.groups == 1):
             raise NoAttentionError(f"its {what} are a part of the channels of {name}")
         above, places = self._examples_first(op, axis, what)
-        return Source(op, axis, rows, norm, above, places)
+        return ChannelSource(op, axis, rows, norm, above, places)
 
     def _mixes(self, op: Op, moving: int) -> bool:
         """Whether an operation may be one of those that turn queries and keys."""
@@ -347,7 +349,7 @@ class Followed:
             raise NoAttentionError(UNFOLLOWED.format(what))
         return name, moved[:, 0] // shape[-1]
 
-    def whole(self, source: Source, values: Array) -> Array:
+    def whole(self, source: ChannelSource, values: Array) -> Array:
         """The channels of a source as (examples, tokens, channels)."""
         flat = np.moveaxis(values, source.axis, -1).reshape(-1, values.shape[source.axis])[
             :, list(source.rows)

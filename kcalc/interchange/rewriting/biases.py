@@ -9,10 +9,10 @@ import numpy as np
 import sympy as sp
 
 from ..trace import Held, Linear, Op, Pass, Pointwise
-from .editing import Edit
+from .editing import TraceEditor
 
 
-def join_biases(edit: Edit) -> None:
+def join_biases(edit: TraceEditor) -> None:
     """Replace every ``Linear + array`` by one Linear where the array is a bias.
 
     The array must have one entry per output channel, and the Linear no other reader.
@@ -35,7 +35,7 @@ def join_biases(edit: Edit) -> None:
         edit.rename(op.name, layer.name)
 
 
-def _without_zeros(edit: Edit, op: Op) -> Op:
+def _without_zeros(edit: TraceEditor, op: Op) -> Op:
     """A sum with an array of zeros as its other addend.
 
     Biases added where heads are apart already.

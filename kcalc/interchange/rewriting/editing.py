@@ -14,7 +14,7 @@ from ..trace import Names, Op, needed
 Rows = tuple[int, ...]
 
 
-class Edit:
+class TraceEditor:
     """A copy of the operations to which new ones are added out of order.
 
     ``born`` says for which older one each was made.

@@ -32,11 +32,11 @@ from ..trace import (
     Trace,
     Transpose,
 )
-from .attention_sources import VARYING, Core, Followed, Rows, Source
-from .editing import Edit, span
-from .numbers import Numbers, TooLargeError, masked_scores, softmax, through
-from .placing import Placing
-from .scores import EmptyRowError, NoAttentionError, Scores, biases_of, measured, turned
+from .attention_sources import VARYING, AttentionCore, ChannelSource, Followed, Rows
+from .editing import TraceEditor, span
+from .mixing_position import MixingPlacement
+from .numbers import DoubleEvaluation, TooLargeError, masked_scores, softmax, through
+from .scores import EmptyRowError, ModelScores, NoAttentionError, biases_of, measured, turned
 
 Array = np.ndarray
 LAYOUTS = ((0, 1), (1, 0))  # channels as (head, width) or as (width, head)
@@ -57,7 +57,7 @@ BY_EXAMPLE = (
 REORDERED = "its heads are joined in an order that is not followed"
 
 
-def with_heads(trace: Trace) -> Edit:
+def with_heads(trace: Trace) -> TraceEditor:
     """The operations with every multi-head attention replaced by one operation.
 
     It stands between the layers that make its queries, keys and values.
@@ -75,7 +75,7 @@ def with_heads(trace: Trace) -> Edit:
     return edit
 
 
-class _Heads(Placing):
+class _Heads(MixingPlacement):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self.count = next(
@@ -133,7 +133,7 @@ class _Heads(Placing):
 
     # -- one attention -----------------------------------------------------------------------------
 
-    def _replaced(self, core: Core) -> bool:
+    def _replaced(self, core: AttentionCore) -> bool:
         """Put one operation in the place of a core; whether it attends."""
         sources = [
             self.followed.source(name, what)
@@ -185,14 +185,14 @@ class _Heads(Placing):
         return True
 
     def _drawn(
-        self, core: Core, sources: Sequence[Source], seed: int
-    ) -> tuple[Scores, Array, Numbers]:
+        self, core: AttentionCore, sources: Sequence[ChannelSource], seed: int
+    ) -> tuple[ModelScores, Array, DoubleEvaluation]:
         """Scores and values on numbers drawn at random at the sources."""
         given = {
             name: self._random(seed, n, self.ops[name].shape)
             for n, name in enumerate(dict.fromkeys(s.op.name for s in sources))
         }
-        numbers = Numbers(self.ops, given, lambda _: None)
+        numbers = DoubleEvaluation(self.ops, given, lambda _: None)
         arrays = [numbers(name) for name in core.reads]
         known = [array for array in arrays if array is not None]
         if len(known) < 3:
@@ -225,7 +225,7 @@ class _Heads(Placing):
             )
         raw = queries @ np.swapaxes(np.repeat(keys, count // keys.shape[1], axis=1), -1, -2)
         return (
-            Scores(
+            ModelScores(
                 self._actual(core, numbers, split, raw),
                 raw,
                 count,
@@ -244,7 +244,9 @@ class _Heads(Placing):
             self.numbers[key] = np.random.default_rng((seed, number)).standard_normal(shape)
         return self.numbers[key]
 
-    def _actual(self, core: Core, numbers: Numbers, split: Sequence[Array], raw: Array) -> Array:
+    def _actual(
+        self, core: AttentionCore, numbers: DoubleEvaluation, split: Sequence[Array], raw: Array
+    ) -> Array:
         """The scores of the model, before its softmax."""
         if core.softmax is not None:
             found = numbers(core.softmax.reads[0])
@@ -267,7 +269,7 @@ class _Heads(Placing):
             core.op, core.op.scale * queries @ np.swapaxes(keys, -1, -2), mask
         ).reshape(raw.shape)
 
-    def _mask_given(self, core: Core) -> bool:
+    def _mask_given(self, core: AttentionCore) -> bool:
         """Whether scores are masked by an array, which has as many tokens as the example."""
         if core.softmax is None:
             return len(core.op.reads) > 3
@@ -283,10 +285,10 @@ class _Heads(Placing):
 
     def _joined(
         self,
-        core: Core,
-        sources: Sequence[Source],
+        core: AttentionCore,
+        sources: Sequence[ChannelSource],
         heads: Array,
-        numbers: Numbers,
+        numbers: DoubleEvaluation,
         fields: dict[str, Any],
     ) -> None:
         """Put the attention operation at the place where its heads are joined.
@@ -336,8 +338,8 @@ class _Heads(Placing):
 
     def _emitted(
         self,
-        core: Core,
-        sources: Sequence[Source],
+        core: AttentionCore,
+        sources: Sequence[ChannelSource],
         shape: tuple[int, ...],
         axis: int,
         fields: dict[str, Any],
@@ -353,7 +355,7 @@ class _Heads(Placing):
         self.add(made, core.op)
         return made
 
-    def _installed_at(self, core: Core, name: str, made: Attention) -> None:
+    def _installed_at(self, core: AttentionCore, name: str, made: Attention) -> None:
         old = self.ops[name]
         if name == core.op.name and old.shape == made.shape:
             del self.ops[made.name]
@@ -361,7 +363,7 @@ class _Heads(Placing):
         else:
             self.ops[name] = old.moved(made.shape, made.name)
 
-    def _behind(self, core: Core, layer: Linear, made: Attention, tokens: int) -> None:
+    def _behind(self, core: AttentionCore, layer: Linear, made: Attention, tokens: int) -> None:
         """Replace a layer that reads tokens before examples by one with examples first.
 
         The operations that follow it are rearranged up to the array in which the original order of
@@ -383,7 +385,7 @@ class _Heads(Placing):
                 raise NoAttentionError(REORDERED)
             there, name = through(there, [op]), op.name
 
-    def _channels(self, source: Source, heads: int, core: Core) -> str:
+    def _channels(self, source: ChannelSource, heads: int, core: AttentionCore) -> str:
         """The name of an operation that emits only the channels of a source, examples first."""
         op = source.op
         key = (op.name, source.rows)
@@ -392,7 +394,7 @@ class _Heads(Placing):
         name = self.made[key]
         return name if source.norm is None else self._normed(source, name, heads)
 
-    def _cut(self, source: Source) -> str:
+    def _cut(self, source: ChannelSource) -> str:
         op, whole = source.op, len(source.rows) == source.op.shape[source.axis]
         if whole and source.places is None:
             name = op.name
@@ -433,7 +435,7 @@ class _Heads(Placing):
             )
         return name
 
-    def _normed(self, source: Source, name: str, heads: int) -> str:
+    def _normed(self, source: ChannelSource, name: str, heads: int) -> str:
         """A norm of every head as one of all channels."""
         assert source.norm is not None
         key = (source.norm.name, source.rows)

@@ -17,27 +17,27 @@ import sympy as sp
 from ...foundation.process_state import lambdify
 from ..layout import id_arrays
 from ..trace import CAST, Entry, Linear, Lookup, NotRead, Op, Part, Pass, Pointwise, Reshape, Trace
-from .editing import Edit, span
+from .editing import TraceEditor, span
 
 ID = sp.Symbol("i", real=True)
 
 
-def with_ids(trace: Trace) -> Edit:
+def with_ids(trace: Trace) -> TraceEditor:
     """The operations, embeddings reading the ids themselves where nothing between changes them."""
-    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     for op in trace.ops:
         if isinstance(op, Lookup):
             edit.ops[op.name] = replace(op, reads=(_ids(edit, op),))
     return edit
 
 
-def with_columns(trace: Trace) -> Edit:
+def with_columns(trace: Trace) -> TraceEditor:
     """The operations, the parts that a model takes of an input (examples, channels) as inputs.
 
     Ids may be read several times; other parts only where nothing else is read of the input and they
     do not overlap.
     """
-    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     ids, readers = id_arrays(trace), edit.readers()
     for entry in [op for op in trace.ops if isinstance(op, Entry) and len(op.shape) == 2]:
         read = list(readers[entry.name])
@@ -71,13 +71,13 @@ def _casts(op: Op | None) -> bool:
     return isinstance(op, Pass) or (isinstance(op, NotRead) and op.what == CAST)
 
 
-def _input(edit: Edit, entry: Op, column: Sequence[int]) -> Entry:
+def _input(edit: TraceEditor, entry: Op, column: Sequence[int]) -> Entry:
     """The input that some channels of an input are."""
     name = edit.names(f"{entry.name}[{span(tuple(column))}]")
     return entry.become(Entry, name=name, shape=(entry.shape[0], len(column)), part=True)
 
 
-def _ids(edit: Edit, op: Lookup) -> str:
+def _ids(edit: TraceEditor, op: Lookup) -> str:
     """The array of ids that an embedding looks up."""
     name = op.reads[0]
     sources: set[str] = set()
@@ -91,7 +91,7 @@ def _ids(edit: Edit, op: Lookup) -> str:
     return edit.add(op.become(Reshape, name=name, shape=shape, reads=(source.name,)), op)
 
 
-def _expression(edit: Edit, name: str, sources: set[str]) -> Any:
+def _expression(edit: TraceEditor, name: str, sources: set[str]) -> Any:
     """An id as a function of that of the arrays ``sources`` above, which are added here.
 
     None where it is no elementwise function.

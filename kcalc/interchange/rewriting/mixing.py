@@ -29,9 +29,9 @@ from ..trace import (
     Trace,
     Transpose,
 )
-from .editing import Edit
+from .editing import TraceEditor
+from .mixing_position import MixingPlacement
 from .numbers import TooLargeError, attention_weights, elementwise, masked_scores, softmax
-from .placing import Placing
 
 TEXT = (
     "attention whose query or key weights are 0 as they stand, so that it mixes the tokens of "
@@ -49,7 +49,7 @@ MASKED = 1e3  # scores so far below the greatest are masked: their weight is 0 i
 SHIFTS = (-31.7, -2.3, 0.6, 1.9, 47.1)
 
 
-def with_mixing(trace: Trace) -> Edit:
+def with_mixing(trace: Trace) -> TraceEditor:
     """The operations with every attention that mixes all inputs alike as a Mixed."""
     edit = _Mixing(trace)
     for op in list(edit.ops.values()):
@@ -66,7 +66,7 @@ def with_mixing(trace: Trace) -> Edit:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundMixing:
     """Weights (..., T, S) that mix ``values`` along ``axis``.
 
     ``order``: the axes of the outcome in the order of the operation's output.
@@ -80,7 +80,7 @@ class Found:
     text: str = TEXT
 
 
-class _Mixing(Placing):
+class _Mixing(MixingPlacement):
     # -- the matrix --------------------------------------------------------------------------------
 
     def attempt(self, op: Any) -> None:
@@ -158,7 +158,7 @@ class _Mixing(Placing):
             name = moving[0]
         return None
 
-    def _attended(self, op: Attend) -> Found | None:
+    def _attended(self, op: Attend) -> FoundMixing | None:
         queries, keys, values, *rest = op.reads
         mask = self.facts(rest[0]) if rest else None
         if rest and mask is None:
@@ -171,7 +171,7 @@ class _Mixing(Placing):
             weights = softmax(masked_scores(op, np.zeros(shape), mask))
         else:
             return None
-        return Found(
+        return FoundMixing(
             np.broadcast_to(weights, shape),
             values,
             len(op.shape) - 2,
@@ -179,7 +179,7 @@ class _Mixing(Placing):
             op.rate,
         )
 
-    def _contracted(self, op: Contract) -> Found | None:
+    def _contracted(self, op: Contract) -> FoundMixing | None:
         """Known attention weights multiplied with an array that depends on the input.
 
         The weights come from a softmax or are fixed ones, by head.
@@ -211,7 +211,7 @@ class _Mixing(Placing):
         weights = weights.transpose([mine.index(c) for c in (*rest, fresh, old)])
         order = tuple(made.index(c) for c in out)
         text = FIXED if self._softmax_of(op.reads[side]) is None else TEXT
-        return Found(
+        return FoundMixing(
             weights, op.reads[1 - side], data.index(old), order, self._dropped(op.reads[side]), text
         )
 

@@ -19,7 +19,7 @@ import sympy as sp
 from ...fields.degrees import expandable
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import lambdify
-from ..fusion import Fixed, tidied
+from ..fusion import Constant, simplified
 from ..internal_errors import internal_error
 from ..trace import (
     Array,
@@ -36,7 +36,7 @@ from ..trace import (
     Reshape,
     Trace,
 )
-from .editing import Edit
+from .editing import TraceEditor
 
 X, Z = sp.Symbol("x", real=True), sp.Symbol("z", real=True)
 M1, M2 = sp.Symbol("m", real=True), sp.Symbol("s", positive=True)
@@ -50,7 +50,7 @@ REFUSED = (KcalcError, TypeError, ValueError, ArithmeticError, AttributeError, s
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundNorm:
     """A normalisation: its last operation.
 
     ``gain`` and ``bias`` are expressions in the symbols of held arrays.
@@ -64,7 +64,7 @@ class Found:
     bias: Any
 
 
-def with_norms(trace: Trace) -> Edit:
+def with_norms(trace: Trace) -> TraceEditor:
     """The operations with every normalisation by hand as one; its gains stay as they are.
 
     The factor that an unbiased variance brings in stands behind it.
@@ -72,7 +72,7 @@ def with_norms(trace: Trace) -> Edit:
     return Norms({op.name: op for op in trace.ops}, trace.outputs).run()
 
 
-class Norms(Edit):
+class Norms(TraceEditor):
     """A copy of the operations in which normalisations by hand become a Normalise each.
 
     ``channel_axis``: where channels stand in an image. Gains and biases become those of the
@@ -146,12 +146,12 @@ class Norms(Edit):
         found = self._followed(Steps(self, base, axes))
         return any(self._written(base, axes, form) for form in reversed(found))
 
-    def _followed(self, steps: Steps) -> list[Found]:
+    def _followed(self, steps: Steps) -> list[FoundNorm]:
         """The normalisation of an array, and the same with gains; empty where there is none.
 
         Gains and biases are left out where other operations read the values before them.
         """
-        found: list[Found] = []
+        found: list[FoundNorm] = []
         for op in self._cone(steps.base):
             expr = steps.expression(op)
             if expr is None:
@@ -169,7 +169,7 @@ class Norms(Edit):
                 break
         return found
 
-    def _form(self, base: str, name: str, expr: Any) -> Found | None:
+    def _form(self, base: str, name: str, expr: Any) -> FoundNorm | None:
         norm = self.ops[base]
         if isinstance(norm, Normalise):
             gain, bias = (sp.expand(expr).coeff(Z, power) for power in (1, 0))
@@ -180,7 +180,7 @@ class Norms(Edit):
                 known = _normal(expr)
             except REFUSED:
                 return None
-        found = None if known is None else Found(name, *known)
+        found = None if known is None else FoundNorm(name, *known)
         if found is None or (found.bias.is_number and found.bias != 0):
             return None
         if not self.whole:
@@ -190,7 +190,7 @@ class Norms(Edit):
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def _written(self, base: str, axes: tuple[int, ...], found: Found) -> bool:
+    def _written(self, base: str, axes: tuple[int, ...], found: FoundNorm) -> bool:
         """Put one operation in the place of a normalisation; whether its gains go by channel."""
         end, before = self.ops[found.end], self.ops[base]
         if not self.whole:
@@ -272,7 +272,7 @@ class Steps:
         values = [self._value(name) for name in op.reads]
         if any(v is None for v in values) or sum(map(sp.count_ops, values)) > LARGEST:
             return None
-        expr = tidied(op.function(*values))
+        expr = simplified(op.function(*values))
         return _without_floor(expr) if isinstance(expr, sp.Expr) else None
 
     def _value(self, name: str) -> Any:
@@ -281,7 +281,7 @@ class Steps:
         read = self.ops[name]
         if not isinstance(read, Held):
             return None
-        return sp.Symbol(f"held:{name}", real=True) if self.held else Fixed(read).number
+        return sp.Symbol(f"held:{name}", real=True) if self.held else Constant(read).number
 
 
 def _moment(op: Pooling | Moment, inner: Any, count: int) -> Any:
@@ -383,7 +383,7 @@ def _array(ops: dict[str, Op], expr: Any, rank: int, channels: Sequence[int]) ->
     return np.squeeze(array) if set(wide) <= set(channels) else None
 
 
-def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: Found,
+def _grouped(ops: dict[str, Op], base: str, axes: tuple[int, ...], found: FoundNorm,
              outputs: tuple[str, ...]) -> tuple[str, str, int, tuple[int, ...]] | None:  # fmt: skip
     """Group normalisation: channels split in two axes before, joined again after.
 

@@ -46,7 +46,7 @@ class TooLargeError(Exception):
     """An array with more numbers than are followed."""
 
 
-class Numbers:
+class DoubleEvaluation:
     """Evaluates operations one by one in double precision.
 
     ``leaf`` gives the values at which it stops, None for unknown ones.

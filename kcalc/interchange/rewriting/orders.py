@@ -9,17 +9,17 @@ import numpy as np
 
 from ..layout import channel_axes
 from ..trace import Op, Pass, Reorder, Reshape, Trace, Transpose
-from .editing import Edit
+from .editing import TraceEditor
 
 LARGEST = 2**24  # numbers in an array whose places are followed one by one
 
 
-def with_orders(trace: Trace) -> Edit:
+def with_orders(trace: Trace) -> TraceEditor:
     """The operations with a reshape, a transposition and a reshape as one :class:`Reorder`.
 
     Where together they change nothing but the order of the channels.
     """
-    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
 
     def before(op: Op) -> Op:
         """The operation that an operation reads, past those that change nothing."""

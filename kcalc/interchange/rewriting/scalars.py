@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..layout import id_arrays
 from ..trace import Entry, Held, Join, Linear, Op, Pass, Pointwise, Reshape, Trace
-from .editing import Edit
+from .editing import TraceEditor
 
 FEATURES = (
     "the {1} features that the model makes of the one number {0!r} per example are the input: its "
@@ -19,9 +19,9 @@ FEATURES = (
 FUNCTION = "the input is a function of the one number {0!r} per example; its q is meant after that"
 
 
-def with_scalars(trace: Trace) -> Edit:
+def with_scalars(trace: Trace) -> TraceEditor:
     """The operations, features of one number per example as the input where weights read them."""
-    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     ids, readers = id_arrays(trace), edit.readers()
     for entry in [op for op in trace.ops if isinstance(op, Entry) and op.name not in ids]:
         if len(entry.shape) != 1 and entry.shape[1:] != (1,):

@@ -120,7 +120,7 @@ def _apart(angles: Array, others: Array) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class ModelScores:
     """The scores of a model and the products of its queries and keys.
 
     ``actual``: the scores; ``raw``: the products. Both have shape (examples, heads, queries, keys).
@@ -149,7 +149,7 @@ class Measured:
         return float(f"{np.abs(self.scales).mean():.9g}")
 
 
-def measured(draws: Sequence[Scores]) -> Measured:
+def measured(draws: Sequence[ModelScores]) -> Measured:
     """Scale, biases and mask of scores on two draws.
 
     Raises: NoAttentionError for scores that are no multiples of q . k; EmptyRowError.

@@ -30,21 +30,21 @@ from ..trace import (
     Transpose,
     needed,
 )
-from .editing import Edit
+from .editing import TraceEditor
 
 MOVES = (Pass, Reshape, Transpose, Part, Copies, Repeat)
 ON_SCORES = (*MOVES, Softmax, Masked, Drop, Pointwise)
 INSIDE = "{}, with a stop of gradients inside of it,"
 
 
-def with_stops_first(trace: Trace) -> Edit:
+def with_stops_first(trace: Trace) -> TraceEditor:
     """Stops at places where layers, heads and attention are found around them.
 
     A stop stands before the operations that only move numbers, if these have no other readers; that
     of scores or weights of attention becomes stops of queries and keys; that of its results stands
     behind the operations that join heads.
     """
-    edit = Edit({op.name: op for op in trace.ops}, trace.outputs)
+    edit = TraceEditor({op.name: op for op in trace.ops}, trace.outputs)
     waiting = [op.name for op in trace.ops if isinstance(op, Stopped) and not op.unknown]
     for name in waiting:  # grows by stops of queries and keys
         readers = edit.readers()
@@ -63,7 +63,7 @@ def with_stops_first(trace: Trace) -> Edit:
     return edit
 
 
-def _above(edit: Edit, readers: Mapping[str, list[str]], name: str) -> list[str]:
+def _above(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> list[str]:
     """The operations above a stop that only move numbers for it, the last one first."""
     found, here = list[str](), edit.ops[name].reads[0]
     while isinstance(edit.ops[here], MOVES) and len(readers[here]) == 1:
@@ -72,7 +72,7 @@ def _above(edit: Edit, readers: Mapping[str, list[str]], name: str) -> list[str]
     return found
 
 
-def _insert(edit: Edit, stop: Op, read: str, reader: str) -> str:
+def _insert(edit: TraceEditor, stop: Op, read: str, reader: str) -> str:
     """A stop of what one operation reads; its name."""
     made = edit.names(stop.name)
     edit.add(replace(stop, name=made, shape=edit.ops[read].shape, reads=(read,)), stop)
@@ -81,7 +81,7 @@ def _insert(edit: Edit, stop: Op, read: str, reader: str) -> str:
     return made
 
 
-def _scores(edit: Edit, readers: Mapping[str, list[str]], name: str) -> Op | None:
+def _scores(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> Op | None:
     """The product of queries and keys that a stop reads through a softmax, or that one reads."""
     here, softmax = edit.ops[edit.ops[name].reads[0]], False
     while isinstance(here, ON_SCORES) and len(readers[here.name]) == 1 and _one(edit, here):
@@ -100,19 +100,19 @@ def _scores(edit: Edit, readers: Mapping[str, list[str]], name: str) -> Op | Non
     return here if softmax else None
 
 
-def _one(edit: Edit, op: Op) -> str:
+def _one(edit: TraceEditor, op: Op) -> str:
     """The one array that an operation reads beside constants, "" for several."""
     read = [name for name in op.reads if not isinstance(edit.ops[name], Held)]
     return read[0] if len(read) == 1 else ""
 
 
-def _stopped_inputs(edit: Edit, op: Op) -> list[str]:
+def _stopped_inputs(edit: TraceEditor, op: Op) -> list[str]:
     """Stops of the two arrays that a product reads; their names."""
     stop = op.become(Stopped, name="stop")
     return [_insert(edit, stop, read, op.name) for read in dict.fromkeys(op.reads)]
 
 
-def _move_down(edit: Edit, readers: Mapping[str, list[str]], name: str) -> None:
+def _move_down(edit: TraceEditor, readers: Mapping[str, list[str]], name: str) -> None:
     """A stop behind the operations below it that only move numbers."""
     last = name
     while len(readers[last]) == 1 and isinstance(edit.ops.get(readers[last][0]), MOVES):
@@ -174,7 +174,7 @@ def tightened(before: Trace, after: Trace) -> Trace:
                 marked += _survivors(old, ops, stop.name)
     for name in dict.fromkeys(marked):
         _mark(ops, name)
-    edit = Edit(ops, [f"{end}{MARK}" if end in marked else end for end in after.outputs])
+    edit = TraceEditor(ops, [f"{end}{MARK}" if end in marked else end for end in after.outputs])
     return replace(after, ops=tuple(edit.ordered().values()), outputs=edit.outputs)
 
 

@@ -291,7 +291,7 @@ def _region(part: Network, computed: Sequence[Node], asked: _Asked) -> Shaping:
 
 
 def _behind_weights(part: Network, computed: Sequence[Node]) -> Network:
-    """The network with weights of its own behind some inputs, which make them independent."""
+    """A copy with a new Affine after each of these inputs, which makes them independent."""
     renamed = {node: ("weights behind", node) for node in computed}
     steps: list[Any] = []
     for node, layer, parents in part.steps():

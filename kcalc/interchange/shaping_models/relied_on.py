@@ -23,7 +23,7 @@ from ...activations import Activation
 from ...foundation.errors import KcalcError
 from ...network import layers as L
 from ...network.network import Network
-from ..fusion import LARGEST, nice
+from ..fusion import LARGEST, exact_number
 from ..model_reading import Reading
 from ..trace import (
     Attend,
@@ -294,7 +294,7 @@ KEEPING = (L.Sum, L.Product, L.Concat, L.Scale, L.Positions, L.ClassToken)
 def _held(value: Any, number: int) -> Any:
     """An array that depends on no input, as a number or a symbol."""
     if value.size and (value == value.flat[0]).all() and not np.iscomplexobj(value):
-        return nice(value.flat[0].item(), value.dtype)
+        return exact_number(value.flat[0].item(), value.dtype)
     return sp.Symbol(f"v{number}", real=True)
 
 

@@ -11,8 +11,8 @@ import torch
 from ...foundation.errors import KcalcError
 from ..editing_plan import Planner, Target, Unplaced
 from ..edits import Edit, Edits
-from ..weight_edits import Stored, Weights
-from .captured import Program
+from ..weight_edits import Stored, WeightEdits
+from .captured import TorchProgram
 from .copies import duplicate
 from .not_run import not_run
 from .performing import can_add_bias, perform, require_module
@@ -27,7 +27,7 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     """
     assert target.reading.trace is not None
     details = target.reading.trace.model
-    program: Program = details.program
+    program: TorchProgram = details.program
     left = {str(node): why for node, why in target.left_alone.items()}
     try:
         flow = flow_of(program)
@@ -41,7 +41,7 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     assert program.captured.calls is not None
     placing = Placing(program.captured.calls)
     placed = placing.placed({f"{k[0]}\n{k[1]}": calls for k, (_, calls) in planned.items()})
-    weights = Weights(target, _stored(details, program))
+    weights = WeightEdits(target, _stored(details, program))
     found: dict[str, list[Edit]] = {}
     for (node, kind), (edit, _) in planned.items():
         calls = placed.get(f"{node}\n{kind}")
@@ -56,12 +56,12 @@ def torch_edits(target: Target, constants: Any) -> Edits:
     return Edits("torch", type(model_of(target.reading)).__name__, items, left)
 
 
-def _used(program: Program) -> list[str]:
+def _used(program: TorchProgram) -> list[str]:
     """The names of the parameters and buffers that the captured run reads."""
     return [name for node, (_, name) in program.captured.held.items() if name and node.users]
 
 
-def _stored(details: Any, program: Program) -> Stored:
+def _stored(details: Any, program: TorchProgram) -> Stored:
     shapes = {name: tuple(t.shape) for t, name in program.captured.held.values() if name}
     calls = program.captured.calls
     assert calls is not None
@@ -104,6 +104,6 @@ def scaled_edits(reading: Any, factors: Mapping[Any, float]) -> Edits:
     shared with other layers.
     """
     details = reading.trace.model
-    weights = Weights(Target(reading, (), {}), _stored(details, details.program))
+    weights = WeightEdits(Target(reading, (), {}), _stored(details, details.program))
     items = tuple(edit for node, f in factors.items() for edit in weights.scaled(node, f))
     return Edits("torch", type(model_of(reading)).__name__, items)

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..trace import Attend, Contract, Copies, Masked, Moment, Pointwise, Softmax
 from .calls import Call, rule
-from .graph_values import Const, Ref, numbers_of
-from .unread import REASONS, SUMS
+from .graph_values import Const, TensorRef, numbers_of
+from .unsupported_ops import REASONS, SUMS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 INFINITE = "entries are set to infinity, as attention does before its softmax"
@@ -30,13 +30,13 @@ def contraction(
         terms = _matrix_terms(left.shape, right.shape)
     if (
         terms is None
-        and isinstance(left, Ref)
-        and isinstance(right, Ref)
+        and isinstance(left, TensorRef)
+        and isinstance(right, TensorRef)
         and len(left.shape) == len(right.shape) > 2
     ):
         left, right = _alike(call, left, right)
         terms = _matrix_terms(left.shape, right.shape)
-    if terms is None or any(not isinstance(v, Ref | Const) for v in (left, right)):
+    if terms is None or any(not isinstance(v, TensorRef | Const) for v in (left, right)):
         return call.unread(what, reason)
     reads = [call.read(value) for value in (left, right)]
     return call.emit(Contract, reads, what=what, reason=reason, terms=terms)
@@ -66,7 +66,7 @@ def _matrix_terms(left: tuple[int, ...], right: tuple[int, ...]) -> str | None:
     return f"{mine}xy,{theirs}yz->{batch}xz"
 
 
-def _alike(call: Call, *arrays: Ref) -> list[Ref]:
+def _alike(call: Call, *arrays: TensorRef) -> list[TensorRef]:
     """Arrays of matrices, heads that several share once for each."""
     made = list(arrays)
     for axis in range(1, len(arrays[0].shape) - 2):
@@ -77,7 +77,7 @@ def _alike(call: Call, *arrays: Ref) -> list[Ref]:
     return made
 
 
-def copies(call: Call, source: Ref, axis: int, count: int) -> Ref:
+def copies(call: Call, source: TensorRef, axis: int, count: int) -> TensorRef:
     """Every entry along an axis several times."""
     shape = tuple(n * count if i == axis else n for i, n in enumerate(source.shape))
     what = "repetition"
@@ -99,7 +99,7 @@ def softmax(call: Call) -> Any:
     """softmax along one axis."""
     what, reason = REASONS[call.kind]
     source = call.operand
-    if call["dim"] is None or not isinstance(source, Ref):
+    if call["dim"] is None or not isinstance(source, TensorRef):
         return call.unread(what, reason)
     axis = int(call["dim"]) % len(source.shape)
     return call.emit(Softmax, [call.read(source)], what=what, reason=reason, axis=axis)
@@ -110,7 +110,7 @@ def attend(call: Call) -> Any:
     """scaled_dot_product_attention."""
     operands = [call[name] for name in ("query", "key", "value")]
     mask = call["attn_mask"]
-    if any(not isinstance(v, Ref) for v in operands):
+    if any(not isinstance(v, TensorRef) for v in operands):
         return call.unread("attention", SUMS)
     if len({len(v.shape) for v in operands}) == 1:
         operands = _alike(call, *operands)
@@ -151,7 +151,7 @@ def masked(call: Call) -> Any:
     )
     if (
         not isinstance(mask, Const)
-        or not isinstance(source, Ref)
+        or not isinstance(source, TensorRef)
         or isinstance(number, bool)
         or not isinstance(number, int | float)
     ):
@@ -179,7 +179,7 @@ def moment(call: Call) -> Any:
     kind = "norm" if "norm" in call.kind else call.kind
     order = call["ord"] if call["ord"] is not None else call["p"]
     if (
-        not isinstance(source, Ref)
+        not isinstance(source, TensorRef)
         or dims in (None, [])
         or isinstance(dims, bool)
         or kind not in ("var", "std", "norm")

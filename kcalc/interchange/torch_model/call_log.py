@@ -39,7 +39,7 @@ Frame = tuple[CodeType, int]  # a function's code, and the instruction that it i
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class ModuleLevel:
     """A module on the way to a call.
 
     ``run``: which call of the module; ``frames``: those of the user's code between this module and
@@ -81,7 +81,7 @@ class LoggedCall:
     """
 
     function: Any
-    levels: tuple[Level, ...]
+    levels: tuple[ModuleLevel, ...]
     reads: dict[Slot, Made]
     writes: Slot | None = None
     begin: int = 0
@@ -198,13 +198,15 @@ class CallLog(TorchFunctionMode):
             self.made[id(leaf)] = (-1, place)
             self._alive.append(leaf)
 
-    def _levels(self, own: int, args: Any, kwargs: Any) -> tuple[tuple[Level, ...], Through | None]:
+    def _levels(
+        self, own: int, args: Any, kwargs: Any
+    ) -> tuple[tuple[ModuleLevel, ...], Through | None]:
         """The modules around the present call, innermost first, and what it goes through.
 
         ``own``: how many of them are the call itself.
         """
         frame: Any = sys._getframe(2)
-        frames, levels, below = list[Frame](), list[Level](), None
+        frames, levels, below = list[Frame](), list[ModuleLevel](), None
         through: Through | None = None
         while frame is not None:
             code = frame.f_code
@@ -214,7 +216,7 @@ class CallLog(TorchFunctionMode):
                     path = self.paths.get(id(module))
                     if path is not None:
                         run = self._runs.get(id(module), 0)
-                        levels.append(Level(path, module, run, tuple(frames[::-1])))
+                        levels.append(ModuleLevel(path, module, run, tuple(frames[::-1])))
                         frames, below = [], None
             elif is_user_code(code.co_filename):
                 if below is not None and not frames and len(levels) == own:
@@ -364,4 +366,12 @@ def _place_of_inplace(func: Any) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
-__all__ = ["OPEN", "CallGraph", "CallLog", "Level", "LoggedCall", "call_graph", "is_user_code"]
+__all__ = [
+    "OPEN",
+    "CallGraph",
+    "CallLog",
+    "LoggedCall",
+    "ModuleLevel",
+    "call_graph",
+    "is_user_code",
+]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..trace import Compute, NotRead, Op
 from .examples import is_library
-from .graph_values import Const, Padded, Ragged, Ref, Stale, is_traced
+from .graph_values import Const, PaddedTensor, Ragged, Stale, TensorRef, is_traced
 
 if TYPE_CHECKING:
     from .walker import Walker
@@ -140,7 +140,7 @@ class Call:
         owner: str | None = None,
         /,
         **fields: Any,
-    ) -> Ref:
+    ) -> TensorRef:
         """Add an operation to the trace.
 
         ``fields`` may hold ``wish`` (the label) and ``shape`` where they differ from the call's.
@@ -153,7 +153,7 @@ class Call:
         whole = next((path for path, cls in self.stack if cls.endswith(WHOLE)), None)
         if whole:
             self.walker.whole[name] = whole
-        return Ref(name, shape, self.dtype)
+        return TensorRef(name, shape, self.dtype)
 
     def unread(self, what: str, reason: str, *hidden: Any) -> Any:
         """Report it as not read; one array, or as many as the operator returns.
@@ -175,7 +175,7 @@ class Call:
             shape, dtype = described(part)
             keep = i in used and dtype is not None
             made = self.emit(NotRead, told, shape=shape, **fields) if keep else None
-            out.append(None if made is None else Ref(made.name, shape, dtype))
+            out.append(None if made is None else TensorRef(made.name, shape, dtype))
         return tuple(out)
 
 
@@ -187,7 +187,7 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
     args = call.walker.resolved(call.node)
     traced = [leaf for leaf in leaves(list(args)) if is_traced(leaf)]
     real = all(
-        isinstance(leaf, Ref)
+        isinstance(leaf, TensorRef)
         and leaf.name in reads
         and (leaf.dtype.is_floating_point or leaf.dtype.is_complex)
         for leaf in traced
@@ -203,7 +203,7 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
         given = dict(zip(reads, arrays, strict=True))
 
         def number(leaf: Any) -> Any:
-            if isinstance(leaf, Ref):
+            if isinstance(leaf, TensorRef):
                 return torch.as_tensor(np.array(given[leaf.name]))
             if not isinstance(leaf, Const):
                 return leaf
@@ -220,7 +220,9 @@ def computed_by(call: Call, reads: list[str]) -> Compute | None:
 
 def sources(values: Iterable[Any]) -> list[Any]:
     """The arrays among some values, those of arrays without a known size in their place."""
-    arrays = [leaf for leaf in values if isinstance(leaf, Ref | Padded | Stale | Ragged)]
+    arrays = [
+        leaf for leaf in values if isinstance(leaf, TensorRef | PaddedTensor | Stale | Ragged)
+    ]
     return [source for leaf in arrays for source in getattr(leaf, "sources", (leaf,))]
 
 

@@ -42,7 +42,7 @@ class Captured:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class TorchProgram:
     """A captured model and the operations of the trace at its nodes.
 
     ``names``: {node: the operation whose value it has}; ``arguments``: those it was captured with,

@@ -137,7 +137,7 @@ class ModulePlan:
 # -- what runs -------------------------------------------------------------------------------------
 
 
-class Run:
+class EditedRun:
     """One run of an edited function: what redirected calls ask.
 
     ``sites``: {site: what happens at each visit}; ``way``: the sites from ``forward`` to here.
@@ -195,7 +195,7 @@ NO_NUMBERS = (
     "edited model with copy.deepcopy, or edit the new one with kc.apply_edits"
 )
 for _key, _function_of in FUNCTIONS.items():
-    setattr(Run, _key, staticmethod(_function_of))
+    setattr(EditedRun, _key, staticmethod(_function_of))
 
 
 class Act:
@@ -309,9 +309,9 @@ class Enter:
         # the same code with other closures, as of a lambda of a copied model
         self.versions: Any = weakref.WeakKeyDictionary()
 
-    def __call__(self, run: Run, site: int, func: Any, args: Any, kwargs: Any) -> Any:
+    def __call__(self, run: EditedRun, site: int, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of the edited function in place of ``func(*args, **kwargs)``."""
-        inner = Run(run.owner, self.sites, run.visits, (*run.way, site))
+        inner = EditedRun(run.owner, self.sites, run.visits, (*run.way, site))
         found = self._version(func, inner)
         if found is not None:
             return found(*args, **kwargs)
@@ -323,7 +323,7 @@ class Enter:
         args = [arg if new is None else new for arg, new in zip(args, placed, strict=True)]
         return func(*args, **{n: kwargs[n] if new is None else new for n, new in named.items()})
 
-    def _version(self, func: Any, run: Run) -> Any:
+    def _version(self, func: Any, run: EditedRun) -> Any:
         """The edited form of a function that is called; None where it is another one."""
         if isinstance(func, functools.partial):
             found = self._version(func.func, run)
@@ -545,8 +545,8 @@ def _subclass(cls: Any, plan: ModulePlan, functions: Functions) -> type:
     if plan.function is not None:
         _, table = _sites(plan.function, iter(functions))
 
-        def begin(self: nn.Module) -> Run:
-            return Run(self, table, {})
+        def begin(self: nn.Module) -> EditedRun:
+            return EditedRun(self, table, {})
 
         setattr(made, ENTRY, begin)
         counted = plan.function.counted

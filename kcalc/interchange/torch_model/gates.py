@@ -9,9 +9,9 @@ from ...activations import X, activation
 from ..picking import picked
 from ..trace import Part, Pointwise, Reshape
 from .calls import Call, described, leaves, rule
-from .graph_values import Const, Padded, Ref, is_traced
+from .graph_values import Const, PaddedTensor, TensorRef, is_traced
 from .shapes import passed
-from .unread import REASONS
+from .unsupported_ops import REASONS
 
 OF_IDS = (
     "which entries it takes depends on the ids (padding, an end of text), so it is no function of "
@@ -31,7 +31,7 @@ def _axis(call: Call, rank: int) -> int:
 
 def part(
     call: Call, source: Any, axis: int, places: Sequence[int], what: str, last: bool = False
-) -> Ref:
+) -> TensorRef:
     """One part along an axis; ``last`` drops the axis behind it."""
     shape = tuple(len(places) if i == axis else n for i, n in enumerate(source.shape))
     told = {"what": what, "reason": PARTS if what == "a split" else SLICE}
@@ -49,7 +49,7 @@ def parts(call: Call) -> Any:
     source = call.operand
     shapes = [described(value)[0] for value in call.node.meta.get("val") or ()]
     axis = _axis(call, len(source.shape))
-    if isinstance(source, Padded | Const) or not shapes:
+    if isinstance(source, PaddedTensor | Const) or not shapes:
         return call.unread("a split", PARTS)
     dropped = call.kind.startswith("unbind")
     sizes = [1 if dropped else shape[axis] for shape in shapes]
@@ -65,7 +65,7 @@ def selected(call: Call) -> Any:
     """One place along an axis."""
     source = call.operand
     axis = _axis(call, len(source.shape))
-    if not isinstance(source, Ref):
+    if not isinstance(source, TensorRef):
         return call.unread("one location or channel", PARTS)
     place = int(call["index"]) % source.shape[axis]
     places = range(place, place + 1)
@@ -79,7 +79,7 @@ def sliced(call: Call) -> Any:
     if tuple(source.shape) == call.shape:
         return passed(call)
     axis = _axis(call, len(source.shape))
-    if not isinstance(source, Ref):
+    if not isinstance(source, TensorRef):
         return call.unread("a slice", SLICE)
     size = source.shape[axis]
     if call.kind == "narrow":
@@ -99,7 +99,7 @@ def indexed(call: Call) -> Any:
     others = [leaf for key, value in call.args.items() if key != "self" for leaf in leaves(value)]
     places = [leaf for leaf in others if isinstance(leaf, Const)]
     what, reason = REASONS[call.kind]
-    if not isinstance(source, Ref) or any(map(is_traced, others)):
+    if not isinstance(source, TensorRef) or any(map(is_traced, others)):
         return call.unread(what, reason)
     if any(leaf.of_ids for leaf in places):
         return call.unread(what, OF_IDS)
@@ -109,7 +109,9 @@ def indexed(call: Call) -> Any:
         given, named = map_aggregate(
             (args, kwargs),
             lambda leaf: (
-                torch.as_tensor(there) if isinstance(leaf, Ref) else getattr(leaf, "tensor", leaf)
+                torch.as_tensor(there)
+                if isinstance(leaf, TensorRef)
+                else getattr(leaf, "tensor", leaf)
             ),
         )
         return call.node.target(*given, **named).numpy()
@@ -128,7 +130,7 @@ def gated(call: Call) -> Any:
     """F.glu: the first half times the sigmoid of the second."""
     source = call.operand
     axis = int(call["dim"] if call["dim"] is not None else -1) % len(source.shape)
-    if axis == 0 or not isinstance(source, Ref):
+    if axis == 0 or not isinstance(source, TensorRef):
         return call.unread("a gated linear unit", PARTS)
     half = source.shape[axis] // 2
     value = part(call, source, axis, range(half), "a gated linear unit")

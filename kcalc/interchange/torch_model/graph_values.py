@@ -11,7 +11,7 @@ Pads = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Ref:
+class TensorRef:
     """An array that depends on the inputs: the output of the operation ``name``."""
 
     name: str
@@ -20,13 +20,13 @@ class Ref:
 
 
 @dataclass(frozen=True, eq=False)
-class Padded:
+class PaddedTensor:
     """``source`` with zeros, or by ``mode`` copies of itself, around it.
 
     ``pads`` has one pair (low, high) per axis. A convolution takes the padding in.
     """
 
-    source: Ref
+    source: TensorRef
     pads: Pads
     shape: tuple[int, ...]
     dtype: Any
@@ -67,7 +67,7 @@ class Stale:
     Nothing may read it any more.
     """
 
-    source: Ref | Padded
+    source: TensorRef | PaddedTensor
     reason: str
 
 
@@ -78,13 +78,13 @@ class Ragged:
     ``sources``: the arrays it is made of; ``reason``: why it is not read.
     """
 
-    sources: tuple[Ref | Padded | Stale, ...]
+    sources: tuple[TensorRef | PaddedTensor | Stale, ...]
     reason: str
 
 
 def is_traced(value: Any) -> bool:
     """Whether a value depends on the inputs."""
-    return isinstance(value, Ref | Padded | Stale | Ragged)
+    return isinstance(value, TensorRef | PaddedTensor | Stale | Ragged)
 
 
 def numbers_of(tensor: Any) -> Any:

@@ -15,8 +15,8 @@ from ..products import dense_product, summed_and_new
 from ..trace import Linear, Lookup, Op
 from .attention import contraction
 from .calls import Call, rule
-from .graph_values import Const, Padded, Ref, numbers_of
-from .unread import REASONS
+from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
+from .unsupported_ops import REASONS
 
 MANY = "weights of more or fewer than two axes have no rule; use Linear layers"
 MADE = (
@@ -87,14 +87,14 @@ def _owned(
     weight: Const,
     array: np.ndarray,
     **fields: Any,
-) -> Ref:
+) -> TensorRef:
     """An operation named for the module of its weights."""
     parameter = identity_of(weight, array)
     told = {"weight": array, "parameter": parameter, "trained": weight.trained, **fields}
     return call.emit(kind, reads, _owner(weight), **told)
 
 
-def _located(call: Call, source: Any, array: np.ndarray, **fields: Any) -> Ref:
+def _located(call: Call, source: Any, array: np.ndarray, **fields: Any) -> TensorRef:
     """A convolution with weights (outputs, inputs / groups, kernel...)."""
     weight = call["weight"]
     call.walker.stored(weight, False)
@@ -169,7 +169,7 @@ def einsum(call: Call) -> Any:
         )
     x, weight = operands[refs[0]], operands[1 - refs[0]]
     words = terms[refs[0]], terms[1 - refs[0]], out
-    if len(refs) == 2 or summed_and_new(words) is None or not isinstance(x, Ref):
+    if len(refs) == 2 or summed_and_new(words) is None or not isinstance(x, TensorRef):
         what = "a contraction " + (
             "of activations with each other"
             if len(refs) == 2
@@ -178,11 +178,13 @@ def einsum(call: Call) -> Any:
         return contraction(call, operands[0], operands[1], equation, "einsum", what)
     sizes = dict(zip(words[0] + words[1], (*x.shape, *weight.shape), strict=True))
 
-    def layer(x: Ref, order: Any, axis: int, out_axis: int, shape: tuple[int, ...]) -> Ref:
+    def layer(
+        x: TensorRef, order: Any, axis: int, out_axis: int, shape: tuple[int, ...]
+    ) -> TensorRef:
         matrix, flip = _matrix(weight, order, shape[out_axis])
         return dense(call, x, matrix, None, axis, out_axis, flip, shape=shape)
 
-    def move(kind: type[Op], shape: tuple[int, ...], x: Ref, **fields: Any) -> Ref:
+    def move(kind: type[Op], shape: tuple[int, ...], x: TensorRef, **fields: Any) -> TensorRef:
         return call.emit(kind, [x.name], shape=shape, **fields)
 
     return dense_product(words, sizes, x, move, layer)
@@ -215,7 +217,7 @@ def convolution(call: Call) -> Any:
     kernel = tuple(weight.tensor.shape[2:])
     stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
     pads, mode = _pads(call["padding"], kernel, dilation), "zeros"
-    if isinstance(source, Padded):
+    if isinstance(source, PaddedTensor):
         inner = source.pads[-rank:]
         if any(low or high for low, high in source.pads[:-rank]) or any(
             low < 0 or high < 0 for low, high in inner
@@ -266,7 +268,7 @@ def transposed(call: Call) -> Any:
     rank, groups = weight.tensor.ndim - 2, int(call["groups"] or 1)
     stride, dilation = spread(call["stride"], rank, 1), spread(call["dilation"], rank, 1)
     padding, more = spread(call["padding"], rank, 0), spread(call["output_padding"], rank, 0)
-    if isinstance(source, Padded) or len(source.shape) == rank + 1:
+    if isinstance(source, PaddedTensor) or len(source.shape) == rank + 1:
         reason = "pad inside of the layer, and give example inputs with a batch axis in front"
         return call.unread("a transposed convolution of a padded array", reason)
     kernel = weight.tensor.shape[2:]
@@ -284,7 +286,7 @@ def transposed(call: Call) -> Any:
 def embedding(call: Call) -> Any:
     """Rows of a table by ids that are an input."""
     weight, ids = call["weight"], call["indices"]
-    if not isinstance(weight, Const) or not isinstance(ids, Ref):
+    if not isinstance(weight, Const) or not isinstance(ids, TensorRef):
         return call.unread(*REASONS["embedding"])
     return _table(call)
 
@@ -298,7 +300,7 @@ def bag(call: Call) -> Any:
         range(0, math.prod(ids.shape), count)
     )
     plain = call["mode"] in (0, 1) and call["per_sample_weights"] is None
-    if not isinstance(weight, Const) or not isinstance(ids, Ref) or not even or not plain:
+    if not isinstance(weight, Const) or not isinstance(ids, TensorRef) or not even or not plain:
         reason = (
             "bags have a rule where every example has as many ids, their vectors are added or "
             "averaged without weights, and the ids are an input (examples, ids)"
@@ -308,7 +310,7 @@ def bag(call: Call) -> Any:
     return made, None, None, None
 
 
-def _table(call: Call, **fields: Any) -> Ref:
+def _table(call: Call, **fields: Any) -> TensorRef:
     weight = call["weight"]
     call.walker.stored(weight, False)
     array = numbers_of(weight.tensor)

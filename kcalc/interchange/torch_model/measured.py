@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .captured import Program
+from .captured import TorchProgram
 from .examples import undisturbed
 
 
-def mean_squares(program: Program, names: Sequence[str]) -> dict[str, float]:
+def mean_squares(program: TorchProgram, names: Sequence[str]) -> dict[str, float]:
     """{operation: the mean square of its output} on the arrays that the model was read with.
 
     Empty where it was read with shapes alone, or does not run again.
@@ -29,7 +29,7 @@ def mean_squares(program: Program, names: Sequence[str]) -> dict[str, float]:
     return runner.found
 
 
-def _inputs(program: Program) -> list[Any]:
+def _inputs(program: TorchProgram) -> list[Any]:
     """The values of the placeholders of the captured graph in their order."""
     captured = program.captured
     leaves = pytree.tree_leaves(program.arguments)
@@ -43,7 +43,7 @@ def _inputs(program: Program) -> list[Any]:
 class _Noting(torch.fx.Interpreter):
     """Runs a graph and notes mean squares at some nodes."""
 
-    def __init__(self, program: Program, wanted: dict[Any, str]) -> None:
+    def __init__(self, program: TorchProgram, wanted: dict[Any, str]) -> None:
         super().__init__(program.captured.module, graph=program.captured.graph)
         self.wanted, self.found = wanted, dict[str, float]()
 

@@ -32,7 +32,7 @@ class OwnCall:
 
 
 @dataclass(frozen=True)
-class Shaped:
+class NumberlessTensor:
     """A tensor without its numbers."""
 
     shape: tuple[int, ...]
@@ -167,7 +167,11 @@ def _tracing() -> bool:
 def _shaped(value: Any) -> Any:
     import torch
 
-    return Shaped(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
+    return (
+        NumberlessTensor(tuple(value.shape), value.dtype)
+        if isinstance(value, torch.Tensor)
+        else value
+    )
 
 
 def _with_mark(out: Any, tensors: list[Any], number: int) -> Any:
@@ -238,7 +242,7 @@ def _differs(call: OwnCall) -> bool:
 
 
 def _real(value: Any) -> bool:
-    return isinstance(value, Shaped) and value.dtype.is_floating_point
+    return isinstance(value, NumberlessTensor) and value.dtype.is_floating_point
 
 
 def _point(value: Any, dtype: Any, chance: Any) -> Any:
@@ -247,7 +251,9 @@ def _point(value: Any, dtype: Any, chance: Any) -> Any:
 
     if _real(value):
         return torch.randn(value.shape, generator=chance, dtype=torch.float64).to(dtype)
-    return torch.ones(value.shape, dtype=value.dtype) if isinstance(value, Shaped) else value
+    return (
+        torch.ones(value.shape, dtype=value.dtype) if isinstance(value, NumberlessTensor) else value
+    )
 
 
 def _apart(call: OwnCall, dtype: Any, step: float, seed: int) -> float:
@@ -288,7 +294,7 @@ def slope(call: OwnCall) -> Slope | None:
     """The factor of gradients as a function of the one tensor of a call; None for others."""
     import torch
 
-    tensors = [i for i, a in enumerate(call.arguments) if isinstance(a, Shaped)]
+    tensors = [i for i, a in enumerate(call.arguments) if isinstance(a, NumberlessTensor)]
     if len(tensors) != 1:
         return None
 

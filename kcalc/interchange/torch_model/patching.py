@@ -37,7 +37,7 @@ from .splicing_text import (
     HERE,
     Cut,
     Redirected,
-    Source,
+    SourceText,
     argument,
     import_place,
     lines_of,
@@ -256,7 +256,7 @@ class _Patch:
             yield f"from {self.module} import {', '.join(wanted)}"
 
     def _cuts(
-        self, function: _Function, source: Source, file: str, imports: dict[str, str]
+        self, function: _Function, source: SourceText, file: str, imports: dict[str, str]
     ) -> Iterator[Cut]:
         """What changes in the text of a function."""
         if function.helper and HERE in function.function.__code__.co_varnames:
@@ -499,7 +499,7 @@ def _read(file: str) -> str:
         return stream.read()
 
 
-def _source(function: _Function) -> tuple[Source, ast.Module]:
+def _source(function: _Function) -> tuple[SourceText, ast.Module]:
     """The text of a function's file. Raises: KcalcError where there is none, or another one."""
     file = function.file
     if not Path(file).is_file():
@@ -511,7 +511,7 @@ def _source(function: _Function) -> tuple[Source, ast.Module]:
     known = "".join(linecache.getlines(file))
     if known.rstrip("\n") != text.rstrip("\n"):
         raise KcalcError(OLD.format(file))
-    return Source(text, file), ast.parse(text)
+    return SourceText(text, file), ast.parse(text)
 
 
 def _package(names: Mapping[str, Any]) -> str:

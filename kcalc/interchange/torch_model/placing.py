@@ -15,10 +15,10 @@ from torch import nn
 
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
-from ..editing_plan import Calls, Flow, Made, Unplaced, Whole
+from ..editing_plan import Calls, Flow, Made, Unplaced, WholeModule
 from ..edits import Action, CallEdit, Exchanged, Place, Scaled, Slot, Taken
-from .call_log import CallGraph, Level, LoggedCall
-from .captured import Program
+from .call_log import CallGraph, LoggedCall, ModuleLevel
+from .captured import TorchProgram
 from .edited import edited_class, names_digest
 from .performing import EDITED, class_name, plan_of
 from .splicing import (
@@ -112,7 +112,7 @@ NOTHING: Made = (-1, -1)
 Item = tuple[str, int]  # ("call", i) or ("module", i)
 
 
-def flow_of(program: Program) -> Flow:
+def flow_of(program: TorchProgram) -> Flow:
     """The calls of a captured model.
 
     Raises: Unplaced where they were not logged; KcalcError for models with edits.
@@ -171,12 +171,12 @@ def _name(call: LoggedCall) -> str:
     return getattr(call.function, "__name__", "")
 
 
-def _whole(graph: CallGraph, start: Made, end: Made) -> Whole | None:
+def _whole(graph: CallGraph, start: Made, end: Made) -> WholeModule | None:
     for number in graph.ending.get(end, ()):
         module = graph.modules[number]
         slot = next((slot for slot, made in module.reads.items() if made == start), None)
         if slot is not None and module.single:
-            return Whole(("module", number), slot)
+            return WholeModule(("module", number), slot)
     return None
 
 
@@ -193,7 +193,7 @@ class Placing:
         levels = [level for call in (*graph.calls, *graph.modules) for level in call.levels]
         self.modules = {level.path: level.module for level in levels}
         # {module: the calls in its own code, in order}, and {module: its own calls}
-        self.inside: dict[str, list[tuple[Level, Item]]] = {}
+        self.inside: dict[str, list[tuple[ModuleLevel, Item]]] = {}
         self.whole: dict[str, list[Item]] = {}
         self.visits: dict[str, dict[Place, dict[int, list[Item]]]] = {}
         order = [(2 * i + 1, ("call", i)) for i in range(len(graph.calls))]
@@ -367,7 +367,7 @@ class Placing:
         return names.pop() if len(names) == 1 else ""
 
     def _by_order(
-        self, item: Item, level: Level, action: Action, actions: Mapping[Item, Action]
+        self, item: Item, level: ModuleLevel, action: Action, actions: Mapping[Item, Action]
     ) -> CallEdit:
         """The edit of a call by its number among those that its module makes itself."""
         runs: dict[int, list[int]] = {}
@@ -400,7 +400,7 @@ class Placing:
     def _item(self, item: Item) -> LoggedCall:
         return (self.graph.calls if item[0] == "call" else self.graph.modules)[item[1]]
 
-    def _steps(self, level: Level, call: LoggedCall) -> tuple[Place, Site]:
+    def _steps(self, level: ModuleLevel, call: LoggedCall) -> tuple[Place, Site]:
         key = _key(level), call.function is None
         if key not in self.steps:
             try:
@@ -425,7 +425,7 @@ class _NoSource(Unplaced):
     """The ``forward`` of a module has no source."""
 
 
-def _key(level: Level) -> Any:
+def _key(level: ModuleLevel) -> Any:
     return level.path, tuple((id(code), instruction) for code, instruction in level.frames)
 
 
@@ -495,7 +495,7 @@ class Site:
 Step = tuple[str, str, str, int, int]
 
 
-def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
+def _steps(level: ModuleLevel, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
     """The functions from a module's ``forward`` to a call, each with the site of the next."""
     module, frames = level.module, level.frames
     kind = type(module)
@@ -548,7 +548,7 @@ def _steps(level: Level, call: LoggedCall) -> Iterator[tuple[Step, Site]]:
         at = last + 1 + inner_at
 
 
-def _check_training(level: Level) -> None:
+def _check_training(level: ModuleLevel) -> None:
     """Raises: Unplaced where a module runs another one in training in place of the edited one."""
     for code, instruction in level.frames:
         if _goes_in_training(code, instruction):

@@ -21,11 +21,11 @@ from ..elementary import (
     shrunk,
     truncated,
 )
-from ..fusion import nice
+from ..fusion import exact_number
 from ..trace import CAST, Pass, Pointwise
 from .attention import masked
 from .calls import Call, rule
-from .graph_values import Const, Padded, Ref, numbers_of
+from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
 
 
 def _either(test: Any, yes: Any, no: Any) -> Any:
@@ -212,7 +212,7 @@ def pointwise(call: Call) -> Any:
             "it works on the bits of whole numbers; use truth values, or arithmetic",
         )
     if kind in ("max", "min") and (
-        call["other"] is None or not isinstance(call["other"], Ref | Const | Padded)
+        call["other"] is None or not isinstance(call["other"], TensorRef | Const | PaddedTensor)
     ):
         return extremes(call)
     fixed = [call[name] for name in closed]  # plain numbers by the operators' schemas
@@ -231,20 +231,28 @@ def pointwise(call: Call) -> Any:
     return applied(call, operands, of_operands, kind in LOGICAL)
 
 
-def applied(call: Call, operands: list[Any], function: Function, logical: bool = False) -> Ref:
+def applied(
+    call: Call, operands: list[Any], function: Function, logical: bool = False
+) -> TensorRef:
     """A Pointwise of ``function`` on the operands, of which plain numbers are closed over."""
     if any(_infinite(value) for value in operands):
         return call.unread(
             "a mask of infinities",
             "entries are set to infinity, as attention does before its softmax",
         )
-    reads = [call.read(value) for value in operands if isinstance(value, Ref | Padded | Const)]
+    reads = [
+        call.read(value)
+        for value in operands
+        if isinstance(value, TensorRef | PaddedTensor | Const)
+    ]
 
     def of_arrays(*expressions: Any) -> Any:
         given = iter(expressions if logical else map(number, expressions))
         return function(
             *(
-                next(given) if isinstance(value, Ref | Padded | Const) else _literal(value)
+                next(given)
+                if isinstance(value, TensorRef | PaddedTensor | Const)
+                else _literal(value)
                 for value in operands
             )
         )
@@ -255,7 +263,7 @@ def applied(call: Call, operands: list[Any], function: Function, logical: bool =
 def _literal(value: Any) -> Any:
     if isinstance(value, bool | int):
         return sp.Integer(int(value))
-    return nice(value) if isinstance(value, float) else value
+    return exact_number(value) if isinstance(value, float) else value
 
 
 def _infinite(value: Any) -> bool:

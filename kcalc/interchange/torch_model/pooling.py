@@ -11,7 +11,7 @@ import sympy as sp
 
 from ..trace import Copies, Pass, Pointwise, Pooling, Repeat, Shuffle
 from .calls import Call, rule
-from .graph_values import Padded, Ref
+from .graph_values import PaddedTensor, TensorRef
 from .linear import spread
 
 RESIZED = (
@@ -49,7 +49,7 @@ def windowed(call: Call) -> Any:
     window = spread(call["kernel_size"], rank, 1)
     stride = spread(call["stride"], rank, 0) if call["stride"] not in (None, [], ()) else window
     padding = spread(call["padding"], rank, 0)
-    if isinstance(source, Padded):
+    if isinstance(source, PaddedTensor):
         return call.unread(f"{kind} pooling of a padded array", "give the padding to the pooling")
     if len(source.shape) != rank + 2:
         return call.unread(
@@ -109,7 +109,7 @@ def over_axes(call: Call) -> Any:
     """mean, sum, max over whole axes."""
     source = call.operand
     dims = call["dim"]
-    if dims is None or dims == [] or not isinstance(source, Ref):
+    if dims is None or dims == [] or not isinstance(source, TensorRef):
         return call.unread(f"{call.spoken} over everything", "it mixes the examples of a batch")
     axes = call.axes
     if 0 in axes:
@@ -178,7 +178,7 @@ def expanded(call: Call) -> Any:
         len(before) == len(source.shape)
         and len(changed) == 1
         and changed[0] > 0
-        and isinstance(source, Ref)
+        and isinstance(source, TensorRef)
     ):
         (axis,) = changed
         told = {

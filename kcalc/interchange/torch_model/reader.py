@@ -17,9 +17,9 @@ from ..rewriting.mixing import ATTENTION
 from ..trace import Attention, Entry, Held, Linear, Lookup, NotRead, Op, Trace, needed
 from . import gates, linear, norms, pointwise, pooling, shapes, stops  # noqa: F401  # rules
 from .capture import capture, exported
-from .captured import Captured, Program, shared_memory
+from .captured import Captured, TorchProgram, shared_memory
 from .examples import example_arguments
-from .graph_values import Ref
+from .graph_values import TensorRef
 from .walker import Walker
 from .windows import with_window
 
@@ -35,7 +35,7 @@ class TorchModel:
     """
 
     stored: dict[str, tuple[tuple[int, ...], bool]]
-    program: Program
+    program: TorchProgram
 
 
 def trace_torch(model: Any, *examples: Any) -> Trace:
@@ -118,7 +118,7 @@ def _traced(model: Any, captured: Captured, arguments: Call | None, arrays: bool
     ]
     details = TorchModel(
         walker.places,
-        Program(captured, _names_of_nodes(walker, raw, renamed), arguments, arrays),
+        TorchProgram(captured, _names_of_nodes(walker, raw, renamed), arguments, arrays),
     )
     return Trace(
         "torch",
@@ -198,7 +198,9 @@ def _names_of_nodes(walker: Walker, raw: dict[str, Op], renamed: dict[str, str])
     """{node of the captured graph: the operation of the trace whose value it has}."""
     out = {}
     for node, value in (walker.values | walker.made).items():
-        if isinstance(value, Ref) and _unmoved(raw.get(value.name), walker.ops.get(value.name)):
+        if isinstance(value, TensorRef) and _unmoved(
+            raw.get(value.name), walker.ops.get(value.name)
+        ):
             out[node] = renamed.get(value.name, value.name)
     return out
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..trace import Join, Pass, Prefixed, Reshape, Transpose
 from .calls import Call, rule
-from .graph_values import Const, Padded, Ref, numbers_of
+from .graph_values import Const, PaddedTensor, TensorRef, numbers_of
 from .stops import NO_GRAD, stopped, trained
 
 
@@ -117,7 +117,7 @@ def prefixed(call: Call, parts: list[Any], axis: int) -> Any:
     reason = (
         "an array that depends on no input has no kernel of its own (class tokens, coordinates)"
     )
-    refs = [p for p in parts if isinstance(p, Ref)]
+    refs = [p for p in parts if isinstance(p, TensorRef)]
     if len(refs) != 1 or len(parts) != len([p for p in parts if isinstance(p, Const)]) + 1:
         return call.unread(what, reason)
     values = [numbers_of(p.tensor) for p in parts if isinstance(p, Const)]
@@ -162,22 +162,22 @@ def padded(call: Call) -> Any:
     for i in range(len(flat) // 2):
         pads[len(pads) - 1 - i] = (flat[2 * i], flat[2 * i + 1])
     if (
-        isinstance(source, Padded)
+        isinstance(source, PaddedTensor)
         and source.mode == mode in ("constant", "replicate")
         and min(flat) >= 0 <= min(map(min, source.pads))
     ):
         pads = [(a + c, b + d) for (a, b), (c, d) in zip(pads, source.pads, strict=True)]
-        return Padded(source.source, tuple(pads), call.shape, call.dtype, mode)
-    if not isinstance(source, Ref):
+        return PaddedTensor(source.source, tuple(pads), call.shape, call.dtype, mode)
+    if not isinstance(source, TensorRef):
         return call.unread("padding", "padding of several kinds around one image")
-    return Padded(source, tuple(pads), call.shape, call.dtype, mode)
+    return PaddedTensor(source, tuple(pads), call.shape, call.dtype, mode)
 
 
 @rule("copy", "copy_")
 def copy(call: Call) -> Any:
     """Writing one array over another."""
     source = call["src"]
-    if not isinstance(source, Ref):
+    if not isinstance(source, TensorRef):
         return call.unread("a write in place", "a constant is written over activations")
     return call.emit(Pass, [call.read(source)])
 

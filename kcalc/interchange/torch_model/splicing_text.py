@@ -36,7 +36,7 @@ class Token:
     line: int
 
 
-class Source:
+class SourceText:
     """A text of Python, and places in it in bytes.
 
     Raises: KcalcError where it is no Python.
@@ -119,7 +119,7 @@ class Redirected:
     method: bool = False
     callee: str = ""
 
-    def cuts(self, source: Source, node: ast.AST) -> list[Cut]:
+    def cuts(self, source: SourceText, node: ast.AST) -> list[Cut]:
         """What changes at one node."""
         start, end = source.span(node)
         size = end - start
@@ -137,7 +137,7 @@ class Redirected:
         number = source.after(source.span(node.left)[1], _sign(node.op))
         return [*made, _tight(source, number, ",")]
 
-    def _call(self, source: Source, node: ast.Call, head: str, size: int) -> list[Cut]:
+    def _call(self, source: SourceText, node: ast.Call, head: str, size: int) -> list[Cut]:
         start, end = source.span(node)
         function = source.span(node.func)
         number = source.after(function[1], "(")
@@ -163,7 +163,7 @@ class Redirected:
             return [Cut(start, opening.start, head + self.callee, (HEAD, -size)), *made]
         return [Cut(start, start, head, (HEAD, -size)), *made]
 
-    def _augmented(self, source: Source, node: ast.AugAssign, head: str) -> list[Cut]:
+    def _augmented(self, source: SourceText, node: ast.AugAssign, head: str) -> list[Cut]:
         start, end = source.span(node)
         target = source.span(node.target)
         number = source.after(target[1], f"{_sign(node.op)}=")
@@ -173,7 +173,7 @@ class Redirected:
         return [Cut(sign.start, sign.end, text), Cut(end, end, ")", (TAIL, end - start))]
 
 
-def _tight(source: Source, number: int, text: str) -> Cut:
+def _tight(source: SourceText, number: int, text: str) -> Cut:
     """A text in place of a token and the blanks before it."""
     token, before = source.tokens[number], source.tokens[number - 1]
     blank = not source.part(before.end, token.start).strip(" ")
@@ -202,7 +202,7 @@ def _sign(op: ast.operator | ast.unaryop) -> str:
     }[type(op)]  # fmt: skip
 
 
-def argument(source: Source, node: Definition) -> Cut:
+def argument(source: SourceText, node: Definition) -> Cut:
     """The argument ``here`` at the end of those of a function."""
     number = source.after(source.span(node)[0], "lambda" if isinstance(node, ast.Lambda) else "def")
     named = isinstance(node, ast.FunctionDef)
@@ -221,7 +221,7 @@ def argument(source: Source, node: Definition) -> Cut:
     raise AssertionError
 
 
-def parent(source: Source, node: ast.Call, class_name: str, first: str) -> Cut:
+def parent(source: SourceText, node: ast.Call, class_name: str, first: str) -> Cut:
     """``super()`` as a function outside of its class has it."""
     number = source.after(source.span(node.func)[1], "(")
     place = source.tokens[number].end

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..trace import Pointwise, Stopped
 from .calls import Call, rule
-from .graph_values import Const, Padded, Ref
+from .graph_values import Const, PaddedTensor, TensorRef
 from .own_gradients import OwnCall, slope, spoken
 
 if TYPE_CHECKING:
@@ -63,15 +63,15 @@ def stopped(walker: Walker, value: Any, name: str, unknown: str = "", source: st
         return type(value)(stopped(walker, part, name, unknown, source) for part in value)
     if isinstance(value, Const):
         return replace(value, trained="indirectly" if unknown and value.trained else False)
-    if isinstance(value, Padded):
+    if isinstance(value, PaddedTensor):
         return replace(value, source=stopped(walker, value.source, name, unknown, source))
-    if not isinstance(value, Ref) or not _has_gradient(value.dtype):
+    if not isinstance(value, TensorRef) or not _has_gradient(value.dtype):
         return value
     made = walker.names(name)
     walker.ops[made] = Stopped(
         name=made, shape=value.shape, reads=(value.name,), source=source, unknown=unknown
     )
-    return Ref(made, value.shape, value.dtype)
+    return TensorRef(made, value.shape, value.dtype)
 
 
 def _has_gradient(dtype: Any) -> bool:
@@ -93,8 +93,8 @@ def own_gradient(call: Call, made: OwnCall) -> Any:
     source, name = call.operand, f"{call.path}.{made.kind.__name__}".lstrip(".")
     pair = next((u for u in call.node.users if str(u.target) == "aten.expand_as.default"), None)
     other = None if pair is None else call.walker.values.get(pair.args[1])
-    found = slope(made) if isinstance(source, Ref) and isinstance(other, Ref) else None
-    if found is None or not isinstance(other, Ref):
+    found = slope(made) if isinstance(source, TensorRef) and isinstance(other, TensorRef) else None
+    if found is None or not isinstance(other, TensorRef):
         return stopped(call.walker, source, name, spoken(made), call.source)
     passed = call.emit(
         Pointwise, [other.name], wish=f"{name}.passed", function=found.passed, label="passed"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .call_log import Level, LoggedCall, Slot
+from .call_log import LoggedCall, ModuleLevel, Slot
 from .splicing import (
     SITES,
     asks_on_training,
@@ -45,7 +45,7 @@ def unsteady(call: LoggedCall, slots: frozenset[Slot]) -> str:
     return OTHERWISE.format(code.co_qualname, other) if other else ""
 
 
-def _otherwise(node: ast.AST, level: Level) -> frozenset[str]:
+def _otherwise(node: ast.AST, level: ModuleLevel) -> frozenset[str]:
     """The methods of a module that some code calls and that ask whether they are in training."""
     found: set[str] = set()
     for site in ast.walk(node):

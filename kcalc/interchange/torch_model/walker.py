@@ -28,11 +28,11 @@ from .calls import (
     sources,
 )
 from .captured import Captured, identity
-from .graph_values import Const, Padded, Ragged, Ref, Stale, is_traced, numbers_of
+from .graph_values import Const, PaddedTensor, Ragged, Stale, TensorRef, is_traced, numbers_of
 from .own_gradients import number_of
 from .stops import NO_GRAD, own_gradient, stopped, trained
 from .token_ids import COMPARISONS, REMARK, TokenIds
-from .unread import REASONS
+from .unsupported_ops import REASONS
 
 SAME_MEMORY = {
     "detach",
@@ -138,7 +138,7 @@ class Walker:
             shape, dtype = described(node.meta.get("val"))
             name = self.names(self.captured.labels.get(node, str(node.name)))
             self.ops[name] = Entry(name=name, shape=shape, source=f"input {name}")
-            self.values[node] = Ref(name, shape, dtype)
+            self.values[node] = TensorRef(name, shape, dtype)
         self.values.update(self.captured.given)
         self._run(self.captured.graph)
         outputs = [self.values[node] for node in self.captured.outputs]
@@ -272,7 +272,7 @@ class Walker:
             return type(value)(self._fresh(part, where) for part in value)
         if not isinstance(value, Stale):
             return value
-        return Ref(self.read(value, where), value.source.shape, value.source.dtype)
+        return TensorRef(self.read(value, where), value.source.shape, value.source.dtype)
 
     def _stored(self, node: Any) -> Any:
         if node in self.captured.held:
@@ -374,15 +374,15 @@ class Walker:
             if (
                 other is node
                 or self._root(other) is not root
-                or not isinstance(known, Ref | Padded)
+                or not isinstance(known, TensorRef | PaddedTensor)
             ):
                 continue
             alike = (
-                isinstance(known, Ref)
-                and isinstance(before, Ref)
+                isinstance(known, TensorRef)
+                and isinstance(before, TensorRef)
                 and self._through(known.name, before.name)
             )
-            same = isinstance(value, Ref) and (
+            same = isinstance(value, TensorRef) and (
                 other is target or (alike and known.shape == value.shape)
             )
             self.values[other] = value if same else Stale(known, reason)
@@ -412,11 +412,11 @@ class Walker:
 
     def read(self, value: Any, where: str = "") -> str:
         """The name under which an operation reads a value; constants become Held."""
-        if isinstance(value, Ref):
+        if isinstance(value, TensorRef):
             return value.name
         if isinstance(value, Const):
             return self.held(value)
-        if isinstance(value, Padded):
+        if isinstance(value, PaddedTensor):
             what = "padding" if value.mode == "constant" else f"{value.mode} padding"
             reason = (
                 "a padded image that no convolution reads; pad inside the convolution or the "

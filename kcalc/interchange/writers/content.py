@@ -26,7 +26,7 @@ Node = Hashable
 
 
 @dataclass(frozen=True)
-class Shaped:
+class TransformedActivation:
     """A distinct transformed activation, the name of its function, and the nodes that have it."""
 
     name: str
@@ -35,7 +35,7 @@ class Shaped:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class WeightedSum:
     """A weighted sum: its weights in slot order, its function's name, and its nodes.
 
     ``nodes`` are the nodes that have these weights.
@@ -61,8 +61,8 @@ class Content:
     options: tuple[tuple[str, Any], ...]
     version: str
     network: Network
-    activations: tuple[Shaped, ...]
-    sums: tuple[Mixed, ...]
+    activations: tuple[TransformedActivation, ...]
+    sums: tuple[WeightedSum, ...]
     sigmas: dict[tuple[float, float], tuple[Node, ...]]
     scales: dict[float, tuple[Node, ...]]
     vectors: dict[float, tuple[Node, ...]]
@@ -137,10 +137,12 @@ def _grouped(
     return {value: tuple(nodes) for value, nodes in found.items()}
 
 
-def _activations(network: Network, method: str) -> tuple[Shaped, ...]:
+def _activations(network: Network, method: str) -> tuple[TransformedActivation, ...]:
     taken: set[str] = set()
     found = _grouped(network, Nonlinear, lambda layer, _: layer.activation)
-    return tuple(Shaped(_name(phi, method, taken), phi, nodes) for phi, nodes in found.items())
+    return tuple(
+        TransformedActivation(_name(phi, method, taken), phi, nodes) for phi, nodes in found.items()
+    )
 
 
 def _name(phi: Activation, method: str, taken: set[str]) -> str:
@@ -161,12 +163,12 @@ def _name(phi: Activation, method: str, taken: set[str]) -> str:
     return name
 
 
-def _sums(network: Network) -> tuple[Mixed, ...]:
+def _sums(network: Network) -> tuple[WeightedSum, ...]:
     def weights(layer: Sum, parents: tuple[Node, ...]) -> tuple[float, ...]:
         return tuple(float(w) for w in sum_weights(layer, len(parents)))
 
     found = _grouped(network, Sum, weights)
     return tuple(
-        Mixed(f"sum_{index}", weights, nodes)
+        WeightedSum(f"sum_{index}", weights, nodes)
         for index, (weights, nodes) in enumerate(found.items(), 1)
     )

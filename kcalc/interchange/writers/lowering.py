@@ -2,7 +2,7 @@
 
 Sums, products, powers, functions, and choices with their guards.
 
-A writer says how each of these is written (:class:`Target`); where values come from an interval of
+A writer says how each of these is written (:class:`LanguageTarget`); where values come from an interval of
 x only, the walk makes sure that the unused side neither overflows nor spoils a gradient: it sees
 another x there.
 """
@@ -46,7 +46,7 @@ SIGNS: dict[Any, str] = {
 STEEP = 1e6
 
 
-class Target(Generic[V]):
+class LanguageTarget(Generic[V]):
     """How a writer's language writes the parts of an expression.
 
     ``V`` is the type of a value there.
@@ -100,7 +100,7 @@ class Target(Generic[V]):
 class Walk(Fold[V]):
     """Writes an expression in ``X`` by a target; ``x`` is the value of ``X``."""
 
-    def __init__(self, target: Target[V], x: V) -> None:
+    def __init__(self, target: LanguageTarget[V], x: V) -> None:
         super().__init__(X)
         self.target, self.x = target, x
 

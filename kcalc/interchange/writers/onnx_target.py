@@ -1,4 +1,4 @@
-"""Expressions as ONNX nodes: a :class:`Target` whose values are names of tensors.
+"""Expressions as ONNX nodes: a :class:`LanguageTarget` whose values are names of tensors.
 
 Constants are stored in float64 and cast like the function's input, so that one function serves
 every precision.
@@ -13,7 +13,7 @@ import numpy as np
 import sympy as sp
 
 from ...gaussian.expectations.quadrature import panel_nodes
-from .lowering import Target
+from .lowering import LanguageTarget
 
 COMPARE = {"<": "Less", "<=": "LessOrEqual", ">": "Greater", ">=": "GreaterOrEqual"}
 DIRECT = {name: name.capitalize() for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "relu")}
@@ -28,7 +28,7 @@ SPLIT, FURTHEST = 2.0, 6.0
 HALVINGS, TERMS = 3, 12
 
 
-class OnnxTarget(Target[str]):
+class OnnxTarget(LanguageTarget[str]):
     """A target that collects ONNX nodes.
 
     ``basic``: the functions in ``STANDARD`` are written by arithmetic, exp, log, sqrt, sin and cos

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...activations import Activation
 from ...foundation.errors import KcalcError
-from .content import Content, Mixed, Shaped
+from .content import Content, TransformedActivation, WeightedSum
 from .lowering import Walk
 from .onnx_target import OnnxTarget
 from .python_module import formula, refuse_unwritten, where_used
@@ -130,7 +130,7 @@ def _function(name: str, inputs: list[str], target: OnnxTarget, doc: str) -> Any
     return function
 
 
-def activation_functions(shaped: Shaped) -> list[Any]:
+def activation_functions(shaped: TransformedActivation) -> list[Any]:
     """The function of an activation.
 
     a second one of basic operators where the standard ones often lack float64 kernels.
@@ -160,7 +160,7 @@ def _activation(target: OnnxTarget, phi: Activation) -> None:
     target.node("Identity", out, output="y")
 
 
-def sum_function(mixed: Mixed) -> Any:
+def sum_function(mixed: WeightedSum) -> Any:
     """The function of a weighted sum."""
     target = OnnxTarget("x1")
     names = [f"x{index}" for index in range(1, len(mixed.weights) + 1)]

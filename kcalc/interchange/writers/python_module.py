@@ -14,7 +14,7 @@ from typing import Any
 
 from ...foundation.errors import KcalcError
 from ...network.layers import Attend
-from .content import Content, Mixed, Node, Shaped
+from .content import Content, Node, TransformedActivation, WeightedSum
 from .python_text import Dialect, body, digits
 from .stable import constants
 
@@ -165,7 +165,7 @@ def header(content: Content, framework: Framework) -> str:
     return "\n".join(lines)
 
 
-def formula(shaped: Shaped) -> str:
+def formula(shaped: TransformedActivation) -> str:
     """The transformed activation in words, for a docstring."""
     name = clean(shaped.activation.base.name)[:60]
     if shaped.activation.transformation is None:
@@ -208,7 +208,7 @@ def function(
     )
 
 
-def activation(shaped: Shaped, framework: Framework) -> str:
+def activation(shaped: TransformedActivation, framework: Framework) -> str:
     """The function of an activation, and the framework's lines behind it."""
     doc = [formula(shaped), "", where_used(shaped.nodes)]
     lines = body(shaped.activation, framework.dialect)
@@ -219,7 +219,7 @@ def activation(shaped: Shaped, framework: Framework) -> str:
     return source + framework.extra.format(name=shaped.name, title=title)
 
 
-def mixture(mixed: Mixed, framework: Framework) -> str:
+def mixture(mixed: WeightedSum, framework: Framework) -> str:
     """The function of a weighted sum, its inputs in the order of the network's slots."""
     doc = [
         "A sum with fixed weights, its inputs in the order of the network.",

@@ -1,6 +1,6 @@
 """Expressions as Python source.
 
-a :class:`Target` that writes lines, with the function names of one framework.
+a :class:`LanguageTarget` that writes lines, with the function names of one framework.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import sympy as sp
 
 from ...activations import Activation
-from .lowering import Target, Walk
+from .lowering import LanguageTarget, Walk
 from .stable import constants, stable_form
 
 ADD, MULTIPLY, POWER, ATOM = range(4)
@@ -86,7 +86,7 @@ def floating(value: float) -> str:
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
 
-class PythonTarget(Target[Text]):
+class PythonTarget(LanguageTarget[Text]):
     """Writes values as Python text; ``lines`` are the statements before the last expression."""
 
     def __init__(self, dialect: Dialect) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from .options import Kernels, Options, check_means, check_widths, tolerance
-from .plans import Plan, TablePlan
+from .outputs import ArrayOutput
+from .plans import ChunkPlan, TablePlan
 from .rows import RowSet
-from .sinks import ArraySink
 from .stripes import MEMORY, Job, block_rows, run
 from .zeros import planned, unpacked
 
@@ -110,7 +110,7 @@ def _plan(
     mean1: Array | None,
     mean2: Array | None,
     equal: float,
-) -> Plan:
+) -> ChunkPlan:
     for q, means, what in ((left, mean1, "X"), (right, mean2, "Y")):
         if not np.isfinite(q).all():
             raise KcalcError(
@@ -131,7 +131,7 @@ def _block(
     Y: Array,
     these: Array,
     those: Array,
-    plan: Plan,
+    plan: ChunkPlan,
     parts: tuple[int, ...],
     kind: np.dtype,
     memory: int | None,
@@ -140,5 +140,5 @@ def _block(
     out = np.empty((len(parts), len(left), len(right)), kind)
     rows = block_rows(len(left), len(right), len(parts), memory or MEMORY)
     job = Job(left, right, False, plan.cut(these, those), parts, rows)
-    run(job, ArraySink({part: out[k] for k, part in enumerate(parts)}), lambda _: None)
+    run(job, ArrayOutput({part: out[k] for k, part in enumerate(parts)}), lambda _: None)
     return out

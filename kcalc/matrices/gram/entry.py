@@ -11,9 +11,9 @@ from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError
 from ...foundation.progress import progress
 from .options import Kernels, Options, check_means, check_widths, tolerance
-from .plans import Plan
+from .outputs import ArrayOutput, FileOutput, places, recorded_block
+from .plans import ChunkPlan
 from .rows import RowSet
-from .sinks import ArraySink, FileSink, places, recorded_block
 from .stripes import MEMORY, Job, block_rows, run
 from .zeros import planned
 
@@ -66,7 +66,12 @@ def _is_dask(value: Any) -> bool:
 
 
 def _filled(
-    left: RowSet, right: RowSet, plan: Plan, parts: tuple[int, ...], options: Options, single: bool
+    left: RowSet,
+    right: RowSet,
+    plan: ChunkPlan,
+    parts: tuple[int, ...],
+    options: Options,
+    single: bool,
 ) -> list[Array]:
     dtype = options.kind(single)
     targets = None if options.out is None else places(options.out, parts)
@@ -86,9 +91,9 @@ def _filled(
     )
     job = Job(left, right, left is right, plan, parts, rows)
     if paths:
-        sink: ArraySink | FileSink = FileSink.opened(paths, job, dtype)
+        sink: ArrayOutput | FileOutput = FileOutput.opened(paths, job, dtype)
     else:
-        sink = ArraySink(_arrays(targets, parts, (len(left), len(right)), dtype))
+        sink = ArrayOutput(_arrays(targets, parts, (len(left), len(right)), dtype))
         _check_apart(list((targets or {}).values()), left, right)
     with progress(_pairs(job), "kernel", "pair", options.progress) as advance:
         if options.backend == "jax" or options.mesh is not None:

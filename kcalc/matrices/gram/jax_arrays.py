@@ -16,9 +16,9 @@ from ...fields.jax_field import is_jax, jax_field
 from ...foundation.errors import KcalcError
 from .norms import Coordinate, NormPlan
 from .options import Kernels, Options, check_means, check_widths, tolerance
-from .plans import PairPlan, Plan, TablePlan
+from .outputs import ArrayOutput, FileOutput
+from .plans import ChunkPlan, PairPlan, TablePlan
 from .series import scanned
-from .sinks import ArraySink, FileSink
 from .stripes import MEMORY, Job
 from .tables import BITS, NEAR, PARTS, AngleTable
 from .zeros import WithZeros, planned, unpacked
@@ -200,7 +200,7 @@ def _q(value: Any, what: str) -> Array:
     return q
 
 
-def _shares(plan: Plan, parts: tuple[int, ...], rows: int, columns: int) -> _Shares:
+def _shares(plan: ChunkPlan, parts: tuple[int, ...], rows: int, columns: int) -> _Shares:
     if isinstance(plan, NormPlan):
         factors = [plan.padded_factors(part) for part in parts]
         first, second = (tuple(pair[k] for pair in factors) for k in (0, 1))
@@ -245,7 +245,7 @@ def _whole(X: Any, Y: Any, symmetric: bool, shares: _Shares, options: Options) -
 
 
 def run_jax(
-    job: Job, sink: ArraySink | FileSink, advance: Callable[[int], None], mesh: Any = None
+    job: Job, sink: ArrayOutput | FileOutput, advance: Callable[[int], None], mesh: Any = None
 ) -> None:
     """As :func:`.stripes.run`, the stripes computed by JAX over the devices of ``mesh``.
 

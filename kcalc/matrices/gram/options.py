@@ -9,7 +9,7 @@ import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.plain_arguments import choice, truth, whole
-from .plans import Plan
+from .plans import ChunkPlan
 from .tables import AngleTable
 
 Array = np.ndarray
@@ -44,7 +44,9 @@ class Kernels(Widths, Protocol):
     @property
     def q(self) -> float | None: ...
 
-    def plan(self, left: Array, right: Array, tolerance: float, tabled: bool = False) -> Plan: ...
+    def plan(
+        self, left: Array, right: Array, tolerance: float, tabled: bool = False
+    ) -> ChunkPlan: ...
     def by_angle(self) -> tuple[AngleTable, int]: ...
     def at_zero(self, q: Array) -> Array: ...
 

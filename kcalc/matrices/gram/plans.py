@@ -23,7 +23,7 @@ _PAIRS_AT_ONCE = 1 << 17
 _TABLE_AT_ONCE = 1 << 15
 
 
-class Plan(Protocol):
+class ChunkPlan(Protocol):
     """How the kernels of a chunk of pairs are computed.
 
     ``at_once``: pairs in a chunk; ``error_bound``: relative; ``method``: a description for
@@ -56,7 +56,7 @@ class Plan(Protocol):
         """
         ...
 
-    def cut(self, rows: Array, columns: Array) -> Plan:
+    def cut(self, rows: Array, columns: Array) -> ChunkPlan:
         """The plan of some rows and columns."""
         ...
 
@@ -94,7 +94,7 @@ class TablePlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`Plan.fill`."""
+        """As :meth:`ChunkPlan.fill`."""
         flat, sides = w.reshape(-1), upper.reshape(-1)
         bank = None if self.classes is None else self._banks(rows, columns)
         special = None
@@ -158,7 +158,7 @@ class PairPlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`Plan.fill`."""
+        """As :meth:`ChunkPlan.fill`."""
         near_, far = np.clip(w, 0.0, 1.0), 2 - np.clip(w, 0.0, 1.0)
         gap = Gap.of(np.where(upper, far, near_), np.where(upper, near_, far))
         found = self.function(gap, self.q[0][rows, None], self.q[1][None, columns])

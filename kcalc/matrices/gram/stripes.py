@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from ...foundation.errors import KcalcError
-from .plans import Plan
+from .plans import ChunkPlan
 from .rows import RowSet, cluster_distances, distances
 from .tables import NEAR
 
@@ -29,7 +29,7 @@ _CENTRES = 6
 _THREADS = min(os.cpu_count() or 1, 16)
 
 
-class Sink(Protocol):
+class MatrixOutput(Protocol):
     """Where a matrix goes.
 
     ``direct``: the result itself if it can be worked in; ``write``: a block of one kernel;
@@ -52,7 +52,7 @@ class Job:
     left: RowSet
     right: RowSet
     symmetric: bool
-    plan: Plan
+    plan: ChunkPlan
     parts: tuple[int, ...]
     block: int
 
@@ -74,7 +74,7 @@ def block_rows(rows: int, columns: int, parts: int, memory: int) -> int:
     return int(max(1, min(rows, memory // (8 * (parts + 1) * columns))))
 
 
-def run(job: Job, sink: Sink, advance: Callable[[int], None]) -> None:
+def run(job: Job, sink: MatrixOutput, advance: Callable[[int], None]) -> None:
     """Fill ``sink`` stripe by stripe; ``advance`` is told the number of pairs done."""
     direct = [sink.direct(part) if job.block >= len(job.left) else None for part in job.parts]
     space = np.empty((1 + sum(place is None for place in direct)) * job.block * len(job.right))
@@ -153,7 +153,9 @@ def _check_finite(values: Array) -> None:
     )
 
 
-def _moved(job: Job, sink: Sink, rows: slice, columns: slice, part: int, values: Array) -> None:
+def _moved(
+    job: Job, sink: MatrixOutput, rows: slice, columns: slice, part: int, values: Array
+) -> None:
     """A stripe to its place, and to that of its transpose."""
     try:
         with np.errstate(over="raise"):

@@ -41,7 +41,7 @@ _FEW = 4096  # gaps that are evaluated on the panels themselves, where no deep r
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class OctaveRows:
     """The intervals of ``octaves`` octaves on both sides. coefficients.
 
     (2, degree + 1, banks * 2 * rows), ascending powers, NNGP first.
@@ -103,7 +103,7 @@ class AngleTable:
     fitted: Fitted
     banks: int
     factor: float = 1.0
-    _rows: dict[int, Rows] = field(default_factory=dict)
+    _rows: dict[int, OctaveRows] = field(default_factory=dict)
     _scaled: dict[float, AngleTable] = field(default_factory=dict)
 
     @cached_property
@@ -117,16 +117,16 @@ class AngleTable:
         return self.fitted.evaluations
 
     @property
-    def near_rows(self) -> Rows:
+    def near_rows(self) -> OctaveRows:
         """The octaves down to ``NEAR``."""
         return self._made(round(-math.log2(NEAR)) + 1)
 
     @property
-    def all_rows(self) -> Rows:
+    def all_rows(self) -> OctaveRows:
         """All octaves."""
         return self._made(int(max(self.fitted.lower.edges[-1], self.fitted.upper.edges[-1])))
 
-    def _made(self, octaves: int) -> Rows:
+    def _made(self, octaves: int) -> OctaveRows:
         if octaves not in self._rows:
             self._rows[octaves] = _rows(self.fitted, self.banks, octaves, self.factor)
         return self._rows[octaves]
@@ -224,18 +224,18 @@ def _floor(end: Array) -> Array:
     return 1e-2 * np.repeat(np.abs(end[::2]), 2)
 
 
-def _rows(fitted: Fitted, banks: int, octaves: int, factor: float) -> Rows:
+def _rows(fitted: Fitted, banks: int, octaves: int, factor: float) -> OctaveRows:
     """Rows of the least degree that adds little to the error of the panels."""
-    best: Rows | None = None
+    best: OctaveRows | None = None
     for degree in _DEGREES:
         sides = [_side_columns(side, octaves, degree) for side in (fitted.lower, fitted.upper)]
         shaped = (
             np.concatenate(sides, axis=2).reshape(banks, 2, degree + 1, -1).transpose(1, 2, 0, 3)
         )
-        plain = Rows(np.ascontiguousarray(shaped).reshape(2, degree + 1, -1), octaves, 0.0)
+        plain = OctaveRows(np.ascontiguousarray(shaped).reshape(2, degree + 1, -1), octaves, 0.0)
         error = _missed(plain, fitted)
         if best is None or error < best.error / 2:
-            best = Rows(
+            best = OctaveRows(
                 plain.coefficients if factor == 1 else plain.coefficients * factor, octaves, error
             )
         if error <= _TOLERANCE:
@@ -244,7 +244,7 @@ def _rows(fitted: Fitted, banks: int, octaves: int, factor: float) -> Rows:
     return best
 
 
-def _missed(rows: Rows, fitted: Fitted) -> float:
+def _missed(rows: OctaveRows, fitted: Fitted) -> float:
     s, upper, values = fitted.checks
     size = sizes(values.reshape(len(values), -1, CHECKS.size)).reshape(values.shape)
     size = np.maximum(size, _floor(fitted.lower.end)[:, None])

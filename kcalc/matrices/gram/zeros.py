@@ -10,7 +10,7 @@ import numpy as np
 from ...foundation.errors import KcalcError
 from ...foundation.process_state import cached_property
 from .options import Kernels
-from .plans import Plan
+from .plans import ChunkPlan
 
 Array = np.ndarray
 Two = tuple[Array, Array]
@@ -24,13 +24,13 @@ class WithZeros:
     that are 0; ``kernels``: (2, n) arrays, the kernels of every row, and of every column, with 0.
     """
 
-    plan: Plan
+    plan: ChunkPlan
     zero: Two
     kernels: Two
 
     @property
     def at_once(self) -> int:
-        """As :class:`Plan` says."""
+        """As :class:`ChunkPlan` says."""
         return self.plan.at_once
 
     @property
@@ -60,7 +60,7 @@ class WithZeros:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`Plan.fill`."""
+        """As :meth:`ChunkPlan.fill`."""
         self.plan.fill(w, upper, rows, columns, near, parts, out)
         for part, values in zip(parts, out, strict=True):
             self.overwrite(part, rows, columns, values)
@@ -80,7 +80,7 @@ class WithZeros:
 
 def planned(
     kernels: Kernels, left: Array, right: Array, tolerance: float, tabled: bool = False
-) -> Plan:
+) -> ChunkPlan:
     """The plan for rows of q values ``left`` and ``right``, of which some may be 0.
 
     Raises: KcalcError for zero rows where only angles count, and as ``kernels.plan`` does.
@@ -102,6 +102,6 @@ def planned(
     return WithZeros(plan, zero, (found[:, : len(left)], found[:, len(left) :]))
 
 
-def unpacked(plan: Plan) -> tuple[Any, WithZeros | None]:
+def unpacked(plan: ChunkPlan) -> tuple[Any, WithZeros | None]:
     """The plan of the rows that are not 0, and that of all of them if some are."""
     return (plan.plan, plan) if isinstance(plan, WithZeros) else (plan, None)

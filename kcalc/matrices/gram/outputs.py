@@ -22,7 +22,7 @@ RECORD = "a record of finished rows"
 
 
 @dataclass
-class ArraySink:
+class ArrayOutput:
     """Arrays of the result's shape, one per kernel: {part: array}."""
 
     arrays: dict[int, Array]
@@ -44,7 +44,7 @@ class ArraySink:
 
 
 @dataclass
-class FileSink:
+class FileOutput:
     """Memory-mapped ``.npy`` files with a JSON record of the finished stripes.
 
     The record is the file ``<name>.progress.json`` beside the first ``.npy`` file.
@@ -59,7 +59,7 @@ class FileSink:
     _done: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileSink:
+    def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileOutput:
         """New files, or those of a run that was interrupted.
 
         Raises: KcalcError where they belong to another run.
@@ -100,7 +100,7 @@ class FileSink:
         return sink
 
     @classmethod
-    def _resumed(cls, paths: dict[int, Path], job: Job, record: dict[str, Any]) -> FileSink:
+    def _resumed(cls, paths: dict[int, Path], job: Job, record: dict[str, Any]) -> FileOutput:
         beside = _beside(paths)
         try:
             old = json.loads(read_at_most(beside, RECORD))

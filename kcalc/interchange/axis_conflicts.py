@@ -45,7 +45,7 @@ FRESH = (
 )
 
 
-def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
+def mixed_orders(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
     """The operations that add or multiply one feature map and a rearrangement of it.
 
     The rearrangement is the feature map with its locations in another order.
@@ -82,7 +82,7 @@ def clashing(ops: Sequence[Op], axes: Mapping[str, int | None]) -> set[str]:
     return found
 
 
-def crossed(
+def channel_position_mixups(
     ops: Sequence[Op], axes: Mapping[str, int | None], guessed: Collection[str]
 ) -> set[str]:
     """The elementwise operations in which channels of one feature map meet locations of another.
@@ -109,7 +109,7 @@ WINDOWS = (
 ENDS = "the model transposes its locations at the output, which the network leaves out"
 
 
-def displaced(
+def moved_windows(
     ops: Sequence[Op], axes: Mapping[str, int | None], ends: Mapping[str, str]
 ) -> dict[str, str]:
     """{node: how its locations differ from the model's}.

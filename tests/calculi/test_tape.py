@@ -7,8 +7,8 @@ import pytest
 
 import kcalc as kc
 from kcalc.calculi.kernel import Kernel
+from kcalc.calculi.tape import Replay, recordable, tape_inputs
 from kcalc.fields.jets import Jet
-from kcalc.fields.tape import Replay, recordable, tape_inputs
 
 
 @recordable

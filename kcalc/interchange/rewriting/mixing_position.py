@@ -1,6 +1,7 @@
-"""Where a mixing of tokens stands.
+"""The position of a token mixing among a model's operations.
 
-Outside the reshapes by which heads split the channels, checked on numbers drawn at random.
+It is moved outside the reshapes by which heads split the channels, and the result is checked on
+numbers drawn at random.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 from ..layout import channel_axes, reshaped_axis
 from ..trace import Entry, Held, Linear, Mixed, Op, Pass, Reshape, Trace, Transpose
 from .biases import join_biases
-from .editing import Edit
-from .numbers import Numbers
+from .editing import TraceEditor
+from .numbers import DoubleEvaluation
 
 MOVES = (Reshape, Transpose, Pass)
 
 
-class Placing(Edit):
+class MixingPlacement(TraceEditor):
     """Puts Mixed operations where the channels are whole."""
 
     def __init__(self, trace: Trace) -> None:
@@ -29,7 +30,7 @@ class Placing(Edit):
         self.ops = {op.name: op for op in trace.ops}
         self.trace, self.wishes = trace, dict[str, str]()
         self.axes, self.examples = channel_axes(trace), example_axes(self.ops)
-        self.facts = Numbers(self.ops, {}, lambda _: None)
+        self.facts = DoubleEvaluation(self.ops, {}, lambda _: None)
 
     def _placed(self, core: Mixed) -> bool:
         """Put a Mixed in where the channels are whole; whether there is such a place."""
@@ -104,8 +105,8 @@ class Placing(Edit):
                 return random.standard_normal(op.shape)
 
             given = {first: random.standard_normal(self.ops[first].shape)}
-            expected = Numbers(self.ops, given, leaf)(last)
-            found = Numbers({**self.ops, **{op.name: op for op in made}}, given, leaf)(
+            expected = DoubleEvaluation(self.ops, given, leaf)(last)
+            found = DoubleEvaluation({**self.ops, **{op.name: op for op in made}}, given, leaf)(
                 made[-1].name
             )
             if (

@@ -33,7 +33,7 @@ from ..trace import (
     Trace,
     Transpose,
 )
-from .editing import Edit, Rows, span
+from .editing import Rows, TraceEditor, span
 from .numbers import through
 
 LARGEST = 2**24  # numbers in an array whose places are followed one by one
@@ -45,7 +45,7 @@ class NoPartError(Exception):
     """The reason why a part of an array is not read as a layer of its own."""
 
 
-def with_parts(trace: Trace) -> Edit:
+def with_parts(trace: Trace) -> TraceEditor:
     """The operations with every part of a layer's outputs as a layer of its own.
 
     The parts must share no weights.
@@ -76,7 +76,7 @@ def with_parts(trace: Trace) -> Edit:
                 pieces[name] = runs
 
 
-class _Parts(Edit):
+class _Parts(TraceEditor):
     def __init__(self, trace: Trace, banned: Mapping[str, str]) -> None:
         super().__init__({op.name: op for op in trace.ops}, trace.outputs)
         self.given = dict(self.ops)

@@ -1,0 +1,186 @@
+"""Kernel quantities of an activation integrated in double precision, over arrays of q and c."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kcalc.fields import NUMPY, Number
+from kcalc.fields.arguments import TINY
+from kcalc.foundation.errors import KcalcError
+from kcalc.gaussian.expectations import single as expectations
+from kcalc.gaussian.expectations.pairs import pair_map, smooth_taylor
+from kcalc.gaussian.expectations.quadrature import Array
+from kcalc.gaussian.expectations.single import pair_distance
+
+EXTREME = 1e70  # products of four such numbers, or of their inverses, are doubles of full precision
+LARGEST = 1e150  # products of two are
+MANY = 8
+"""From this many different pairs of q values on, smooth activations are summed together."""
+
+
+def positive(q: Array) -> Array:
+    if not (
+        q >= TINY
+    ).all():  # np.all is several times slower for the single numbers of deep networks
+        if not (q > 0).all():
+            raise KcalcError(f"q = {np.min(q):g}: a q value is a mean square and must be positive")
+        raise KcalcError(
+            f"q = {np.min(q)} has too few digits in double precision; give at least {TINY:.3g}"
+        )
+    return q
+
+
+def finite(name: str, q: Array, value: Array) -> Array:
+    if not np.isfinite(value).all():
+        raise KcalcError(
+            f"activation {name!r}: a moment at q = {q[~np.isfinite(value)].flat[0]:g} is beyond "
+            f"double precision"
+        )
+    return value
+
+
+def distinct(columns: Array) -> tuple[Array, Any]:
+    """The distinct columns of an array (rows, n), and for every column which of them it is."""
+    if (columns == columns[:, :1]).all():
+        return columns[:, :1], np.zeros(columns.shape[1], dtype=int)
+    values, which = np.unique(columns, return_inverse=True)
+    numbers = np.zeros(columns.shape[1], dtype=np.int64)
+    for row in which.reshape(columns.shape):  # one number per column is sorted sooner than columns
+        numbers = numbers * values.size + row
+    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    return columns[:, first], which.ravel()
+
+
+def groups(which: Any, count: int) -> list[Any]:
+    """Where each of 0 ... count - 1 stands in ``which``."""
+    order = np.argsort(which, kind="stable")
+    return np.split(order, np.searchsorted(which[order], np.arange(1, count)))[:count]
+
+
+def _unit_gap(gap: Array) -> Array:
+    if ((gap < -1e-12) | (gap > 2 + 1e-12)).any():
+        worst = gap.flat[np.argmax(np.abs(gap - 1))]
+        raise KcalcError(f"c = {1 - worst:.17g}: a c value is a cosine and must lie in [-1, 1]")
+    return np.clip(gap, 0.0, 2.0)
+
+
+def spread(part: Any, shape: tuple[int, ...]) -> Array:
+    """An array of the shape, a number where that is ()."""
+    array = np.asarray(part, dtype=float)
+    return (array if array.shape == shape else np.broadcast_to(array, shape))[()]
+
+
+def broadcast(gap: Any, q1: Any, q2: Any) -> tuple[Array, Array, Array]:
+    """The three arguments checked and broadcast together."""
+    first = positive(np.asarray(q1, dtype=float))
+    second = first if q2 is q1 else positive(np.asarray(q2, dtype=float))
+    gap = _unit_gap(np.asarray(gap, dtype=float))
+    if gap.shape == first.shape == second.shape:
+        return gap, first, second
+    try:
+        return np.broadcast_arrays(gap, first, second)  # type: ignore[return-value]
+    except ValueError as error:
+        if isinstance(error, KcalcError):
+            raise
+        raise KcalcError(
+            f"c, q1 and q2 do not broadcast together: shapes {np.shape(gap)}, {np.shape(q1)}, "
+            f"{np.shape(q2)}"
+        ) from None
+
+
+def moment(phi: Any, integrate: Callable[..., float], flat: Array) -> Any:
+    """A moment of one variable at every q value of ``flat``."""
+    (unique,), inverse = distinct(flat.reshape(1, -1))
+    with np.errstate(over="ignore"):
+        found = _moments_together(phi, integrate, unique)
+        if found is None:
+            found = np.array([integrate(phi, float(value)) for value in unique])
+    return finite(phi.name, unique, found)[inverse].reshape(flat.shape)[()]
+
+
+def _moments_together(phi: Any, integrate: Callable[..., float], q: Array) -> Array | None:
+    """The mean or the second moment at many q on one grid of nodes, where one serves."""
+    powers: dict[Any, int] = {expectations.mean: 1, expectations.second_moment: 2}
+    power = powers.get(integrate)
+    if power is None or q.size < MANY:
+        return None
+    found = expectations.sampled(phi, q)
+    return None if found is None else found[1] ** power @ found[0].nodes.w
+
+
+def series(integrate: Callable[[float], tuple[float, ...]], q: object) -> tuple[Array, ...]:
+    """The Taylor coefficients in q that ``integrate`` gives at every q value of an array."""
+    flat = positive(np.asarray(NUMPY.number(q), dtype=float))
+    (unique,), inverse = distinct(flat.reshape(1, -1))
+    rows = np.array([integrate(float(value)) for value in unique])
+    return tuple(column[inverse].reshape(flat.shape)[()] for column in rows.T)
+
+
+def taylor(
+    phi: Any, gap: Array, rest: Array, q1: Array, q2: Array, order: int
+) -> tuple[Number, ...]:
+    """The Taylor coefficients of C, for arrays of one shape; ``rest``: 2 - gap, to all digits."""
+    pairs, inverse = distinct(np.stack([q1.ravel(), q2.ravel()]))
+    if pairs.shape[1] >= MANY and order <= 2 and not phi.kink_points:
+        found = smooth_taylor(phi, q1.ravel(), q2.ravel(), gap.ravel(), order)
+        if found is not None:
+            return tuple(part.reshape(gap.shape) for part in found)
+    out = np.empty((order + 1, gap.size))
+    for index, here in enumerate(groups(inverse, pairs.shape[1])):
+        one, two = float(pairs[0, index]), float(pairs[1, index])
+        out[:, here] = _normalised(phi, gap.ravel()[here], rest.ravel()[here], one, two, order)
+    return tuple(part.reshape(gap.shape)[()] for part in out)
+
+
+def _normalised(phi: Any, gap: Array, rest: Array, q1: float, q2: float, order: int) -> list[Array]:
+    """The Taylor coefficients of C for one pair of q values."""
+    gamma = pair_map(phi, q1, phi, q2)
+    parts = gamma.taylor(gap, order, rest=rest)
+    norm = (
+        gamma.whole
+        if gamma.same
+        else float(np.sqrt(phi.second_moment(q1)) * np.sqrt(phi.second_moment(q2)))
+    )
+    if norm == 0:
+        raise KcalcError(
+            f"E phi^2 of activation {phi.name!r} vanishes (or underflows) at q = "
+            f"{min(q1, q2):g}: there is no C map"
+        )
+    offset = 0.0 if gamma.same else pair_distance(phi, q1, q2)
+    return [offset + parts[0] / norm, *(part / norm for part in parts[1:])]
+
+
+def cross_drop(phi: Any, other: Any, q1: Any, q2: Any, gap: Any, order: int) -> tuple[Number, ...]:
+    """The drop of E[phi(u) psi(v)], ``other`` being psi: see ``Activation.cross_drop``."""
+    gap, q1, q2 = broadcast(gap, q1, q2)
+    out = np.empty((order + 2, gap.size))
+    pairs, inverse = distinct(np.stack([q1.ravel(), q2.ravel()]))
+    for index in range(pairs.shape[1]):
+        here = inverse == index
+        with np.errstate(over="ignore"):
+            gamma = pair_map(phi, float(pairs[0, index]), other, float(pairs[1, index]))
+            out[0, here] = gamma.at_one
+            out[1:, here] = gamma.taylor(gap.ravel()[here], order)
+        if not np.isfinite(out[:2, here]).all():
+            names = " and ".join(dict.fromkeys((phi.name, other.name)))
+            raise KcalcError(
+                f"the cross moment of {names} is beyond double precision at q = "
+                f"{float(pairs[:, index].max()):g}"
+            )
+    return tuple(part.reshape(gap.shape)[()] for part in out)
+
+
+def multiplies(q: Array, power: Any) -> bool:
+    """Whether q and Q(q), or None, are far enough from the ends of double precision for products.
+
+    Closed forms may then take products of several of these values.
+    """
+    ranges = ((q, EXTREME), (power, LARGEST))
+    return all(
+        bool(np.all((size > 1 / EXTREME) & (size < most)))
+        for size, most in ranges
+        if size is not None
+    )

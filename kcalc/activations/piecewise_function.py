@@ -1,0 +1,311 @@
+"""A function of one real variable: an expression, its kinks, its derivatives, its numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+import sympy as sp
+from sympy.core.function import AppliedUndef
+
+from kcalc.activations.jax_function import JaxFunction, jax_function, piecewise, stable_derivative
+from kcalc.activations.jumps import (
+    beside,
+    exact_jumps,
+    may_be_rough,
+    rounded_jumps,
+    sampled_jumps,
+    steepness,
+)
+from kcalc.activations.pieces import X, compile_pieces, landmark, smooth_pieces
+from kcalc.activations.tails import Tails
+from kcalc.fields import NUMPY, SYMPY
+from kcalc.fields.arguments import derivative_order
+from kcalc.fields.jax_field import is_jax
+from kcalc.foundation.errors import KcalcError
+from kcalc.foundation.formulas import exact
+from kcalc.foundation.plain_arguments import mapping
+from kcalc.foundation.process_state import cached_property
+from kcalc.gaussian.expectations.quadrature import Array
+
+_NARROW = 0.25
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PiecewiseFunction:
+    """A function of one real variable that is smooth between its kinks; immutable.
+
+    The fields are those of :class:`kcalc.activations.Activation`.
+    """
+
+    name: str
+    expr: sp.Expr
+    kinks: tuple[sp.Expr, ...] = ()
+    degree: int | None = None
+    stable: tuple[sp.Expr, ...] = field(default=(), repr=False)
+    growth: tuple[float, float, float] | None = field(default=None, repr=False)
+    tails: Tails = field(default=(None, None), repr=False)
+
+    # --- identity ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return (self.expr, self.kinks)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, PiecewiseFunction)
+            and self._hash == other._hash
+            and self._key == other._key
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The pickled state: the fields, without compiled functions and caches."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def __repr__(self) -> str:
+        text = str(self.expr)
+        return f"<activation {self.name}: {text if len(text) <= 60 else text[:57] + '...'}>"
+
+    def _repr_latex_(self) -> str:
+        return f"$\\displaystyle {sp.latex(self.expr)}$"
+
+    # --- symbols ----------------------------------------------------------------------------------
+
+    @cached_property
+    def free_symbols(self) -> frozenset[sp.Symbol]:
+        """The symbols of the activation's constants, such as a of leaky_relu(a)."""
+        return frozenset(self.expr.free_symbols - {X})  # type: ignore[arg-type]
+
+    def refuse_symbols(self, purpose: str) -> None:
+        """Raises KcalcError if a constant is a symbol.
+
+        ``purpose`` names the result that needs numbers.
+        """
+        if self.free_symbols:
+            named = ", ".join(sorted(symbol.name for symbol in self.free_symbols))
+            raise KcalcError(
+                f"activation {self.name!r} has the symbol {named}, and {purpose} needs numbers: "
+                f"give them with .subs({{...}})"
+            )
+
+    def subs(self, values: Mapping[Any, Any]) -> Self:
+        """The activation with numbers, or other expressions, for symbols of its constants.
+
+        {symbol: value}.
+
+        Raises KcalcError for anything else.
+        """
+        given = {
+            symbol: SYMPY.number(exact(value))
+            for symbol, value in mapping(values, "values").items()
+        }
+        return self._substituted(given) if self.free_symbols else self
+
+    def _substituted(self, values: Mapping[Any, Any]) -> Self:
+        """The activation at other constants.
+
+        Classes that keep constants beside ``expr`` override it.
+        """
+        given = {symbol: value for symbol, value in values.items() if symbol != X}
+        expr, *stable = (e.subs(given) for e in (self.expr, *self.stable))
+        kinks = sorted((kink.subs(given) for kink in self.kinks), key=float)
+        changed = {"kinks": tuple(kinks), "stable": tuple(stable), "tails": (None, None)}
+        return replace(self, expr=expr, **changed)
+
+    # --- the function -----------------------------------------------------------------------------
+
+    @cached_property
+    def numeric_only(self) -> bool:
+        """Whether a callable is inside.
+
+        Then there are no closed forms, and no digits beyond double precision.
+        """
+        return self.expr.has(AppliedUndef)
+
+    def refuse_numeric_only(self, purpose: str) -> None:
+        """Raises KcalcError if a callable is inside; ``purpose`` names the refused result."""
+        if self.numeric_only:
+            raise KcalcError(
+                f"activation {self.name!r} is a callable, numeric only: no {purpose}; give it as "
+                f"a SymPy expression"
+            )
+
+    @cached_property
+    def pieces(self) -> tuple[sp.Expr, ...]:
+        """The smooth expressions between kinks, from the left."""
+        if self.numeric_only:
+            return (self.expr,) * (len(self.kinks) + 1)
+        return tuple(smooth_pieces(self.expr, self.kinks))
+
+    @cached_property
+    def kink_points(self) -> tuple[float, ...]:
+        """The kinks as floats."""
+        return tuple(float(k) for k in self.kinks)
+
+    def _piece_derivatives(self, n: int) -> tuple[sp.Expr, ...]:
+        known = self.__dict__.setdefault("_derivatives", {0: self.pieces})
+        if n not in known:
+            parts = tuple(sp.diff(piece, X) for piece in self._piece_derivatives(n - 1))
+            if any(part.has(sp.DiracDelta) for part in parts):
+                raise KcalcError(
+                    f"activation {self.name!r} is not smooth near a point that is not among its "
+                    f"kinks: give it in kinks=[...]"
+                )
+            known[n] = parts
+        return known[n]
+
+    def derivative_expr(self, n: int = 1) -> sp.Expr:
+        """The n-th derivative away from kinks (no deltas).
+
+        It is a Piecewise that is right-continuous where there are kinks.
+        """
+        if self.numeric_only:
+            return sp.Derivative(
+                self.expr, (X, derivative_order(n)), evaluate=isinstance(self.expr, AppliedUndef)
+            )
+        parts = self._piece_derivatives(derivative_order(n))
+        if not self.kinks:
+            return parts[0]
+        conditions = [k > X for k in self.kinks]
+        return sp.Piecewise(*zip(parts, [*conditions, True], strict=True))  # type: ignore[return-value]
+
+    def jumps(self, n: int = 0) -> tuple[tuple[sp.Expr, sp.Expr], ...]:
+        """(kink, phi^(n)(kink+) - phi^(n)(kink-)) for every kink."""
+        if self.numeric_only:
+            return tuple(zip(self.kinks, map(sp.Float, self.jump_sizes(n)), strict=True))
+        found = exact_jumps(self._piece_derivatives(derivative_order(n)), self.kinks)
+        if not self.free_symbols:  # a residue of rounding is no jump
+            sizes = self.jump_sizes(n)
+            found = tuple(j if size else sp.S.Zero for j, size in zip(found, sizes, strict=True))
+        return tuple(zip(self.kinks, found, strict=True))
+
+    def jump_sizes(self, n: int) -> tuple[float, ...]:
+        """The jumps of phi^(n) as floats, rounding residues set to zero."""
+        known, n = self.__dict__.setdefault("_jump_sizes", {}), derivative_order(n)
+        if n not in known:
+            known[n] = self._symbolic_jumps(n) if self.free_symbols else self._find_jumps(n)
+        return known[n]
+
+    def _symbolic_jumps(self, n: int) -> tuple[float, ...]:
+        sizes = [sp.simplify(size) for _, size in self.jumps(n)]
+        if any(size.free_symbols for size in sizes):
+            self.refuse_symbols(f"the size of the jumps of its derivative of order {n}")
+        return tuple(map(float, sizes))
+
+    def _find_jumps(self, n: int) -> tuple[float, ...]:
+        if self.numeric_only:
+            return sampled_jumps(self, n)
+        return rounded_jumps(self._piece_derivatives(n), self.kinks)
+
+    @cached_property
+    def rough(self) -> bool:
+        """Whether a derivative, up to the third, is infinite at a kink, as of sqrt|x|."""
+        if not self.kinks or self.numeric_only or self.free_symbols:
+            return False
+        return any(map(may_be_rough, self.pieces)) and any(map(any, map(self.steepness, range(4))))
+
+    @cached_property
+    def scale_free(self) -> bool:
+        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, a whole number or not."""
+        if self.degree is not None:
+            return True
+        if not self.rough or self.kink_points != (0.0,):
+            return False
+        t = sp.Symbol("t", positive=True)
+        sides = [piece.subs(X, x) for piece, x in zip(self.pieces, (-t, t), strict=True)]
+        powers = {sp.simplify(t * sp.diff(f, t) / f) for f in sides if f != 0}
+        return len(powers) == 1 and all(power.is_number for power in powers)
+
+    def steepness(self, n: int) -> tuple[float, ...]:
+        """p where phi^(n) grows as |x - k|^-p towards a kink k, else 0."""
+        known = self.__dict__.setdefault("_steepness", {})
+        if self.numeric_only:
+            return (0.0,) * len(self.kinks)
+        if n not in known:
+            known[n] = steepness(self._piece_derivatives(n), self.kinks)
+        return known[n]
+
+    def strengths(self, n: int) -> tuple[float, ...]:
+        """How singular phi^(n) is at each kink, as a distribution: p as |x - k|^-p.
+
+        A jump of phi^(m), m < n, counts n - m.
+        """
+        found = np.array(self.steepness(n))
+        for m in range(n):
+            jumps = np.array(self.jump_sizes(m) if self.numeric_only else self._finite_jumps(m))
+            found[jumps != 0] = np.maximum(found[jumps != 0], n - m)
+        return tuple(found.tolist())
+
+    def _finite_jumps(self, n: int) -> list[float]:
+        """The jumps of phi^(n), 0 where it is infinite."""
+        parts, found = self._piece_derivatives(n), []
+        for index, p in enumerate(self.steepness(n)):
+            pair, kink = parts[index : index + 2], self.kinks[index : index + 1]
+            found.append(0.0 if p else rounded_jumps(pair, kink)[0])
+        return found
+
+    def beside(self, n: int, index: int, side: int, distances: Array) -> Array:
+        """phi^(n) at small distances from a kink on one side of it (1 or -1)."""
+        piece = self._piece_derivatives(n)[index + (side > 0)]
+        return beside(piece, self.kinks[index], side, distances)
+
+    @cached_property
+    def landmarks(self) -> tuple[tuple[float, float], ...]:
+        """(centre, width) of narrow features.
+
+        Where the argument of a function inside the expression is centred, and its scale.
+        """
+        inner = {arg for f in self.expr.atoms(sp.Function, sp.exp) for arg in f.args} | {
+            p.base for p in self.expr.atoms(sp.Pow)
+        }
+        found = {mark for arg in inner if isinstance(arg, sp.Expr) for mark in landmark(arg)}
+        return tuple(sorted((c, w) for c, w in found if w < _NARROW))
+
+    def numeric(self, n: int = 0) -> Callable[[Array], Array]:
+        """The n-th derivative away from kinks as a vectorised float64 function.
+
+        The function does not overflow and is right-continuous at kinks.
+        """
+        self.refuse_symbols("its value")
+        known, n = self.__dict__.setdefault("_numeric", {}), derivative_order(n)
+        if n not in known:
+            known[n] = self._compile(n)
+        return known[n]
+
+    def _compile(self, n: int) -> Callable[[Array], Array]:
+        if not self.stable:
+            return compile_pieces(self._piece_derivatives(n), self.kink_points)
+        return compile_pieces(
+            smooth_pieces(stable_derivative(self, n), self.kinks), self.kink_points
+        )
+
+    def __call__(self, x: object) -> Any:
+        """phi(x) elementwise: float64, or JAX for a JAX array."""
+        if is_jax(x):
+            return jax_function(self)(x)
+        return self.numeric(0)(np.asarray(NUMPY.number(x)))[()]
+
+    def jax_values(self, n: int) -> JaxFunction:
+        """The derivative phi^(n) on JAX arrays of floats.
+
+        It has the form that :func:`kcalc.activations.jax_function.jax_function` expects.
+        """
+        return piecewise(self, n)
+
+    def refuse_rough(self, purpose: str) -> None:
+        """Raise KcalcError if a derivative is infinite at a kink; ``purpose``: what needs it."""
+        if self.rough:
+            raise KcalcError(
+                f"a derivative of activation {self.name!r} is infinite at a kink: no {purpose}; "
+                f"evaluate its Q and C maps with NumPy"
+            )
