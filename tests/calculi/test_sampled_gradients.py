@@ -101,7 +101,7 @@ def test_responses_are_sums_of_products_of_derivatives(normaliser: str, sink: bo
 def test_derivatives_in_the_biases_of_scores() -> None:
     """The sum over buckets of what a bias moves, by differences of the weights."""
     rng, relative, step = np.random.default_rng(2), (1.0, 8, 5), 1e-6
-    op = cast(Any, SimpleNamespace(normaliser="softmax", relative=relative, causal=False))
+    op = cast(Any, SimpleNamespace(normaliser="softmax", relative=relative, masks=()))
     scores, root = rng.standard_normal((2, 4, 4)), rng.standard_normal((4, 4))
     buckets, v = distance_buckets(op, 4, 4), root @ root.T
 
