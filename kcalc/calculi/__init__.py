@@ -29,7 +29,6 @@ _HOMES = {
     "predicted_limit": "regime",
     "slope_polynomial": "slopes",
     "slope_texts": "slopes",
-    "table_texts": "gradients",
 }
 
 __all__ = [
@@ -44,7 +43,6 @@ __all__ = [
     "predicted_limit",
     "slope_polynomial",
     "slope_texts",
-    "table_texts",
 ]
 
 

@@ -18,7 +18,7 @@ from thinning import mostly_slow
 import kcalc as kc
 from kcalc.backend.initialisers import Initialiser
 from kcalc.verification.statistics import Statistic, allowed
-from kcalc.verification.tangent_checks import ROWS, Table
+from kcalc.verification.tangent_checks import ROWS, TextTable
 
 L = kc.layers
 
@@ -115,7 +115,7 @@ def test_the_tangent_kernel_and_gradients_count() -> None:
 
 
 def test_long_tables_are_cut() -> None:
-    table = Table(("node", "z"), tuple((f"node {n}", "0") for n in range(ROWS + 3)))
+    table = TextTable(("node", "z"), tuple((f"node {n}", "0") for n in range(ROWS + 3)))
     lines = str(table).splitlines()
     assert sum("... 3 more" in line for line in lines) == 1 and lines[-1].split() == [
         "node",
