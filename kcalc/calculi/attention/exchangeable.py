@@ -414,7 +414,7 @@ class Exchangeable:
         """``A K_s + (B - A) K_d``, the sum A of the squared weights, the square B of their sum."""
         squares, rest, whole = weights.squares, weights.rest, weights.total**2
         read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
-        sizes = {
+        sizes: dict[str, Any] = {
             name: value(read[name][0] * (whole - read[name][2] * rest))
             for name in (Relation.FIRST_INPUT, Relation.SECOND_INPUT)
             if name in read

@@ -27,7 +27,7 @@ def over_tokens(
     ``own()`` makes the calculus for two tokens of one sequence, ``make(uniform)`` that for two
     sequences.
     """
-    kernels = {Relation.FIRST_INPUT: own()}
+    kernels: dict[str, Any] = {Relation.FIRST_INPUT: own()}
     if paired:
         kernels |= {Relation.SAME_TOKEN: make(uniform), Relation.OTHER_TOKEN: make(uniform)} | (
             {} if uniform else {Relation.SECOND_INPUT: own()}
@@ -50,7 +50,7 @@ def inputs_over(
     for node, first in q1.items():
         order = first.order if isinstance(first, Jet) else 0
         own = Jet(((first.value if order else first) * 0 + (1 - cosine), *[0.0] * order))
-        moments = {
+        moments: dict[str, Any] = {
             Relation.FIRST_INPUT: (first, first, own),
             Relation.SECOND_INPUT: (q2[node], q2[node], own),
         }

@@ -171,9 +171,8 @@ class Vectors:
 
         Where there is no rule: the kind of vector that it is applied to, in words.
         """
-        done: dict[Any, ScaledVector] = self._known.setdefault(
-            ("activated", negative, positive), {}
-        )  # type: ignore[assignment]
+        key = ("activated", negative, positive)
+        done: dict[Any, ScaledVector] = self._known.setdefault(key, {})  # type: ignore[assignment]
         chain: list[tuple[Number, Vector]] = []
         factor, vector = feature.factor, feature.vector
         while isinstance(vector, Stacked) and (factor, vector.id) not in done:
