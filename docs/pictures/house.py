@@ -24,7 +24,7 @@ SPINE = [
     ("network", "layers, primitives, folds, builders"),
     ("activations", "the catalogue, local maps"),
     ("gaussian, maps", "expectations; maps as results"),
-    ("fields", "number systems, jets, tape, tables"),
+    ("fields", "number systems, jets, tables"),
     ("foundation", "errors, checks, printing, registries"),
 ]
 GUESTS = [

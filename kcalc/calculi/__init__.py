@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .gradients import table_texts
     from .ntk import KernelFunction, TangentKernel, TangentReading
     from .regime import kind, predicted_limit
     from .slopes import Slopes, polynomial_texts, slope_polynomial, slope_texts

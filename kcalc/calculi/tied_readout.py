@@ -27,13 +27,13 @@ from ..network import primitives as P
 from ..network.compose import interpret, require_network
 from ..network.layers import Embedding
 from ..network.network import Network
-from ..network.tokens import read_tokens, several
-from .attention.exchangeable import ONE
+from ..network.tokens import has_distinct_tokens, read_tokens
+from .attention.exchangeable import Relation
 from .attention.maps import sequence_states
 from .attention.sampled import Sampled, token_kernel
 from .attention.sampling import CHAINS, DRAWS, ERROR, Draws, Sampling, read_sampling
 from .attention.structure import one_by_one
-from .attention.values import alike, assumptions_of, token_covariance
+from .attention.values import assumptions_of, same_tokens, token_covariance
 from .tangent import tied_heads
 
 Node = Hashable
@@ -98,7 +98,7 @@ def tied_readout(
     (output,) = network.outputs
     output = network.parents(output)[0] if output in tied_heads(network) else output
     sigma = float(network.layer(table).sigma)
-    q = np.asarray(plain.whole(states[output].relations[ONE])[0], float)
+    q = np.asarray(plain.whole(states[output].relations[Relation.FIRST_INPUT])[0], float)
     overlap = float(np.mean(carried[output])) * sigma**2
     size, channels = float(np.mean(q)), network.features[output]
     cosine = float(np.mean(carried[output] / np.sqrt(q))) * sigma
@@ -132,7 +132,7 @@ def _states(
             "kc.Sampling(draws=, chains=)"
         )
     asked = Sampling(DRAWS, CHAINS, asked.seed) if asked.draws is None else asked
-    if several(tokens):
+    if has_distinct_tokens(tokens):
         if token_cosine is not None:
             raise KcalcError(
                 "an array of tokens says itself what their cosines are; drop token_cosine="
@@ -144,7 +144,7 @@ def _states(
             raise KcalcError("the logits depend on how many tokens there are; say it, tokens=")
         if not one_by_one(network, tokens, sampling):
             return sequence_states(network, given)
-        covariance, sequences = alike(given.count, given.cosine, None, 1.0, 1.0)
+        covariance, sequences = same_tokens(given.count, given.cosine, None, 1.0, 1.0)
     kernel = Sampled(token_kernel(False), Draws.of(asked), sequences, exact=sampling is None)
     with np.errstate(all="ignore"):  # what overflows is refused by the rules, with the node's name
         states = interpret(
@@ -193,7 +193,7 @@ class _Carried:
                 f"node {node!r} normalises over more than the channels of one token; use "
                 f"LayerNorm or RMSNorm"
             )
-        below = self.states[self.below[node]].relations[ONE]
+        below = self.states[self.below[node]].relations[Relation.FIRST_INPUT]
         mean = self.kernel.statistics.means(below, node)[0] if op.centred else 0.0
         return a / np.sqrt(
             np.asarray(self.kernel.whole(below)[0], float) - np.asarray(mean, float) ** 2

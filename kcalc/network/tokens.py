@@ -52,7 +52,7 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
                 "are, tokens="
             )
         return None
-    if several(tokens):
+    if has_distinct_tokens(tokens):
         raise KcalcError(
             "tokens= is here the number of tokens of an input; kc.node_values, kc.gradients and "
             "kc.ntk take arrays of tokens"
@@ -69,7 +69,7 @@ def read_tokens(tokens: Any, token_cosine: Any) -> Tokens | None:
     return Tokens(count, float(cosine))
 
 
-def several(tokens: Any) -> bool:
+def has_distinct_tokens(tokens: Any) -> bool:
     """Whether tokens are an array (of NumPy, JAX or PyTorch), or a list of numbers."""
     if isinstance(tokens, np.ndarray | list | tuple):
         return np.ndim(np.asarray(tokens, dtype=object)) > 0

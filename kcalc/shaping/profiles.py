@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..calculi.attention.gradients import SampledGradients, gradients_at
-from ..calculi.attention.rows import chi_squared, factor
 from ..calculi.attention.sampling import Sampling, read_sampling
+from ..calculi.attention.softmax_rows import chi_squared, factor
 from ..calculi.attention.values import SampledValues, with_error
 from ..fields.arguments import cosine_array, one_q
 from ..foundation.errors import KcalcError
@@ -23,7 +23,7 @@ from ..network import primitives as P
 from ..network.compose import require_network
 from ..network.layers import Attend, Sum
 from ..network.network import Network, chosen_output, sum_weights
-from ..network.tokens import several
+from ..network.tokens import has_distinct_tokens
 from .traces import DepthTrace, depth_trace
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def depth_profile(
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
     trace = depth_trace(network, np.atleast_1d(cosines).ravel(), float(one_q(q)), **options)
     rows = trace.blocks
-    count = None if tokens is None or several(tokens) else int(tokens)
+    count = None if tokens is None or has_distinct_tokens(tokens) else int(tokens)
     scores, score_errors = _scores(network, trace, count)
     modes, mode_errors, notes = (
         _modes(network, trace, chosen_output(network, output), q, options)

@@ -18,7 +18,7 @@ from ..network import layers as L
 from ..network.blocks import trunk_pieces
 from ..network.layers import Affine, Nonlinear
 from ..network.network import Network
-from ..network.tokens import several
+from ..network.tokens import has_distinct_tokens
 
 Node = Hashable
 Array = np.ndarray
@@ -67,7 +67,7 @@ def depth_trace(
     """
     starts = tuple(float(c) for c in cosines)
     tokens = options.get("tokens")
-    own = several(tokens)  # an array says its own q and cosines
+    own = has_distinct_tokens(tokens)  # an array says its own q and cosines
     if one_by_one(network, tokens, options.get("sampling")):
         given = (tokens, options.get("token_cosine"))
         c, levels = (None, (None, None)) if own else (starts[0], (q, q))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..calculi.attention.maps import token_map
-from ..calculi.attention.rows import factor
+from ..calculi.attention.softmax_rows import factor
 from ..calculi.global_maps import node_values
 from ..calculi.gradients import gradients
 from ..foundation.process_state import cached_property

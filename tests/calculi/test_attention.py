@@ -15,7 +15,7 @@ from refusals import refused
 from wiring import wired
 
 import kcalc as kc
-from kcalc.calculi.attention.rows import chi_squared
+from kcalc.calculi.attention.softmax_rows import chi_squared
 from kcalc.calculi.attention.weights import distance_buckets
 from kcalc.gaussian.softmax import self_overlap
 

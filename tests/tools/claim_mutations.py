@@ -354,7 +354,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "softmax-gap", "gaussian.softmax:overlap_gap", times(1.01), ("ATT-gap", "ATT-collapse")
     ),
     Mutation(
-        "score-scale", "calculi.attention.rows:factor", times(1.1), ("ATT-alike", "ATT-norms")
+        "score-scale",
+        "calculi.attention.softmax_rows:factor",
+        times(1.1),
+        ("ATT-alike", "ATT-norms"),
     ),
     Mutation(
         "sampled-rows",
@@ -364,15 +367,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "single-scores",
-        "calculi.attention.rows:elementwise",
+        "calculi.attention.softmax_rows:elementwise",
         lambda phi: phi.transformed(output_scale=1.1),
         ("ATT-single",),
     ),
     Mutation(
-        "sink-rows", "calculi.attention.rows:sink_overlaps", part(0, times(1.2)), ("ATT-sink",)
+        "sink-rows",
+        "calculi.attention.softmax_rows:sink_overlaps",
+        part(0, times(1.2)),
+        ("ATT-sink",),
     ),
     Mutation(
-        "narrow-rows", "calculi.attention.rows:bartlett", part(3, times(1.1)), ("ATT-wishart",)
+        "narrow-rows",
+        "calculi.attention.softmax_rows:bartlett",
+        part(3, times(1.1)),
+        ("ATT-wishart",),
     ),
     Mutation(
         "orthogonal-scale",

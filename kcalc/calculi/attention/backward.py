@@ -25,8 +25,8 @@ from functools import singledispatchmethod
 from ...network import primitives as P
 from ..backward import Backward, Groups, added
 from ..channels import Channels
-from .exchangeable import ONE, Exchangeable, TokenState, Weights
-from .rows import rows_of
+from .exchangeable import Exchangeable, Relation, TokenState, Weights
+from .softmax_rows import rows_of
 
 Node = Hashable
 
@@ -52,15 +52,20 @@ class TokenBackward:
 
     def __init__(self, kernel: Exchangeable, states: Mapping[Node, TokenState]) -> None:
         self.kernel, self.states = kernel, states
-        own: dict[Node, Channels] = {node: state.relations[ONE] for node, state in states.items()}
+        own: dict[Node, Channels] = {
+            node: state.relations[Relation.FIRST_INPUT] for node, state in states.items()
+        }
         self.one, self.two = (
-            Backward(kernel.plain[ONE], own),
-            Backward(kernel.plain[ONE], own, apart=True),
+            Backward(kernel.plain[Relation.FIRST_INPUT], own),
+            Backward(kernel.plain[Relation.FIRST_INPUT], own, apart=True),
         )
 
     def start(self, output: Node) -> dict[Node, Message]:
         """No gradient anywhere but at the output: of each of its tokens by itself."""
-        groups = {node: state.relations[ONE].groups for node, state in self.states.items()}
+        groups = {
+            node: state.relations[Relation.FIRST_INPUT].groups
+            for node, state in self.states.items()
+        }
         start = {
             node: Message([0.0] * len(found), [0.0] * len(found)) for node, found in groups.items()
         }
@@ -86,9 +91,9 @@ class TokenBackward:
     @rule.register
     def _(self, op: P.Attend, node: Node, message: Message, reads: Sequence[Node]) -> list[Message]:
         count, tokens = self.states[reads[0]].count or 1, self.states[reads[1]].count or 1
-        equal, different = rows_of(op, tokens, self.kernel.plain[ONE], node).slopes(
-            *(self._numbers(p) for p in reads)
-        )
+        equal, different = rows_of(
+            op, tokens, self.kernel.plain[Relation.FIRST_INPUT], node
+        ).slopes(*(self._numbers(p) for p in reads))
         one, two = sum(message.one), sum(message.two)
         to_queries = (one * equal.queries, two * different.queries)
         one, two = one * count / tokens, two * (count - 1) * count / tokens  # of all rows, per key
@@ -107,7 +112,9 @@ class TokenBackward:
 
     def _shared(self, node: Node, one: float, two: float) -> Message:
         """A number of all channels as one per group of them."""
-        shares = [float(share) for share, _ in self.states[node].relations[ONE].groups]
+        shares = [
+            float(share) for share, _ in self.states[node].relations[Relation.FIRST_INPUT].groups
+        ]
         return Message([one * share for share in shares], [two * share for share in shares])
 
     @rule.register

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...gaussian.softmax import causal_overlaps, masked_overlaps
 from ...network import primitives as P
-from .rows import factor
+from .softmax_rows import factor
 from .weights import visible
 
 Array = np.ndarray

@@ -19,7 +19,7 @@ import numpy as np
 from ...fields.jets import Jet
 from ...gaussian.softmax_groups import ScorePair, moments
 from ...network import primitives as P
-from .rows import factor
+from .softmax_rows import factor
 
 Array = np.ndarray
 Polynomial = dict[tuple[int, int, int], float]  # in A_0, B_0 and S

@@ -17,10 +17,10 @@ from ...network import primitives as P
 from ...network.compose import interpret_through
 from ...network.network import Network
 from ...network.tokens import Tokens
-from .exchangeable import ONE, ONE_BY_ONE, TokenState, unlike
+from .exchangeable import ONE_BY_ONE, Relation, TokenState, unlike
 from .sampled import Sampled, token_kernel
 from .sampling import Draws, Sampling
-from .values import alike
+from .values import same_tokens
 
 Node = Hashable
 Array = np.ndarray
@@ -96,7 +96,7 @@ class PointReader:
             start = {}
             for node, jet in gap.items():
                 size, cosine = float(_at(q[node], shape, k)), 1 - float(_at(jet, shape, k).value)
-                start[node] = alike(self.tokens.count, cosine, None, size, size)[0]
+                start[node] = same_tokens(self.tokens.count, cosine, None, size, size)[0]
             points = self._run(1, start, False)
             for node in self.network.outputs:
                 if np.isnan(points[node].token_cosine):
@@ -125,14 +125,15 @@ class PointReader:
         for node in self.network.inputs:
             one, two = float(q1[node]), float(q2[node])
             if gap is None:
-                start[node] = alike(count, cosine, None, one, one)[0]
+                start[node] = same_tokens(count, cosine, None, one, one)[0]
                 continue
             jet = gap[node]
-            table = alike(count, cosine, 1 - float(jet.value), one, two)[0]
+            table = same_tokens(count, cosine, 1 - float(jet.value), one, two)[0]
             start[node] = table
             if order:
                 slope = (
-                    alike(count, cosine, 1.0, one, two)[0] - alike(count, cosine, 0.0, one, two)[0]
+                    same_tokens(count, cosine, 1.0, one, two)[0]
+                    - same_tokens(count, cosine, 0.0, one, two)[0]
                 )
                 start[node] = Jet((table[None], -float(jet.coefficients[1]) * slope[None]))
         return self._run(1 if gap is None else 2, start, order > 0)
@@ -163,7 +164,7 @@ def _at(x: Any, shape: tuple[int, ...], place: tuple[int, ...], order: int = 0) 
 
 def _means(kernel: Sampled, state: TokenState, sequences: int) -> Point:
     """The means over the tokens of a node, of one chain."""
-    q1, _, gap = kernel.whole(state.relations[ONE])
+    q1, _, gap = kernel.whole(state.relations[Relation.FIRST_INPUT])
     size = gap.value.shape[-1]
     count = size // sequences
     q = np.broadcast_to(q1, (1, size, 1))[0, :, 0]

@@ -10,13 +10,14 @@ feature map is one state of the kernel calculus per *relation* of two tokens.
 
 Attention joins them: ``O_ik = V_d R + (V_s - V_d) X``, where V are the covariances of values,
 ``_s`` at equal places and ``_d`` at different ones, and X, R are sums over the weights of rows i
-and k (:mod:`kcalc.calculi.attention.rows`).
+and k (:mod:`kcalc.calculi.attention.softmax_rows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import singledispatchmethod
 from typing import Any, NamedTuple
 
@@ -31,11 +32,10 @@ from ...network.masks import words
 from ..atoms import Atom, Pair, disjoint
 from ..channels import Channels
 from ..second_moments import Moments, is_zero
-from .rows import Scores, Sums, rows_of, value
+from .softmax_rows import Scores, Sums, rows_of, value
 
 Number = Any
 Node = Hashable
-ONE, TWO, SAME, OTHER = "one", "two", "same", "other"
 ANY = 0  # tokens of what is the same in every sequence
 ONE_BY_ONE = (
     "after which tokens are no longer alike; kc.node_values(net, tokens=...) follows them one by "
@@ -56,6 +56,15 @@ LINEAR = (
     "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: "
     "every token is read alike"
 )
+
+
+class Relation(StrEnum):
+    """How two tokens are related; the head of this file says more."""
+
+    FIRST_INPUT = "one"
+    SECOND_INPUT = "two"
+    SAME_TOKEN = "same"
+    OTHER_TOKEN = "other"
 
 
 @dataclass(frozen=True)
@@ -128,12 +137,16 @@ def by_relation(
             f"node {node!r} reads feature maps of different numbers of tokens ({listed})"
         )
     if isinstance(op, P.Fresh) and op.steps and counts - {None, ANY}:
-        if not all(t.atom.raw for pair in inputs[0].relations[ONE].pairs for t in pair.terms):
+        if not all(
+            t.atom.raw
+            for pair in inputs[0].relations[Relation.FIRST_INPUT].pairs
+            for t in pair.terms
+        ):
             raise KcalcError(
                 f"node {node!r} steps over tokens (stride {op.stride}), so that fewer of them are "
                 f"left; use stride=1"
             )
-        note = getattr(kernels[ONE], "kernel", kernels[ONE]).note
+        note = getattr(kernels[Relation.FIRST_INPUT], "kernel", kernels[Relation.FIRST_INPUT]).note
         note(node, PATCHES.format(op.stride), "convention")
     made = {
         name: kernel.rule(op, node, [s.relations[name] for s in inputs])
@@ -165,7 +178,7 @@ def check_reads(op: P.Attend, node: Node, inputs: Sequence[TokenState]) -> None:
             f"node {node!r} adds each token to what it reads, but has {queries.count} queries and "
             f"{keys.count} keys"
         )
-    pairs = [state.relations[ONE].pairs for state in inputs]
+    pairs = [state.relations[Relation.FIRST_INPUT].pairs for state in inputs]
     for what, group in zip(("queries", "keys"), pairs, strict=False):
         if not all(pair.gaussian for pair in group):
             raise FreshnessError(
@@ -200,9 +213,12 @@ class Exchangeable:
     def __init__(self, kernels: Mapping[str, Any]) -> None:
         self.parts = dict(kernels)
         self.plain = {name: getattr(kernel, "kernel", kernel) for name, kernel in kernels.items()}
-        self.uniform = TWO not in kernels
-        self.main = SAME if SAME in kernels else ONE
-        self.field, self.note = self.plain[ONE].field, self.plain[ONE].note
+        self.uniform = Relation.SECOND_INPUT not in kernels
+        self.main = Relation.SAME_TOKEN if Relation.SAME_TOKEN in kernels else Relation.FIRST_INPUT
+        self.field, self.note = (
+            self.plain[Relation.FIRST_INPUT].field,
+            self.plain[Relation.FIRST_INPUT].note,
+        )
 
     @property
     def notes(self) -> dict[Any, Any]:
@@ -229,7 +245,10 @@ class Exchangeable:
         """The cosine of two tokens of the first sequence, and of the second."""
         one, two = (
             1 - self.parts[name].whole(state.relations[name])[2].value
-            for name in (ONE, ONE if self.uniform else TWO)
+            for name in (
+                Relation.FIRST_INPUT,
+                Relation.FIRST_INPUT if self.uniform else Relation.SECOND_INPUT,
+            )
         )
         return one, two
 
@@ -258,18 +277,31 @@ class Exchangeable:
         tokens = keys.count or 1
         read = {name: self._read(name, inputs) for name in self.parts}
         rows = {name: rows_of(op, tokens, self.plain[name], node) for name in self.parts}
-        owns = {name: rows[name].own(read[name][0]) for name in (ONE, TWO) if name in self.parts}
+        owns = {
+            name: rows[name].own(read[name][0])
+            for name in (Relation.FIRST_INPUT, Relation.SECOND_INPUT)
+            if name in self.parts
+        }
         sizes = {name: value(read[name][1].own(own)) for name, own in owns.items()}
         made = {}
         for name, (scores, values) in read.items():
-            first = TWO if name == TWO else ONE
-            q1, q2 = sizes[first], sizes.get(ONE if name == ONE else TWO, sizes[ONE])
+            first = Relation.SECOND_INPUT if name == Relation.SECOND_INPUT else Relation.FIRST_INPUT
+            q1, q2 = (
+                sizes[first],
+                sizes.get(
+                    Relation.FIRST_INPUT if name == Relation.FIRST_INPUT else Relation.SECOND_INPUT,
+                    sizes[Relation.FIRST_INPUT],
+                ),
+            )
             if rows[name].overlaps.rounded and (name in owns or self.uniform):
-                gap = values.drop(owns[first], rows[name].drop(scores, name == SAME)) / q1
+                gap = (
+                    values.drop(owns[first], rows[name].drop(scores, name == Relation.SAME_TOKEN))
+                    / q1
+                )
             else:
                 geometric = self.plain[name].algebra.moments.geometric
                 gap = 1 - values.crossed(
-                    rows[name].crossed(scores, name == SAME), geometric
+                    rows[name].crossed(scores, name == Relation.SAME_TOKEN), geometric
                 ) / geometric(q1, q2)
             made[name] = self._emitted(
                 op,
@@ -283,7 +315,14 @@ class Exchangeable:
     def _read(self, name: str, inputs: Sequence[TokenState]) -> tuple[Scores, Values]:
         """What attention reads in a relation of two tokens."""
         queries, keys, values = inputs
-        first, second = (name, name) if name in (ONE, TWO) else (ONE, ONE if self.uniform else TWO)
+        first, second = (
+            (name, name)
+            if name in (Relation.FIRST_INPUT, Relation.SECOND_INPUT)
+            else (
+                Relation.FIRST_INPUT,
+                Relation.FIRST_INPUT if self.uniform else Relation.SECOND_INPUT,
+            )
+        )
 
         def sizes(state: TokenState) -> tuple[Number, Number]:
             return tuple(self.plain[one].whole(state.relations[one])[0] for one in (first, second))
@@ -294,9 +333,12 @@ class Exchangeable:
             )
 
         def gaps(state: TokenState) -> tuple[Number, Number]:
-            if name in (ONE, TWO):
+            if name in (Relation.FIRST_INPUT, Relation.SECOND_INPUT):
                 return 0, apart(state)[0]
-            return tuple(self.plain[one].whole(state.relations[one])[2] for one in (SAME, OTHER))
+            return tuple(
+                self.plain[one].whole(state.relations[one])[2]
+                for one in (Relation.SAME_TOKEN, Relation.OTHER_TOKEN)
+            )
 
         query_gap = self.plain[name].whole(queries.relations[name])[2]
         scores = Scores(*sizes(queries), *sizes(keys), value(query_gap), *gaps(keys), *apart(keys))
@@ -337,7 +379,7 @@ class Exchangeable:
             raise KcalcError(f"node {node!r} adds {apart}, {ONE_BY_ONE} {apart}")
         check_length(op, node, self._longest)
         made = {
-            name: kernel.position_state(node, op.form == "learned" and name != SAME)
+            name: kernel.position_state(node, op.form == "learned" and name != Relation.SAME_TOKEN)
             for name, kernel in self.plain.items()
         }
         return TokenState(made, ANY)
@@ -367,25 +409,33 @@ class Exchangeable:
         """``A K_s + (B - A) K_d``, the sum A of the squared weights, the square B of their sum."""
         squares, rest, whole = weights.squares, weights.rest, weights.total**2
         read = {name: self.plain[name].whole(below.relations[name]) for name in self.parts}
-        sizes = {
+        sizes: dict[str, Any] = {
             name: value(read[name][0] * (whole - read[name][2] * rest))
-            for name in (ONE, TWO)
+            for name in (Relation.FIRST_INPUT, Relation.SECOND_INPUT)
             if name in read
         }
-        one, two = sizes[ONE], sizes.get(TWO, sizes[ONE])
+        one, two = (
+            sizes[Relation.FIRST_INPUT],
+            sizes.get(Relation.SECOND_INPUT, sizes[Relation.FIRST_INPUT]),
+        )
         made = {}
         for name, kernel in self.plain.items():
             q1, q2 = (sizes[name],) * 2 if name in sizes else (one, two)
             if name in sizes:
                 gap = read[name][2] * 0
             elif self.uniform:
-                gap = (read[SAME][2] * squares + (read[OTHER][2] - read[ONE][2].value) * rest) * (
-                    read[ONE][0] / one
-                )
+                gap = (
+                    read[Relation.SAME_TOKEN][2] * squares
+                    + (read[Relation.OTHER_TOKEN][2] - read[Relation.FIRST_INPUT][2].value) * rest
+                ) * (read[Relation.FIRST_INPUT][0] / one)
             else:
                 geometric = kernel.algebra.moments.geometric
-                joint = whole - read[SAME][2] * squares - read[OTHER][2] * rest
-                gap = 1 - joint * (geometric(*read[SAME][:2]) / geometric(one, two))
+                joint = (
+                    whole
+                    - read[Relation.SAME_TOKEN][2] * squares
+                    - read[Relation.OTHER_TOKEN][2] * rest
+                )
+                gap = 1 - joint * (geometric(*read[Relation.SAME_TOKEN][:2]) / geometric(one, two))
             pairs = below.relations[name].pairs
             means = (
                 mean * weights.total
@@ -407,7 +457,9 @@ class Exchangeable:
             return replace(pair, moments=replace(pair.moments, gap=pair.moments.gap * 0))
 
         made = {
-            n: s.map(alone) if n in (ONE, TWO) else below.relations[SAME]
+            n: s.map(alone)
+            if n in (Relation.FIRST_INPUT, Relation.SECOND_INPUT)
+            else below.relations[Relation.SAME_TOKEN]
             for n, s in below.relations.items()
         }
         return TokenState(made, None)

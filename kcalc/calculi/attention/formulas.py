@@ -24,16 +24,16 @@ from ..symbolic import (
     read_symbols,
     symbolic_inputs,
 )
-from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState
+from .exchangeable import Exchangeable, Relation, TokenState
 from .named import NamedOverlaps
 from .structure import inputs_over, one_sequence, over_tokens
 
 RHO = sp.Symbol("rho", real=True)  # the cosine of two tokens of one input
 RELATIONS: dict[str, Letters] = {
-    ONE: ("q", "q", "rho"),
-    TWO: ("p", "p", "r"),
-    SAME: ("q", "p", "c"),
-    OTHER: ("q", "p", "d"),
+    Relation.FIRST_INPUT: ("q", "q", "rho"),
+    Relation.SECOND_INPUT: ("p", "p", "r"),
+    Relation.SAME_TOKEN: ("q", "p", "c"),
+    Relation.OTHER_TOKEN: ("q", "p", "d"),
 }
 
 

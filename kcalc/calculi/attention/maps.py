@@ -15,7 +15,7 @@ from ...foundation.plain_arguments import truth
 from ...maps.composition import Composition
 from ...maps.maps import INFINITE_WIDTH, Assumption
 from ...network.network import Network
-from ...network.tokens import Tokens, read_tokens, several
+from ...network.tokens import Tokens, has_distinct_tokens, read_tokens
 from ..global_maps import MapReading, NetworkCMap, NetworkQMap, NodeValues, RulePass
 from ..kernel import Kernel, KernelReading
 from .class_token_maps import PointReader, has_class_token
@@ -269,7 +269,7 @@ def each_token(
     with the scores of attention, and without covariances.
     """
     tokens, token_cosine = given
-    if several(tokens) and c is not None:
+    if has_distinct_tokens(tokens) and c is not None:
         raise KcalcError("an array of tokens says itself what their cosines are; drop c=")
     cosine = 0.0 if c is None else c
     covariance = given_tokens(network, tokens, token_cosine, levels, cosine)

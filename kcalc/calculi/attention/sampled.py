@@ -43,7 +43,7 @@ from .causal import exact_mask, masked
 from .class_token import attended, exact_class_token
 from .closed import TIED, check_tied, closed_form, is_tied, linear_in_scores, mixed, tied
 from .exchangeable import (
-    ONE,
+    Relation,
     TokenState,
     assumed_of,
     by_relation,
@@ -54,10 +54,10 @@ from .exchangeable import (
     token_matrix,
 )
 from .pairs import PairMoments
-from .rows import factor
+from .rotary import turned, turns
 from .sampling import Draws
 from .score_slopes import Blocks, Grams
-from .turning import turned, turns
+from .softmax_rows import factor
 from .weights import distance_buckets, mean_over_visible, visible, weights_of
 
 Node = Hashable
@@ -152,7 +152,7 @@ class Sampled:
         )
         support = self.kernel.ledger.bit() | joined(below)
         atom = Atom(node, moments, support, gaussian, raw, mixed=not raw)
-        return TokenState({ONE: Channels.one(Pair.of(atom))}, count)
+        return TokenState({Relation.FIRST_INPUT: Channels.one(Pair.of(atom))}, count)
 
     def covariance(self, state: TokenState) -> Array:
         """The covariance of all tokens, (chains, P, P)."""
@@ -160,7 +160,7 @@ class Sampled:
 
     def joint(self, state: TokenState) -> Jet:
         """The covariance of all tokens, with the tangent kernel as its first order."""
-        q1, q2, gap = self.whole(state.relations[ONE])
+        q1, q2, gap = self.whole(state.relations[Relation.FIRST_INPUT])
         if self.read is not None:  # queries, keys and values are mostly alike
             one, two, other, made = self.read
             if gap.value is other.value and np.array_equal(q1, one) and np.array_equal(q2, two):
@@ -177,7 +177,7 @@ class Sampled:
                 f"node {node!r} normalises over tokens, which has no rule where they are followed "
                 f"one by one; use LayerNorm"
             )
-        return by_relation({ONE: self.part}, op, node, inputs)
+        return by_relation({Relation.FIRST_INPUT: self.part}, op, node, inputs)
 
     @rule.register
     def _(self, op: P.Positions, node: Node, inputs: Sequence[TokenState]) -> TokenState:
@@ -206,7 +206,7 @@ class Sampled:
         places = self._places(count, more)
         own, first = (self.joint(state).coefficients for state in (tokens, front))
         parts = [_blocks(one, two, places) for one, two in zip(own, first, strict=True)]
-        pairs = [pair for state in inputs for pair in state.relations[ONE].pairs]
+        pairs = [pair for state in inputs for pair in state.relations[Relation.FIRST_INPUT].pairs]
         self.length, self.class_token = count + more, True
         return self._state(
             node,
@@ -226,7 +226,10 @@ class Sampled:
         self, node: Node, inputs: Sequence[TokenState], places: tuple[Array, Array]
     ) -> tuple[Any, Any]:
         """The channel means of tokens behind others, a column and a row."""
-        means = [self.kernel.statistics.means(state.relations[ONE], node)[0] for state in inputs]
+        means = [
+            self.kernel.statistics.means(state.relations[Relation.FIRST_INPUT], node)[0]
+            for state in inputs
+        ]
         if all(map(is_zero, means)):
             return 0, 0
         chains = max(np.shape(mean)[0] if np.ndim(mean) > 2 else 1 for mean in means)
@@ -244,7 +247,7 @@ class Sampled:
                 f"node {node!r} has a mask or adds the token itself, and has {rows} queries and "
                 f"{columns} keys"
             )
-        values = inputs[2].relations[ONE]
+        values = inputs[2].relations[Relation.FIRST_INPUT]
         means = [
             row_mean(op, node, self._constant(mean, node))
             for mean in self.kernel.statistics.means(values, node)
@@ -461,7 +464,7 @@ class Sampled:
         mixing = mixing_of(op, node, below.count or 1)
         if mixing is None:
             return below
-        pairs = below.relations[ONE].pairs
+        pairs = below.relations[Relation.FIRST_INPUT].pairs
         return self._state(
             node,
             mixed(np.kron(np.eye(self.sequences), mixing), self.joint(below)),
@@ -473,7 +476,7 @@ class Sampled:
 
     def _means(self, below: TokenState, node: Node, mixing: Array) -> tuple[Any, Any]:
         """The channel means of sums over tokens, a column and a row."""
-        one, two = self.kernel.statistics.means(below.relations[ONE], node)
+        one, two = self.kernel.statistics.means(below.relations[Relation.FIRST_INPUT], node)
         if is_zero(one) and is_zero(two):
             return 0, 0
         whole = np.kron(np.eye(self.sequences), mixing)
@@ -491,7 +494,7 @@ class Sampled:
             np.einsum("xsata->xst", part.reshape(shape)) / count
             for part in self.joint(below).coefficients
         )
-        pairs, mean = below.relations[ONE].pairs, np.full((1, count), 1 / count)
+        pairs, mean = below.relations[Relation.FIRST_INPUT].pairs, np.full((1, count), 1 / count)
         means = self._means(below, node, mean)
         return self._state(node, Jet(tuple(parts)), None, below=pairs, means=means)
 

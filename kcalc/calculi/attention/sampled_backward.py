@@ -25,11 +25,11 @@ from ..backward import Backward, Groups, summed
 from ..second_moments import is_zero
 from .class_token import sent
 from .closed import closed_form, gradients, is_tied
-from .exchangeable import ONE, TokenState
-from .rows import factor
+from .exchangeable import Relation, TokenState
+from .rotary import turned, turns
 from .sampled import Drawn, Sampled, mixing_of, root
 from .score_slopes import both, by_biases, slopes
-from .turning import turned, turns
+from .softmax_rows import factor
 
 Node = Hashable
 Array = np.ndarray
@@ -45,7 +45,9 @@ class SampledBackward:
     def __init__(self, kernel: Sampled, states: Mapping[Node, TokenState]) -> None:
         self.kernel, self.states = kernel, states
         self.own = Backward(
-            kernel.kernel, {node: state.relations[ONE] for node, state in states.items()}, True
+            kernel.kernel,
+            {node: state.relations[Relation.FIRST_INPUT] for node, state in states.items()},
+            True,
         )
         # squared gradients of biases of scores, by chain
         self.biases = dict[Node, Array]()

@@ -31,7 +31,7 @@ import numpy as np
 
 from ...fields.jets import Jet
 from ...network import primitives as P
-from .turning import apart, by_angle, turns
+from .rotary import apart, by_angle, turns
 from .weights import distance_buckets
 
 Array = np.ndarray

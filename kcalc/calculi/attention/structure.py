@@ -11,9 +11,9 @@ from ...fields.arguments import one_cosine, one_q
 from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...network.network import Network
-from ...network.tokens import Tokens, read_tokens, several
-from .exchangeable import ONE, OTHER, SAME, TWO, Exchangeable, TokenState, unlike
-from .values import alike, token_covariance
+from ...network.tokens import Tokens, has_distinct_tokens, read_tokens
+from .exchangeable import Exchangeable, Relation, TokenState, unlike
+from .values import same_tokens, token_covariance
 
 Array = np.ndarray
 Node = Hashable
@@ -27,9 +27,11 @@ def over_tokens(
     ``own()`` makes the calculus for two tokens of one sequence, ``make(uniform)`` that for two
     sequences.
     """
-    kernels = {ONE: own()}
+    kernels: dict[str, Any] = {Relation.FIRST_INPUT: own()}
     if paired:
-        kernels |= {SAME: make(uniform), OTHER: make(uniform)} | ({} if uniform else {TWO: own()})
+        kernels |= {Relation.SAME_TOKEN: make(uniform), Relation.OTHER_TOKEN: make(uniform)} | (
+            {} if uniform else {Relation.SECOND_INPUT: own()}
+        )
     return Exchangeable(kernels)
 
 
@@ -48,12 +50,15 @@ def inputs_over(
     for node, first in q1.items():
         order = first.order if isinstance(first, Jet) else 0
         own = Jet(((first.value if order else first) * 0 + (1 - cosine), *[0.0] * order))
-        moments = {ONE: (first, first, own), TWO: (q2[node], q2[node], own)}
+        moments: dict[str, Any] = {
+            Relation.FIRST_INPUT: (first, first, own),
+            Relation.SECOND_INPUT: (q2[node], q2[node], own),
+        }
         if gap is not None:
             across = gap[node]
             moments |= {
-                SAME: (first, q2[node], across),
-                OTHER: (first, q2[node], across * cosine + (1 - cosine)),
+                Relation.SAME_TOKEN: (first, q2[node], across),
+                Relation.OTHER_TOKEN: (first, q2[node], across * cosine + (1 - cosine)),
             }
         out[node] = kernel.start(node, moments, tokens.count)
     return out
@@ -64,7 +69,10 @@ def one_sequence(
 ) -> dict[Node, TokenState]:
     """The states of the inputs for one sequence whose tokens have the given gaps."""
     return {
-        node: kernel.start(node, {ONE: (q[node], q[node], gap[node])}, tokens.count) for node in q
+        node: kernel.start(
+            node, {Relation.FIRST_INPUT: (q[node], q[node], gap[node])}, tokens.count
+        )
+        for node in q
     }
 
 
@@ -84,7 +92,7 @@ def one_by_one(network: Network, tokens: Any, sampling: Any) -> bool:
     They are where they are an array, where ``sampling`` is given, and where the network tells them
     apart.
     """
-    if sampling is not None or several(tokens):
+    if sampling is not None or has_distinct_tokens(tokens):
         return True
     return tokens is not None and tells_tokens_apart(network, tokens)
 
@@ -98,7 +106,7 @@ def given_tokens(
     two of that cosine; ``levels``: their mean squares, None where they were not said.
     Raises: KcalcError where an array says itself what is said beside it, and without tokens.
     """
-    if several(tokens):
+    if has_distinct_tokens(tokens):
         if any(given is not None for given in (token_cosine, *levels)):
             raise KcalcError(
                 "an array of tokens says itself what their q values and cosines are; drop q=, "
@@ -110,4 +118,6 @@ def given_tokens(
         raise KcalcError("attention is sampled over tokens; say which, tokens=")
     first = one_q(1.0 if levels[0] is None else levels[0])
     second = first if levels[1] is None else one_q(levels[1])
-    return alike(given.count, given.cosine, None if c is None else one_cosine(c), first, second)
+    return same_tokens(
+        given.count, given.cosine, None if c is None else one_cosine(c), first, second
+    )

@@ -10,7 +10,7 @@ from ...fields.jets import Jet
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import truth
 from ...network.network import Network
-from ...network.tokens import Tokens, read_tokens, several
+from ...network.tokens import Tokens, has_distinct_tokens, read_tokens
 from ..ntk import TangentKernel, TangentReading, fan_ins
 from .exchangeable import Exchangeable
 from .kernels import TokenKernels, token_kernels
@@ -79,7 +79,7 @@ def ntk(
 ) -> TangentKernel | TokenKernels:
     """:func:`kcalc.ntk` over tokens."""
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
-    if several(tokens):
+    if has_distinct_tokens(tokens):
         if token_cosine is not None:
             raise KcalcError(
                 "an array of tokens says itself what their cosines are; drop token_cosine="

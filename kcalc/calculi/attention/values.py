@@ -21,7 +21,7 @@ from ...network.compose import interpret_through
 from ...network.layers import Attend, Embedding
 from ...network.network import Network
 from ...network.notes import beyond_masks
-from .exchangeable import ONE, TokenState
+from .exchangeable import Relation, TokenState
 from .sampled import Sampled, token_kernel
 from .sampling import Draws, Sampling, read_sampling, said, until_accurate, worst_of
 
@@ -197,7 +197,9 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
     return covariance, sequences
 
 
-def alike(count: int, cosine: float, c: float | None, q1: float, q2: float) -> tuple[Array, int]:
+def same_tokens(
+    count: int, cosine: float, c: float | None, q1: float, q2: float
+) -> tuple[Array, int]:
     """The covariance of sequences of ``count`` tokens that are alike.
 
     There is one sequence, or there are two of cosine ``c``.
@@ -255,7 +257,7 @@ def _round(
     def record(node: Node, state: TokenState) -> SampledValue:
         if few or node in network.outputs:
             spreads[node] = _spread(kernel.covariance(state), sequences, draws)
-        return summary(*kernel.whole(state.relations[ONE]))
+        return summary(*kernel.whole(state.relations[Relation.FIRST_INPUT]))
 
     total = len(network.nodes_of(Attend)) * len(draws.chains) * draws.count
     with np.errstate(all="ignore"), progress(total, "attention", "draw") as kernel.tick:

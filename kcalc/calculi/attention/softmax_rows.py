@@ -77,7 +77,7 @@ class Sums(NamedTuple):
     sums: Number
 
 
-class Slopes(NamedTuple):
+class RowSlopes(NamedTuple):
     """Rows of one sequence at equal or different places, and the derivatives of their ``O_ik``.
 
     The derivatives are by the covariance of the queries; by that of the keys at equal places,
@@ -113,7 +113,7 @@ class Rows:
 
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
-    ) -> tuple[Slopes, Slopes]:
+    ) -> tuple[RowSlopes, RowSlopes]:
         """For rows at equal places of one sequence and at different ones.
 
         g, h, v: covariances at equal and at different places.
@@ -122,7 +122,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ValueMap:
     """What attention does to values besides softmax.
 
     ``diagonal`` on the token itself, ``spread`` on all, ``mean`` on their mean.
@@ -133,7 +133,7 @@ class Shape:
     mean: Number
 
     @classmethod
-    def of(cls, op: P.Attend, tokens: int, field: Any) -> Shape:
+    def of(cls, op: P.Attend, tokens: int, field: Any) -> ValueMap:
         """The shape of ``a I + A - c 1 1^T / T``, with a and c from ``op``.
 
         a is the identity of ``op`` and c its centre. The shape is ``a^2``,
@@ -143,12 +143,12 @@ class Shape:
         return cls(a * a, (2 * a * (1 - c) + c * c - 2 * c) / tokens, (a + 1 - c) ** 2)
 
 
-class Softmax(Rows):
+class SoftmaxRows(Rows):
     """``a I + softmax - c / T``: what is common to a row of scores cancels."""
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
         super().__init__(op, tokens, kernel, node)
-        self.shape = Shape.of(op, tokens, kernel.field)
+        self.shape = ValueMap.of(op, tokens, kernel.field)
 
     def _variance(self, g: Number, h: Number, apart: Number) -> Number:
         return self.overlaps.checked(value(self.factor * g * h * apart), self.node)
@@ -176,14 +176,14 @@ class Softmax(Rows):
 
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
-    ) -> tuple[Slopes, Slopes]:
+    ) -> tuple[RowSlopes, RowSlopes]:
         keys, values = self.factor * (h[0] - h[1]), v[0] - v[1]
         variance = g[0] * keys
         spread, mean = float(self.shape.spread), float(self.shape.mean)
 
-        def at(g: float, row: Overlap, overlap: float, more: float) -> Slopes:
+        def at(g: float, row: Overlap, overlap: float, more: float) -> RowSlopes:
             slope = values * row.by_covariance
-            return Slopes(
+            return RowSlopes(
                 Sums(more + overlap, mean),
                 keys * slope,
                 self.factor * g * slope,
@@ -203,7 +203,7 @@ class Softmax(Rows):
         )
 
 
-class ValuesOnly(Softmax):
+class ValuesOnly(SoftmaxRows):
     """Softmax whose X and R have no derivatives here; gaps below 1e-10 lose digits."""
 
     what: ClassVar[str]
@@ -223,7 +223,7 @@ class ValuesOnly(Softmax):
 
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
-    ) -> tuple[Slopes, Slopes]:
+    ) -> tuple[RowSlopes, RowSlopes]:
         raise KcalcError(
             f"node {self.node!r}: {self.what} has no exact gradients; sample them with "
             f"sampling=kc.Sampling(), or {self.remedy}"
@@ -326,7 +326,7 @@ class Sink(ValuesOnly):
         return self.overlaps.checked(variance, self.node)
 
 
-class Elementwise(Rows):
+class ElementwiseRows(Rows):
     """Weights that are a function of one score each."""
 
     def __init__(self, op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> None:
@@ -377,11 +377,11 @@ class Elementwise(Rows):
 
     def slopes(
         self, g: tuple[float, float], h: tuple[float, float], v: tuple[float, float]
-    ) -> tuple[Slopes, Slopes]:
+    ) -> tuple[RowSlopes, RowSlopes]:
         count, q = self.tokens, self.factor * g[0] * h[0]
         pairs = count * (count - 1)
 
-        def at(g: float) -> Slopes:
+        def at(g: float) -> RowSlopes:
             cosines = [self.factor * g * key / q for key in h]
             same, other = (self._moments(q, q, Jet((1 - cosine, -1.0))) for cosine in cosines)
             covariances = [float(m.q1) * (1 - float(m.gap.value)) for m in (same, other)]
@@ -390,7 +390,7 @@ class Elementwise(Rows):
             ]
             rows = Sums(count * covariances[0], count * covariances[0] + pairs * covariances[1])
             queries = count * by_score[0] * h[0] * v[0] + pairs * by_score[1] * h[1] * v[1]
-            return Slopes(
+            return RowSlopes(
                 rows, queries, count * by_score[0] * g * v[0], pairs * by_score[1] * g * v[1]
             )
 
@@ -400,11 +400,11 @@ class Elementwise(Rows):
 def rows_of(op: P.Attend, tokens: int, kernel: Kernel, node: Node) -> Rows:
     """The rows of an attention over as many keys."""
     kind = (
-        Elementwise
+        ElementwiseRows
         if op.normaliser != "softmax"
         else Sink
         if op.sink
-        else Softmax
+        else SoftmaxRows
         if op.wide is not False
         else Narrow
     )
