@@ -1,5 +1,5 @@
 """What shapes networks by their laws at finite width."""
 
-from .geometric import GeometricShaping, geometric
+from .geometric_initialisation import GeometricShaping, geometric
 
 __all__ = ["GeometricShaping", "geometric"]
