@@ -141,7 +141,15 @@ def test_the_picture_of_the_readme_can_be_drawn_anew(
         {name: (ink, line, curves[:2]) for name, (ink, line, curves) in depth.COLOURS.items()},
     )
     names = sorted(path.name for path in depth.write(tmp_path))
-    assert names == sorted(path.name for path in (ROOT / "docs" / "pictures").glob("*.svg"))
+    assert names == sorted(path.name for path in (ROOT / "docs" / "pictures").glob("depth-*.svg"))
+
+
+def test_the_picture_of_the_architecture_page_can_be_drawn_anew(tmp_path: Path) -> None:
+    import house
+
+    house.main(tmp_path)
+    for path in (ROOT / "docs" / "pictures").glob("house-*.svg"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
 def test_the_reference_has_every_public_name() -> None:

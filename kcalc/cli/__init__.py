@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from .. import __version__
 from ..foundation.errors import FreshnessError, KcalcError
 from ..foundation.guests import brought
-from ..version import __version__
 from .command import call, describe, pure_output
 from .wording import Options, spoken
 

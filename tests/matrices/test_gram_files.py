@@ -23,11 +23,11 @@ import numpy as np
 import kcalc as kc
 from kcalc.matrices.gram import outputs
 
-save = outputs.FileSink._save
+save = outputs.FileOutput._save
 def slow(self):
     save(self)
     time.sleep(0.15)
-outputs.FileSink._save = slow
+outputs.FileOutput._save = slow
 x = np.load(sys.argv[1])
 K = kc.ntk(kc.architectures.vanilla(6, "relu", sigma_w=2**0.5))
 K.matrices(x, out=(sys.argv[2], sys.argv[3]), block_rows=10)

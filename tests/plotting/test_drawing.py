@@ -408,6 +408,7 @@ def test_layer_texts_are_short():
         L.Scale(w): "× $w$",
         L.LayerNorm(): "LayerNorm",
         L.RMSNorm(): "RMSNorm",
+        L.L2Norm(): "L2Norm",
         L.BatchNorm(): "BatchNorm",
         L.GroupNorm(2): "GroupNorm",
         L.Pool("max", 3, 2): "max pool 3×3 /2",

@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 SNAPSHOT = TESTS / "messages.txt"
 SAID = {  # besides classes of errors
     *("Assumption", "Finding", "note", "remark", "warn"),
-    *("NoRule", "UnreachableTarget", "OutOfReach", "Unfinished"),
+    *("NoRule", "UnreachableTarget", "OutOfReach"),
     *("unknown", "no_rule", "fail", "refused"),
     *("advising", "Remedy"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...version import __version__
+from ... import __version__
 from .findings import CRITERIA, Finding
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

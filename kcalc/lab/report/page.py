@@ -11,8 +11,8 @@ from base64 import b64encode
 from importlib import metadata
 from typing import Any
 
+from ... import __version__
 from ...foundation.templates import asset, template
-from ...version import __version__
 from .kernels import SPHERE, meaning
 from .markup import embedded, number
 from .network_facts import Facts

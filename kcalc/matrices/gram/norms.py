@@ -306,7 +306,7 @@ class NormPlan:
         parts: tuple[int, ...],
         out: tuple[Array, ...],
     ) -> None:
-        """As :meth:`.plans.Plan.fill`."""
+        """As :meth:`.plans.ChunkPlan.fill`."""
         x = self.table.coordinate(np.clip(w, 0.0, 1.0), upper)
         for part, values in zip(parts, out, strict=True):
             one, two = self.factors(part)

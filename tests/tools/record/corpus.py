@@ -189,7 +189,7 @@ class Grower:
             L.LayerNorm,
             L.RMSNorm,
             lambda: L.GroupNorm(self.rng.choice([1, 1, 2])),
-            L.LayerNorm,
+            lambda: L.L2Norm(scale=2.0),
         ]
         if self.kind in ("wild", "image", "dense"):
             kinds += [lambda: L.BatchNorm(batch_c=self.rng.choice([0, 0.25])), L.BatchNorm]
