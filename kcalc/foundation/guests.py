@@ -188,7 +188,7 @@ READINGS = Readings()
 """The readings of networks: what options such as ``tokens=`` ask for, in order."""
 
 DRAWINGS = Registry("drawings")
-"""{"room.Result": the function that draws the result}."""
+"""{"Class" or "Class.method" of a result: the function that draws it}."""
 
 KERNELS = Registry("kernels by number system")
 """{(question, name of a number system): the function that answers it there}."""
