@@ -29,7 +29,7 @@ MEASURED = "; on the example inputs, the model as it was read has q = {:.4g} the
 class RegionalShaping(Approximable, Tabled, OfModel):
     """The shaped regions of a model, and all of it that is left alone.
 
-    :meth:`apply_to` shapes the regions in a copy of the model and leaves all else as it was.
+    ``apply_to`` shapes the regions in a copy of the model and leaves all else as it was.
     A region is a connected part of the network without the operations that were not read. Each is
     shaped by its own maximal slope function, as if its inputs had q = 1.
 
