@@ -320,6 +320,16 @@ def test_repr_tells_what_was_done(x):
     assert "(norm): LayerNorm((8,), eps=1e-05, " in text
 
 
+def test_a_copy_lists_its_edits_in_words(x):
+    net = model()
+    s = kc.shape(kc.read(net, x), "tanh", method="dks", assume_independent=True)
+    made = s.apply_to(net)
+    assert len(made.kcalc_changes) == len(s.edits) > 3 and not hasattr(net, "kcalc_changes")
+    assert {line.partition(":")[0] for line in made.kcalc_changes} == {e.node for e in s.edits}
+    assert pickle.loads(pickle.dumps(made)).kcalc_changes == made.kcalc_changes
+    assert "kcalc_changes" not in made.state_dict()
+
+
 def test_edited_models_are_not_edited_again(x):
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     s = kc.shape(kc.read(net, x))

@@ -83,7 +83,10 @@ def model_of(reading: Any) -> torch.nn.Module:
 
 
 def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) -> Any:
-    """A model, or a copy of it, with edits. Raises: KcalcError where they are of another one."""
+    """A model, or a copy of it, with edits, which its ``kcalc_changes`` tells in words.
+
+    Raises: KcalcError where they are of another model.
+    """
     require_module(model)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise KcalcError(
@@ -92,6 +95,7 @@ def edited(model: Any, edits: Edits, law: str, generator: Any, inplace: bool) ->
     made = model if inplace else duplicate(model)
     perform(made, edits, law, generator)
     keep(made, edits)
+    made.kcalc_changes = tuple(f"{e.node}: {e.kind}, {e.what}; {e.where}" for e in edits.items)
     return made
 
 
