@@ -63,7 +63,7 @@ NO_HYPOTHESES = {
     "Network",
     "Activation",
     "Transformed",
-    "TextTable",
+    "Table",
     "Enclosure",
     "FixedPoint",
     "ActivationBounds",
