@@ -81,8 +81,10 @@ def test_compiled_whole(backend, x):
 
 
 def test_twelve_compiled_blocks_have_one_graph(x):
+    from torch._dynamo.testing import CompileCounter
+
     made = agrees(Net(12), x)
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     wanted = made(x)
     for i in range(12):
         made.blocks[i] = torch.compile(made.blocks[i], backend=counter, fullgraph=True)
