@@ -78,6 +78,7 @@ class Builder:
         self.weights_like, self.biases_like = Resemblance(), Resemblance()
         self.tokens: dict[str, int] = {}  # the axis along which a node mixes locations
         self.made: dict[tuple[str, Any], str] = {}
+        self.read_at: dict[str, dict[str, None]] = {}  # {node: the operations it was read from}
         self.stopped: dict[tuple[Any, Any], str] = {}  # a stopped expression -> what was stopped
 
     def note(self, node: str, level: str, text: str, of_weights: bool = False) -> None:
@@ -141,12 +142,16 @@ class Builder:
     def _materialise(self, source: str, expr: Any, home: str, op: Op) -> str:
         if expr == X:
             return source
-        if (source, expr) in self.made:
-            return self.made[source, expr]
+        made = self.made.get((source, expr))
+        if made is None:
+            made = self.made[source, expr] = self._new(source, expr, home, op)
+        self.read_at.setdefault(made, {})[op.name] = None
+        return made
+
+    def _new(self, source: str, expr: Any, home: str, op: Op) -> str:
         at = self.by_name.get(home) or replace(op, name=home)
         if isinstance(expr, sp.Expr) and expr.has(Still):
-            made = self.made[source, expr] = self._with_stops(at, source, expr, self.width(op))
-            return made
+            return self._with_stops(at, source, expr, self.width(op))
         factor = linear_factor(expr) if isinstance(expr, sp.Expr) else None
         alone = isinstance(self.layers[source][0], Input) and self.readers[source] == 1
         if alone and isinstance(expr, sp.Expr) and is_affine(expr) and expr.has(X):
@@ -155,14 +160,11 @@ class Builder:
                 "approximate",
                 f"the input goes through {expr} first; its q value is meant after that",
             )
-            made = source
-        elif factor is not None and factor != 0:
+            return source
+        if factor is not None and factor != 0:
             self.node(at, Scale(as_number(factor)), [source])
-            made = at.name
-        else:
-            made = self._nonlinear(at, source, expr, self.width(op))
-        self.made[source, expr] = made
-        return made
+            return at.name
+        return self._nonlinear(at, source, expr, self.width(op))
 
     def _with_stops(self, op: Op, source: str, expr: Any, width: int | None) -> str:
         """The node of an expression of which gradients see only a part."""

@@ -10,19 +10,21 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..activations import Activation
+from ..activations import Activation, X
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
 from ..network import layers as L
 from ..network.network import Network, require_numbers, sum_weights
 from .edits import Action, Edit, Exchanged, Scaled, Slot, Taken
+from .fusion import Constant, simplified
 from .model_reading import Reading
-from .trace import Drop, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Transpose
+from .trace import Drop, Held, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Stopped, Transpose
 
 Node = Hashable
 Made = tuple[int, int]  # (call, which of its results); (-1, i) is the i-th input
 REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
 LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
+PASSED = (*LAYOUT, Pointwise, Stopped)  # what may belong to the node behind it
 KINDS = {L.Scale: "factor", L.Dropout: "dropout", L.Identity: "factor"}
 NO_VALUE = "no single call of the model makes it"
 NO_INPUT = "no call of the model reads its input {!r} there"
@@ -105,36 +107,82 @@ class Target:
             (node,) = self.model.parents(node)
         return node
 
-    def _resolved(self, name: str) -> Node | None:
-        """The node whose feature map an operation returns in the shaped model."""
-        node = self.reading.places.get(name)
-        if node is None or node in self.steps or node not in self.model:
-            return node
-        return self.past(node) if self._goes(node) else node
+    def made_by(self, node: Node) -> list[list[str]]:
+        """The operations that make a node's feature map, a list for each time it is computed.
 
-    def read_from(self, node: Node) -> Iterator[str]:
-        """The operations whose values a node reads, one of each parent."""
-        op = self.ops.get(str(node))
-        for place, parent in enumerate(self.steps[node][1]):
-            found = None if op is None else self._found(op, parent, place)
-            yield str(parent) if found is None else found
+        A model may compute the same twice, as in ``b(relu(x)) + c(relu(x))``. Of a list, the first
+        operation makes the values and the others hand them on. Values that only other activations
+        are made of are not among them.
+        """
+        lists: dict[str, list[str]] = {}
+        first: dict[str, str] = {}
+        for name, place in self.reading.places.items():
+            if place == node:
+                first[name] = first.get(self._handed_on(self.ops[name]), name)
+                lists.setdefault(first[name], []).append(name)
+        read = self.reading.read_at.get(node, (str(node),))
+        return [lists.get(name, [name]) for name in dict.fromkeys(first.get(n, n) for n in read)]
 
-    def _found(self, op: Op, parent: Node, place: int) -> str | None:
-        """The last operation before ``op`` that returns the feature map of ``parent``."""
-        direct = op.reads[place] if place < len(op.reads) else None
-        if direct and not isinstance(op, Pointwise) and self._resolved(direct) == parent:
-            return direct
-        waiting, seen = list(op.reads), set[str]()
+    def _handed_on(self, op: Op) -> str:
+        """The operation whose values ``op`` returns as they are, "" if there is none."""
+        if isinstance(op, LAYOUT):
+            return op.reads[0]
+        places = self.reading.places
+        same = {name for name in op.reads if places.get(name) == places[op.name]}
+        if not isinstance(op, Pointwise) or len(same) != 1:
+            return ""
+        try:
+            values = (X if name in same else self._number(name) for name in op.reads)
+            returned = simplified(op.function(*values))
+        except (KcalcError, TypeError, ValueError, ArithmeticError):
+            return ""
+        return same.pop() if returned == X else ""
+
+    def _number(self, name: str) -> Any:
+        held = self.ops[name]
+        return Constant(held).number if isinstance(held, Held) else None
+
+    def read_from(self, node: Node, name: str) -> list[list[str]]:
+        """The operations that make what ``name`` makes a node's feature map of, by parent."""
+        parents = self.model.parents(node)
+        found = {parent: [] for parent in parents}
+        for read, place in self._within(node, name):
+            if place in found:
+                found[place].append(read)
+        return [found[parent] or [names[0] for names in self.made_by(parent)] for parent in parents]
+
+    def _within(self, node: Node, name: str) -> Iterator[tuple[str, Node | None]]:
+        """(operation, its node) of the parents of a node, and of what is computed of them.
+
+        All that ``name``, which returns the node's feature map, is made of.
+        """
+        parents, op = self.model.parents(node), self.ops.get(name)
+        waiting = [] if op is None else list(op.reads)
+        seen = {name}
         while waiting:
-            name = waiting.pop(0)
-            if name in seen:
+            read = waiting.pop(0)
+            if read in seen:
                 continue
-            seen.add(name)
-            if self._resolved(name) == parent:
-                return name
-            if isinstance(self.ops[name], (*LAYOUT, Pointwise)):
-                waiting += self.ops[name].reads
-        return None
+            seen.add(read)
+            place = self.reading.places.get(read)
+            if place in parents:
+                yield read, place
+            elif place is None or {*self.model.parents(place)} <= {*parents}:
+                yield read, place
+                waiting += self.ops[read].reads if isinstance(self.ops[read], PASSED) else ()
+
+    @cached_property
+    def parts(self) -> set[Node]:
+        """The nodes whose values other nodes are made of, beside those that read them.
+
+        As 2 x in ``b(2 * x) + c(relu(2 * x))``, where relu(2 x) is one activation of x.
+        """
+        found: set[Node] = set()
+        for node in self.model:
+            parents = {node, *self.model.parents(node)}
+            for names in self.made_by(node):
+                found |= {place for _, place in self._within(node, names[0])} - parents - {None}
+        return found
 
 
 def _as_edited(layer: L.Layer) -> Any:
@@ -344,8 +392,12 @@ class Planner:
             except Unplaced as error:
                 self.left[node] = str(error)
                 continue
-            if found is not None:
-                yield found
+            if found is None:
+                continue
+            if node in self.target.parts:
+                self.left[node] = SHARED
+                continue
+            yield found
 
     # -- activations -------------------------------------------------------------------------------
 
@@ -355,21 +407,27 @@ class Planner:
         if phi == layer.activation:
             return None
         base, numbers = transformation(phi)
-        start, numbers = self._after_gain(node, numbers, base == layer.activation)
+        same = base == layer.activation
+        norm, numbers = self._after_gain(node, numbers, same)
         what = constants.describe() if constants is not None else phi.name
         edit = self._edit(node, "activation", f"{layer.activation.name} -> {what}")
-        if base == layer.activation:
-            return edit, self._at_one(node, lambda end: self._scaled(start, end, *numbers))
-        reason = f"{phi.name} cannot take its place"
-        made = self._at_one(node, lambda end: self._passed(start, end, reason))
-        last = max(made, key=lambda call: call if isinstance(call, int) else 0)
-        taken = made[last]
-        assert isinstance(taken, Taken)
-        made[last] = Exchanged(taken.slot, base, *numbers, taken.copied)
-        return edit, made
 
-    def _after_gain(self, node: Node, numbers: Numbers, same: bool) -> tuple[Made, Numbers]:
-        """What an activation's calls read, and its numbers for that.
+        def at(name: str) -> Calls:
+            starts = self._starts(node, name)[0] if norm is None else [self._value(norm)]
+            end = self._end(name)
+            if same:
+                return self._scaled(starts, end, *numbers)
+            made = self._passed(starts, end, f"{phi.name} cannot take its place")
+            last = max(made, key=lambda call: call if isinstance(call, int) else 0)
+            taken = made[last]
+            assert isinstance(taken, Taken)
+            made[last] = Exchanged(taken.slot, base, *numbers, taken.copied)
+            return made
+
+        return edit, self._wherever_made(node, at)
+
+    def _after_gain(self, node: Node, numbers: Numbers, same: bool) -> tuple[str | None, Numbers]:
+        """The norm that an activation's calls read if it has a gain, and the numbers for that.
 
         Of a norm with one gain g and bias h, the activation that was read is f(g z + h): the model
         calls f of g z + h, or of z where the norm goes. ``same``: whether f stays.
@@ -377,7 +435,7 @@ class Planner:
         norm = self.target.model.parents(node)[0]
         known = self.target.reading.gains.get(str(norm))
         if known is None:
-            return self._start(node, 0), numbers
+            return None, numbers
         (g, h), (a, b, *outer) = known, numbers
         if norm in self.target.gone:
             a, b = (g * a, g * b + h) if same else (a, b)
@@ -385,43 +443,56 @@ class Planner:
             b = g * b + h * (1 - a)
         else:
             a, b = a / g, b - a * h / g
-        return self._value(str(norm)), (a, b, *outer)  # pyright: ignore[reportReturnType]
+        return str(norm), (a, b, *outer)  # pyright: ignore[reportReturnType]
 
-    def _at_one(self, node: Node, made: Callable[[Made], Calls]) -> Calls:
-        """The actions at the last value that is a node's feature map and has a place for them.
+    def _wherever_made(self, node: Node, at: Callable[[str], Calls]) -> Calls:
+        """The actions at every computation of a node's feature map.
 
-        A later one, such as a multiplication by what is 1 in evaluation only, may have none.
+        ``at``: the actions at an operation that returns it. Of a computation, one operation has
+        them, the node's own or the last with a place: a later one, such as a multiplication by
+        what is 1 in evaluation only, may have none.
         """
-        places = self.target.reading.places
-        names = [name for name, place in places.items() if place == node and name != str(node)]
-        first: Unplaced | None = None
-        for name in (str(node), *names[::-1]):
+        made: Calls = {}
+        for names in self.target.made_by(node):
+            first = str(node) if str(node) in names else names[0]
+            for call, action in self._at_one([first, *names[::-1]], at).items():
+                if made.setdefault(call, action) != action:
+                    raise Unplaced(SHARED)
+        return made
+
+    @staticmethod
+    def _at_one(names: Sequence[str], at: Callable[[str], Calls]) -> Calls:
+        """The actions at the first of some operations that has a place for them."""
+        failed: Unplaced | None = None
+        for name in names:
             try:
-                return made(self._end(name))
+                return at(name)
             except Unplaced as error:
-                first = first or error
-        assert first is not None
-        raise first
+                failed = failed or error
+        assert failed is not None
+        raise failed
 
     def _scaled(
-        self, start: Made, end: Made, a: float, b: float, scale: float, shift: float
+        self, starts: Sequence[Made], end: Made, a: float, b: float, scale: float, shift: float
     ) -> Calls:
-        """Affine changes of the input and the output of what leads from a value to another."""
-        whole = self._whole(start, end)
+        """Affine changes of the input and the output of what leads from values to another."""
+        whole = self._whole(starts, end)
         if whole is not None:
             return {whole.key: Scaled(((whole.slot, a, b),), scale, shift)}
-        found = group(self.flow, [start], end)
+        found = group(self.flow, starts, end)
         made: Calls = {}
         for call, slot in found.entries:
             self._add(made, call, Scaled(((slot, a, b),)))
         self._add(made, end[0], Scaled((), scale, shift))
         return made
 
-    def _whole(self, start: Made, end: Made) -> WholeModule | None:
+    def _whole(self, starts: Sequence[Made], end: Made) -> WholeModule | None:
         """The smallest module that makes a value of another, None where there is none."""
-        found = self.flow.whole(start, end)
+        if len(starts) > 1:
+            return None
+        found = self.flow.whole(starts[0], end)
         if found is not None:
-            _check_steady(self.flow, *_between(self.flow, [start], end))
+            _check_steady(self.flow, *_between(self.flow, starts, end))
         return found
 
     @staticmethod
@@ -444,10 +515,10 @@ class Planner:
         if 0.0 in old:
             raise Unplaced(ZERO)
         end = self._end(str(node))
-        starts = [self._start(node, i) for i in range(len(parents))]
         factors: dict[Made, set[float]] = {}
-        for start, w, known in zip(starts, new, old, strict=True):
-            factors.setdefault(start, set()).add(w / known)
+        for starts, w, known in zip(self._starts(node, str(node)), new, old, strict=True):
+            for start in starts:
+                factors.setdefault(start, set()).add(w / known)
         if any(len(found) > 1 for found in factors.values()):
             raise Unplaced("one value is two terms of it, with different weights")
         found = group(self.flow, list(factors), end)
@@ -467,30 +538,36 @@ class Planner:
         if not float(before.factor):
             raise Unplaced(ZERO)
         ratio = float(layer.factor) / float(before.factor)
-        made = self._scaled(self._start(node, 0), self._end(str(node)), 1.0, 0.0, ratio, 0.0)
-        return self._edit(node, "factor", f"factor {float(layer.factor):.6g}"), made
+        edit = self._edit(node, "factor", f"factor {float(layer.factor):.6g}")
+
+        def at(name: str) -> Calls:
+            return self._scaled(self._starts(node, name)[0], self._end(name), 1, 0, ratio, 0)
+
+        return edit, self._wherever_made(node, at)
 
     # -- what goes ---------------------------------------------------------------------------------
 
     def _removed(self, node: Node) -> tuple[Edit, Calls]:
         layer = self.target.model.layer(node)
-        op = self._op(str(node))
-        start = self._value(op.reads[0])
-        end = self._end(str(node))
         edit = self._edit(node, KINDS.get(type(layer), "norm"), f"{type(layer).__name__} removed")
-        return edit, ({} if start == end else self._passed(start, end, NO_PATH))
 
-    def _passed(self, start: Made, end: Made, reason: str) -> Calls:
-        """Every call on the way from a value to another hands its argument on."""
-        whole = self._whole(start, end)
+        def at(name: str) -> Calls:
+            (starts,), end = self._starts(node, name), self._end(name)
+            return {} if end in starts else self._passed(starts, end, NO_PATH)
+
+        return edit, self._wherever_made(node, at)
+
+    def _passed(self, starts: Sequence[Made], end: Made, reason: str) -> Calls:
+        """Every call on the way from one of some equal values to another hands its argument on."""
+        whole = self._whole(starts, end)
         if whole is not None:
-            return {whole.key: Taken(whole.slot, self._copied(start, end))}
-        found = group(self.flow, [start], end)
+            return {whole.key: Taken(whole.slot, self._copied(starts, end))}
+        found = group(self.flow, starts, end)
         ways: dict[int, list[tuple[int, Slot]]] = {}
         for call in sorted(found.calls):
             for slot, source in self.flow.reads[call].items():
-                before = [] if source == start else ways.get(source[0])
-                if before is None or (source != start and source[0] not in found.calls):
+                before = [] if source in starts else ways.get(source[0])
+                if before is None or (source not in starts and source[0] not in found.calls):
                     continue
                 way = before if self.flow.carries(call) else [*before, (call, slot)]
                 if call not in ways or len(way) < len(ways[call]):
@@ -500,24 +577,25 @@ class Planner:
             raise Unplaced(reason)
         made: Calls = {call: Taken(slot) for call, slot in way}
         last, slot = way[-1]
-        made[last] = Taken(slot, self._copied(start, end))
+        made[last] = Taken(slot, self._copied(starts, end))
         return made
 
-    def _copied(self, start: Made, end: Made) -> bool:
+    def _copied(self, starts: Sequence[Made], end: Made) -> bool:
         """Whether a value must not lie in the memory of another that it is made equal to.
 
         So where the model writes into the other, or writes into it and into the other nothing may
         be written: an input, a value that is read elsewhere, or one that gradients need.
         """
-        if not (self.flow.written(start) or self.flow.written(end)):
+        flow, written = self.flow, bool(self.flow.written(end))
+        if not written and not any(map(flow.written, starts)):
             return False
-        inside = group(self.flow, [start], end).calls
-        if self.flow.written(start) - inside:
-            return True
-        if not self.flow.written(end):
-            return False
-        elsewhere = self.flow.readers.get(start, set()) - inside
-        return start[0] < 0 or bool(elsewhere) or self.flow.needed(start)
+        inside = group(flow, starts, end).calls
+        return any(
+            bool(flow.written(start) - inside)
+            or (written and (start[0] < 0 or bool(flow.readers.get(start, set()) - inside)))
+            or (written and flow.needed(start))
+            for start in starts
+        )
 
     def _resized(self, call: int, slot: Slot) -> bool:
         """Whether a call's result has another shape than its argument."""
@@ -526,10 +604,10 @@ class Planner:
 
     # -- values ------------------------------------------------------------------------------------
 
-    def _start(self, node: Node, place: int) -> Made:
-        """What makes the feature map that a node reads from its parent."""
-        source = [*self.target.read_from(node)][place]
-        return self._value(source)
+    def _starts(self, node: Node, name: str) -> list[list[Made]]:
+        """What makes the feature maps that an operation makes a node's of, by parent."""
+        found = self.target.read_from(node, name)
+        return [list(dict.fromkeys(map(self._value, names))) for names in found]
 
     def _value(self, name: str) -> Made:
         op = self.target.ops.get(name)
@@ -543,12 +621,6 @@ class Planner:
         if made[0] >= 0 and not self.flow.single(made[0]):
             raise Unplaced(NO_VALUE)
         return made
-
-    def _op(self, name: str) -> Op:
-        op = self.target.ops.get(name)
-        if op is None or not op.reads:
-            raise Unplaced(NO_VALUE)
-        return op
 
     def _edit(self, node: Node, kind: str, what: str) -> Edit:
         return Edit(str(node), kind, what, str(self.target.reading.sources.get(node, "")))

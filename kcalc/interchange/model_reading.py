@@ -57,7 +57,8 @@ class Reading(Tabled):
     lists them, None in a copy from a pickle; ``apart``: the network in which neighbouring
     operations that were not read are nodes of their own; ``places``: {operation of the trace: the
     node whose feature map it returns}; ``gains``: {norm: (gain, bias)} of norms whose one gain and
-    one bias belong to what follows them in the network.
+    one bias belong to what follows them in the network; ``read_at``: {node: the operations that
+    other nodes read it from}, several where the model computes the same several times.
     """
 
     framework: str
@@ -69,6 +70,7 @@ class Reading(Tabled):
     apart: Network | None = field(default=None, repr=False)
     places: Mapping[str, Node] = field(default_factory=dict, repr=False)
     gains: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False)
+    read_at: Mapping[Node, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the trace, which holds functions of this process and the model's weights."""

@@ -750,6 +750,7 @@ class Recogniser(ElementwiseRules):
             unmerged.with_notes(note for note in told if note.node in unmerged),
             self._places(gone),
             dict(self._gains()),
+            {node: tuple(ops) for node, ops in self.read_at.items()},
         )
 
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
