@@ -68,7 +68,7 @@ def _affine(_: L.Layer, arrays: list[Array], op: Any) -> Array:
 
 def _sum(layer: Any, arrays: list[Array], _: Any) -> Array:
     weights = sum_weights(layer, len(arrays))
-    return sum(float(w) * array for w, array in zip(weights, arrays, strict=True))
+    return np.add.reduce([float(w) * array for w, array in zip(weights, arrays, strict=True)])
 
 
 def _norm(_: L.Layer, arrays: list[Array], op: Any) -> Array:

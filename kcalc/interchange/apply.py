@@ -8,7 +8,7 @@ from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import truth
-from .editing_plan import Target
+from .edit_target import Target
 from .edits import Edits
 from .frameworks import FRAMEWORKS, JAX, OPTIONS, require_patches
 from .geometry import checked_law

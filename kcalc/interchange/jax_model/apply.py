@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...foundation.errors import KcalcError
-from ..editing_plan import TWICE, Calls, Planner, Target
+from ..edit_target import Target
+from ..editing_plan import TWICE, Calls, Planner
 from ..edits import Action, CallEdit, Edit, Edits, Taken
 from . import keras_models, modules
 from .functions import JaxModel, Parameters

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...foundation.errors import KcalcError
 from ...network import layers as L
-from ..editing_plan import Target, Unplaced
+from ..edit_target import Target
+from ..editing_plan import Unplaced
 from ..edits import Edit, Layout, WeightEdit
 from ..geometry import delta_taps
 from ..trace import Linear, Lookup, Normalise, Pass, Pointwise, Reshape

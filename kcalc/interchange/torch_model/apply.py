@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ...foundation.errors import KcalcError
-from ..editing_plan import Planner, Target, Unplaced
+from ..edit_target import Target
+from ..editing_plan import Planner, Unplaced
 from ..edits import Edit, Edits
 from ..weight_edits import Stored, WeightEdits
 from .captured import TorchProgram

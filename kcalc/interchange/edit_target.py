@@ -1,0 +1,183 @@
+"""What a model is to compute after its edits, beside the operations that it has now."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..activations import X
+from ..foundation.errors import KcalcError
+from ..foundation.process_state import cached_property
+from ..network import layers as L
+from ..network.network import Network, require_numbers
+from .fusion import Constant, simplified
+from .model_reading import Reading
+from .trace import Drop, Held, Op, Pass, Pointwise, Reorder, Repeat, Reshape, Stopped, Transpose
+
+Node = Hashable
+REMOVABLE = (L.Normalisation, L.Scale, L.Dropout, L.Identity)
+LAYOUT = (Reshape, Transpose, Pass, Reorder, Repeat, Drop)
+PASSED = (*LAYOUT, Pointwise, Stopped)  # what may belong to the node behind it
+
+
+class Target:
+    """What a model is to compute, beside what it computes now.
+
+    ``steps``: {node: (layer, parents)} of the shaped networks; ``left_alone``: nodes that stay as
+    they are, with the reason.
+    """
+
+    def __init__(
+        self, reading: Reading, networks: Sequence[Network], left_alone: Mapping[Node, str]
+    ) -> None:
+        assert reading.trace is not None
+        for network in networks:
+            require_numbers(network)
+        self.reading, self.model = reading, reading.unmerged
+        self.ops: dict[str, Op] = {op.name: op for op in reading.trace.ops}
+        steps = {
+            node: (layer, parents)
+            for network in networks
+            for node, layer, parents in network.steps()
+            if not isinstance(layer, L.Input)
+        }
+        self.left_alone = left_alone
+        self.steps = {node: step for node, step in steps.items() if node not in left_alone}
+        self.inputs = {node for network in networks for node in network.inputs}
+        self.gone = {
+            node
+            for node in self.model
+            if node not in self.steps and node not in left_alone and self._goes(node)
+        }
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse networks that are not the model's but for what edits change.
+
+        Raises: KcalcError naming the node.
+        """
+        for node, (layer, parents) in self.steps.items():
+            if node not in self.model:
+                raise KcalcError(
+                    f"node {node!r} of the shaped network is no operation of the model; keep the "
+                    f"nodes of the network that was read"
+                )
+            before = self.model.layer(node)
+            if _as_edited(before) != _as_edited(layer):
+                raise KcalcError(
+                    f"node {node!r} is {before} in the model and {layer} in the shaped network; "
+                    f"edits change activations, weights of sums, scales of initial weights, and "
+                    f"what is left out: keep the rest as it was read"
+                )
+            known = tuple(map(self.past, self.model.parents(node)))
+            if known != parents:
+                read, reads = (", ".join(map(repr, nodes)) for nodes in (known, parents))
+                raise KcalcError(
+                    f"node {node!r} reads {reads} in the shaped network and {read} in the model; "
+                    f"keep the edges that were read"
+                )
+
+    def _goes(self, node: Node) -> bool:
+        place = self.past(node)
+        return place != node and (place in self.steps or place in self.inputs)
+
+    def past(self, node: Node) -> Node:
+        """The node itself, or the one before it that stays."""
+        while (
+            node not in self.steps
+            and node not in self.left_alone
+            and node in self.model
+            and isinstance(self.model.layer(node), REMOVABLE)
+        ):
+            (node,) = self.model.parents(node)
+        return node
+
+    def made_by(self, node: Node) -> list[list[str]]:
+        """The operations that make a node's feature map, a list for each time it is computed.
+
+        A model may compute the same twice, as in ``b(relu(x)) + c(relu(x))``. Of a list, the first
+        operation makes the values and the others hand them on. Values that only other activations
+        are made of are not among them.
+        """
+        lists: dict[str, list[str]] = {}
+        first: dict[str, str] = {}
+        for name, place in self.reading.places.items():
+            if place == node:
+                first[name] = first.get(self._handed_on(self.ops[name]), name)
+                lists.setdefault(first[name], []).append(name)
+        read = self.reading.read_at.get(node, (str(node),))
+        return [lists.get(name, [name]) for name in dict.fromkeys(first.get(n, n) for n in read)]
+
+    def _handed_on(self, op: Op) -> str:
+        """The operation whose values ``op`` returns as they are, "" if there is none."""
+        if isinstance(op, LAYOUT):
+            return op.reads[0]
+        places = self.reading.places
+        same = {name for name in op.reads if places.get(name) == places[op.name]}
+        if not isinstance(op, Pointwise) or len(same) != 1:
+            return ""
+        try:
+            values = (X if name in same else self._number(name) for name in op.reads)
+            returned = simplified(op.function(*values))
+        except (KcalcError, TypeError, ValueError, ArithmeticError):
+            return ""
+        return same.pop() if returned == X else ""
+
+    def _number(self, name: str) -> Any:
+        held = self.ops[name]
+        return Constant(held).number if isinstance(held, Held) else None
+
+    def read_from(self, node: Node, name: str) -> list[list[str]]:
+        """The operations that make what ``name`` makes a node's feature map of, by parent."""
+        parents = self.model.parents(node)
+        found = {parent: [] for parent in parents}
+        for read, place in self._within(node, name):
+            if place in found:
+                found[place].append(read)
+        return [found[parent] or [names[0] for names in self.made_by(parent)] for parent in parents]
+
+    def _within(self, node: Node, name: str) -> Iterator[tuple[str, Node | None]]:
+        """(operation, its node) of the parents of a node, and of what is computed of them.
+
+        All that ``name``, which returns the node's feature map, is made of.
+        """
+        parents, op = self.model.parents(node), self.ops.get(name)
+        waiting = [] if op is None else list(op.reads)
+        seen = {name}
+        while waiting:
+            read = waiting.pop(0)
+            if read in seen:
+                continue
+            seen.add(read)
+            place = self.reading.places.get(read)
+            if place in parents:
+                yield read, place
+            elif place is None or {*self.model.parents(place)} <= {*parents}:
+                yield read, place
+                waiting += self.ops[read].reads if isinstance(self.ops[read], PASSED) else ()
+
+    @cached_property
+    def parts(self) -> set[Node]:
+        """The nodes whose values other nodes are made of, beside those that read them.
+
+        As 2 x in ``b(2 * x) + c(relu(2 * x))``, where relu(2 x) is one activation of x.
+        """
+        found: set[Node] = set()
+        for node in self.model:
+            parents = {node, *self.model.parents(node)}
+            for names in self.made_by(node):
+                found |= {place for _, place in self._within(node, names[0])} - parents - {None}
+        return found
+
+
+def _as_edited(layer: L.Layer) -> Any:
+    """What edits leave as it is: the kind of a layer and its fields but for those they change."""
+    if isinstance(layer, L.Nonlinear | L.Sum | L.Scale):
+        return type(layer)
+    if isinstance(layer, L.Affine):
+        layer = replace(layer, sigma_w=1, sigma_b=0, bias=True, standardised=False)
+        return replace(layer, features=None)
+    if isinstance(layer, L.Embedding):
+        return replace(layer, sigma=1)
+    return layer
