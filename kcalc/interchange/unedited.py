@@ -15,13 +15,13 @@ UNEDITED = (
 
 
 class _Watching(logging.Filter):
-    """Lets every record pass, and warns at one that names the mark."""
+    """Warns at a record that names the mark. Logs what the verbosity of transformers allows."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged: yes."""
+        """Whether a record is logged."""
         if MARK in record.getMessage():
             warnings.warn(UNEDITED, stacklevel=2)
-        return True
+        return record.levelno >= logging.getLogger("transformers").getEffectiveLevel()
 
 
 def register() -> None:
@@ -29,3 +29,4 @@ def register() -> None:
     logger = logging.getLogger(LOGGER)
     if not any(isinstance(known, _Watching) for known in logger.filters):
         logger.addFilter(_Watching())
+        logger.setLevel(1)  # the filter must see warnings that set_verbosity_error() hides

@@ -130,7 +130,8 @@ def test_save_pretrained_keeps_the_edits(name, tmp_path):
     torch.testing.assert_close(y, made(x).logits.double(), atol=1e-5, rtol=1e-5)
 
 
-def test_plain_loading_says_what_is_missing(tmp_path):
+@pytest.mark.parametrize("level", [logging.WARNING, logging.ERROR])
+def test_plain_loading_says_what_is_missing(tmp_path, level):
     """``from_pretrained`` reports the mark in the weights and warns; ``load_edited`` does not."""
     model, x, kind, _ = classifier("bert")
     _, made = trained(model, x, torch.tensor([0, 1]))
@@ -140,6 +141,8 @@ def test_plain_loading_says_what_is_missing(tmp_path):
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     log = logging.getLogger("transformers")
     log.addHandler(handler)
+    before = log.level
+    log.setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -149,7 +152,8 @@ def test_plain_loading_says_what_is_missing(tmp_path):
             kind.from_pretrained(tmp_path)
     finally:
         log.removeHandler(handler)
-    assert any("kc.load_edited" in line for line in lines)
+        log.setLevel(before)
+    assert any("kc.load_edited" in line for line in lines) == (level == logging.WARNING)
 
 
 def test_inner_models_have_their_own_edits(tmp_path):
