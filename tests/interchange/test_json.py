@@ -43,6 +43,12 @@ NETWORKS = {
         ("g", L.GatedUnit("swish"), "u v"),
     ),
     "twice": wired((0, L.Input()), (1, L.Affine(), (0,)), (2, L.Sum((1, sp.pi)), (1, 1))),
+    "norm of heads": kc.chain(L.Input(8), L.Affine(8), L.L2Norm(4, 2.5), L.Affine(2)),
+    "prefix": wired(
+        ("x", L.Input(8)),
+        *((name, L.Affine(8), "x") for name in "qkv"),
+        ("a", L.Attend(2, 4, prefix=3), "q k v"),
+    ),
     "all layers": kc.chain(
         L.Input(3, (8, 8)),
         L.Affine(4, kernel=(3, 5), stride=2, padding=(1, 2), groups=1, bias=False),

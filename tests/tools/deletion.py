@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path("tests") / "guests.json"
 SPINE = ("foundation", "fields", "gaussian", "activations", "maps", "network", "calculi")
 """Rooms of tests; files in them that no guest claims test the spine."""
-COPIED = ("kcalc", "tests", "pyproject.toml")
+COPIED = ("kcalc", "tests", "docs", "pyproject.toml")
 
 CORE = """
 import kcalc as kc

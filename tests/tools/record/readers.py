@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -39,11 +40,21 @@ def _drawn(shape: tuple[int, ...]) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
+def _seeded() -> None:
+    """Models with random weights are the same in every record."""
+    import torch
+
+    torch.manual_seed(0)
+    if keras := sys.modules.get("keras"):
+        keras.utils.set_random_seed(0)
+
+
 # -- the models ------------------------------------------------------------------------------------
 
 
 def zoos() -> Iterator[Model]:
     """The models of tests/modern_zoo.py, tests/torch_zoo/ and the tables of reader tests."""
+    _seeded()  # some tables build their models when they are imported
     import modern_zoo
     import test_apply_jax_layers
     import test_apply_parts
@@ -267,9 +278,7 @@ def outcome(ask: Callable[[], Answer]) -> Answer:
 
 def answers(make: Callable[[], Made]) -> Iterator[tuple[str, Answer]]:
     """(question, outcome) of one model."""
-    import torch
-
-    torch.manual_seed(0)
+    _seeded()
     kept: list[Any] = []
 
     def ask() -> Answer:
