@@ -14,6 +14,7 @@ import numpy as np
 from ..calculi.widths import open_nodes
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.extras import imported
 from ..foundation.plain_arguments import is_key, items, whole
 from ..foundation.printing import Shown, shown, spread
 from ..network.compose import require_network
@@ -111,8 +112,7 @@ def coordinate_check(
     Raises: KcalcError for fewer than two widths or draws, networks in which no width is open or
     with BatchNorm, and coordinates that are 0 or not finite (data that are, or weights).
     """
-    import jax
-
+    jax = imported("jax")
     require_network(network)
     sizes_ = _widths(widths, draws, outputs)
     foreign = next((name for name in options if name not in OPTIONS), None)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..foundation.errors import KcalcError, glimpse, unknown
+from ..foundation.extras import imported
 from ..foundation.plain_arguments import extents
 from ..network.compose import no_rule
 from ..network.layers import Affine
@@ -83,8 +84,7 @@ def dtype_name(given: Any) -> str:
 
     Raises: KcalcError for others.
     """
-    import jax.numpy as jnp
-
+    jnp = imported("jax.numpy")
     name = given if isinstance(given, str) else None
     # objects with a dtype, and dtypes
     for reading in (

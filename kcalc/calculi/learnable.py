@@ -18,6 +18,7 @@ from ..fields.jax_field import is_jax, jax_field
 from ..fields.jets import Jet
 from ..fields.tables.angles import angular_nodes, interpolated
 from ..foundation.errors import KcalcError, without_option
+from ..foundation.extras import imported
 from ..foundation.plain_arguments import choice, truth
 from ..foundation.printing import Shown, plain, shown
 from ..foundation.process_state import cached_property
@@ -217,8 +218,8 @@ class LearnableKernel(Shown):
 
     def _validate(self) -> None:
         """Trace once, with and without constants, so that unsupported layers fail here."""
-        import jax
-        import jax.numpy as jnp
+        jax = imported("jax")
+        jnp = jax.numpy
 
         gap, q1, q2 = (
             jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 2), (2, 1), (1, 2))

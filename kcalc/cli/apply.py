@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.extras import imported
 from ..foundation.files import replacing
 from ..interchange import Edits, apply_edits, load_edits
 from .command import Option, write
@@ -72,10 +73,7 @@ def run(
 
 def _performed(model: str, edits: Edits, weights: str, seed: int) -> tuple[Any, Any]:
     built = python_object(model)
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise KcalcError("edits need PyTorch; install it, pip install torch") from None
+    torch = imported("torch")
     if not -(2**63) <= seed < 2**63:
         raise KcalcError(f"--seed is a whole number of 64 bits, got {glimpse(seed)}")
     generator = torch.Generator().manual_seed(seed)

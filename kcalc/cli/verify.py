@@ -10,6 +10,7 @@ from typing import Annotated
 
 from .. import claims
 from ..foundation.errors import KcalcError
+from ..foundation.extras import imported
 from .command import Option, write
 from .text import check_files
 
@@ -78,6 +79,8 @@ def run(
         print(claims.errata_text(claims.errata(paper)))
         return 0
     _check_files(files)
+    if html:
+        imported("jinja2"), imported("latex2mathml.converter")  # before anything is computed
     try:
         report = claims.verify(claim, paper, budget, seed, processes, journal, progress=True)
     except KeyboardInterrupt:

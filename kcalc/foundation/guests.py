@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from .errors import KcalcError
+from .extras import imported
 from .printing import text_table
 
 
@@ -24,11 +25,11 @@ class Registry:
     """{key: the place ``"room.module:name"`` of what a guest brings for it}.
 
     ``what``: what the registry holds, in the plural ("drawings"), for messages and the printed
-    table.
+    table; ``library``: another library that all its guests use.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, library: str | None = None) -> None:
+        self.what, self.library = what, library
         self.places: dict[Hashable, str] = {}
 
     def register(self, key: Hashable, place: str) -> None:
@@ -43,12 +44,16 @@ class Registry:
     def __getitem__(self, key: Hashable) -> Any:
         """What a guest brings for a key, imported now.
 
-        Raises: MissingGuest if no guest claims the key or the guest's folder is missing.
+        Raises: MissingGuest if no guest claims the key or the guest's folder is missing,
+        MissingExtra if the library of the guests is missing.
         """
         place = self.places.get(key)
         if place is None:
             raise MissingGuest(f"{self.what}: no guest brings {key!r}")
-        return brought(place)
+        found = brought(place)
+        if self.library is not None:
+            imported(self.library)
+        return found
 
     def of(self, value: Any) -> Any:
         """What a guest brings for objects of the type of ``value``, None if no guest claims it.
@@ -187,7 +192,7 @@ class Readings:
 READINGS = Readings()
 """The readings of networks: what options such as ``tokens=`` ask for, in order."""
 
-DRAWINGS = Registry("drawings")
+DRAWINGS = Registry("drawings", "matplotlib")
 """{"Class" or "Class.method" of a result: the function that draws it}."""
 
 KERNELS = Registry("kernels by number system")
@@ -209,6 +214,25 @@ METHODS = Registry("shaping methods")
 
 SHAPING = Registry("parts of shaping")
 """{"tokens": reads the cosines between tokens; "depth trace": the values of all nodes}."""
+
+
+class FormerNames(Registry):
+    """{(room, a name that it had): the place of what has another path now}, for one minor release.
+
+    A place without a module, ``":name"``, is a public name of kcalc itself.
+    """
+
+    def __getitem__(self, key: Hashable) -> Any:
+        place = self.places[key]
+        return getattr(import_module("kcalc"), place[1:]) if place[0] == ":" else brought(place)
+
+    def public(self, room: str, name: str) -> str:
+        """The path that a name has now, below kcalc."""
+        return self.places[room, name].lstrip(":").replace(":", ".")
+
+
+FORMER = FormerNames("former names")
+"""{(room, former name): the place of what it is now}."""
 
 REGISTRIES: tuple[Registry | Readings, ...] = (
     READINGS,

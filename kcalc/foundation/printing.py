@@ -9,12 +9,11 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
-from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
 
-from .errors import KcalcError
+from .extras import imported
 
 Rows = Sequence[Sequence[str]]
 CAPTION = 60  # characters of a repr that stands below its table
@@ -146,12 +145,7 @@ class Tabled:
 
         Raises: KcalcError where pandas is not installed.
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise KcalcError(
-                "a data frame needs pandas, which is not installed: pip install pandas"
-            ) from None
+        pandas = imported("pandas")
         values = self._frame()
         return pandas.DataFrame(dict(values) if isinstance(values, Mapping) else list(values))
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from .extras import imported
 from .mathml import formulas, mathml
 
 if TYPE_CHECKING:
@@ -39,17 +40,16 @@ def sentence(text: Any) -> str:
 @lru_cache(maxsize=8)
 def template(text: str) -> Template:
     """A template in which values are escaped, with filters for lines and formulas."""
-    from jinja2 import ChainableUndefined, Environment
-    from markupsafe import Markup
+    jinja2, markup = imported("jinja2"), imported("markupsafe").Markup
 
     def shown(value: Any) -> Any:
         return value if hasattr(value, "__html__") else clean(value)
 
-    made = Environment(autoescape=True, finalize=shown, undefined=ChainableUndefined)
+    made = jinja2.Environment(autoescape=True, finalize=shown, undefined=jinja2.ChainableUndefined)
     made.filters |= {
         "one_line": one_line,
         "sentence": sentence,
-        "formulas": lambda text: Markup(formulas(text)),
-        "formula": lambda latex: Markup(mathml(latex)),
+        "formulas": lambda text: markup(formulas(text)),
+        "formula": lambda latex: markup(mathml(latex)),
     }
     return made.from_string(text)

@@ -12,12 +12,12 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from importlib import import_module
 from typing import Any
 
 from .. import Network, c_map, residual_blocks, shape, with_residual_weights
 from .. import layers as L
 from ..foundation.errors import KcalcError
+from ..foundation.extras import imported
 from ..plotting import c_maps, claim, three_digits
 
 __all__ = ["Explorer", "explore"]
@@ -98,7 +98,8 @@ def explore(net_or_builder: Network | Callable[..., Network]) -> Explorer:
     Returns: an :class:`Explorer`. Raises: KcalcError without ipywidgets (the extra ``widgets``),
     and for anything else given.
     """
-    widgets = _ipywidgets()
+    widgets = imported("ipywidgets")
+    imported("matplotlib")
     if isinstance(net_or_builder, Network):
         controls, make = _of_network(net_or_builder, widgets)
     elif callable(net_or_builder) and not isinstance(net_or_builder, type):
@@ -216,12 +217,3 @@ def _png(maps: dict[str, Any]) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)
     return stream.getvalue()
-
-
-def _ipywidgets() -> Any:
-    try:
-        return import_module("ipywidgets")
-    except ImportError:
-        raise KcalcError(
-            "sliders need ipywidgets, which is not installed; pip install 'kcalc[widgets]'"
-        ) from None

@@ -14,6 +14,7 @@ import sympy as sp
 
 from ..activations import Activation
 from ..foundation.errors import GraphError, KcalcError, glimpse, unknown
+from ..foundation.extras import MissingExtra
 from ..foundation.guests import DRAWINGS, MissingGuest
 from ..foundation.plain_arguments import is_key, items, mapping, text
 from ..foundation.process_state import cached_property
@@ -467,7 +468,7 @@ class Network:
     def _repr_html_(self) -> str | None:
         try:
             return DRAWINGS["Network.html"](self)
-        except MissingGuest:
+        except (MissingGuest, MissingExtra):
             return None  # notebooks then show the text
 
 

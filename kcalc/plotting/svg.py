@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
+from ..foundation.extras import imported
 from ..foundation.templates import asset, template
 from .drawing import FONT, Sheet, laid_out, net_layers
 from .graph_layout import HEIGHT, Curve, DrawnRepetition, Point, Route
@@ -259,12 +260,11 @@ def network_html(network: Any, most: int = DRAWN) -> str:
     A network that would still show more than ``most`` nodes is summarised by a table of its layers
     instead.
     """
-    from markupsafe import Markup
-
+    markup = imported("markupsafe").Markup
     fold = len(net_layers(network)) > FOLDED
     small = (drawn_nodes(network) if fold else len(net_layers(network))) <= most
     return template(asset("kcalc.plotting", "network.html")).render(
-        drawing=Markup(network_svg(network, fold=fold)) if small else None,
+        drawing=markup(network_svg(network, fold=fold)) if small else None,
         counts=layer_counts(network),
         caption=repr(network),
     )

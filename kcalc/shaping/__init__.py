@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..foundation.errors import KcalcError, Remedy, glimpse, unknown
 from ..foundation.guests import SHAPED
+from ..foundation.moved import former
 from ..network.network import Network, require_network
 from .base import Shaping, replace_activations
 from .comparison import Comparison
@@ -313,3 +314,6 @@ TARGETS = frozenset(
 
 def __dir__() -> list[str]:
     return __all__
+
+
+__getattr__ = former(__name__)

@@ -38,6 +38,7 @@ from ..calculi.global_maps import c_map, node_values
 from ..calculi.gradients import gradients
 from ..fields.arguments import one_cosine, one_q
 from ..foundation.errors import KcalcError
+from ..foundation.moved import formerly_a_function
 from ..foundation.printing import Shown, marked
 from ..foundation.process_state import cached_property
 from ..foundation.rootfinding import zero_between
@@ -675,3 +676,6 @@ def _critical_far(block: _Block, q: float) -> tuple[float, float] | None:
     except KcalcError:
         pass
     return None
+
+
+formerly_a_function(__name__)

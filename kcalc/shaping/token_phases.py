@@ -14,6 +14,7 @@ import numpy as np
 from ..fields.arguments import one_number
 from ..foundation.errors import KcalcError, UnreachableTarget
 from ..foundation.guests import DRAWINGS
+from ..foundation.moved import formerly_a_function
 from ..foundation.plain_arguments import choice
 from ..foundation.printing import Shown, plain, shown, spread
 from ..foundation.rootfinding import zero_between
@@ -232,3 +233,6 @@ def _nearest_root(off: Callable[[float], float], words: str, goal: float) -> flo
     raise UnreachableTarget(
         f"no factor from {RANGE[0]:g} to {RANGE[1]:g} gives {words}: there are {span}"
     )
+
+
+formerly_a_function(__name__)

@@ -21,6 +21,7 @@ from ..activations import activation as resolve
 from ..fields.arguments import as_number, number_within, one_number
 from ..foundation.errors import KcalcError, unknown
 from ..foundation.guests import DRAWINGS, MODELS
+from ..foundation.moved import formerly_a_function
 from ..foundation.plain_arguments import whole
 from ..foundation.process_state import cached_property
 from ..maps.maps import Assumption
@@ -453,3 +454,6 @@ def _without_shortcuts(
         value_gains=gains,
         start=start,
     )
+
+
+formerly_a_function(__name__)

@@ -15,6 +15,7 @@ from ..backend import to_jax
 from ..calculi.scaling import scaling
 from ..calculi.widths import with_widths
 from ..foundation.errors import KcalcError
+from ..foundation.extras import imported
 from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown
@@ -151,8 +152,8 @@ def hessian_blocks(
 def _measured(
     net: Network, image_shape: Any, width: int, draws: int, batch: int, seed: int
 ) -> Array:
-    import jax
-    import jax.numpy as jnp
+    jax = imported("jax")
+    jnp = jax.numpy
 
     model = to_jax(net, image_shape=image_shape, weights="gaussian", rolled=False)
     plan, nodes = model.plan(), net.nodes_of(Affine)

@@ -15,6 +15,7 @@ from ..backend import to_jax
 from ..backend.initialisers import random_bits
 from ..fields.arguments import raw_array, real_array
 from ..foundation.errors import KcalcError, glimpse
+from ..foundation.extras import imported
 from ..foundation.guests import DRAWINGS
 from ..foundation.plain_arguments import whole
 from ..foundation.printing import Shown, plain, spread
@@ -155,8 +156,7 @@ def training_spectra(
     Raises: KcalcError for arguments that do not fit, and where the loss is no longer finite.
     [MacDonald et al. 2023, sec. 6.2]
     """
-    import jax
-
+    jax = imported("jax")
     require_network(network)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise KcalcError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from .limits import Limits
 
 OLDEST, NEWEST = 9, 28
@@ -43,13 +44,7 @@ def load(model: Any, limits: Limits) -> tuple[Any, Path | None]:
 
 def package() -> Any:
     """The onnx package. Raises: KcalcError naming the extra to install."""
-    try:
-        import onnx
-    except ImportError:
-        raise KcalcError(
-            "reading ONNX models needs the onnx package: pip install 'kcalc[onnx]'"
-        ) from None
-    return onnx
+    return imported("onnx")
 
 
 def _content(path: Path, limits: Limits) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ..batches import FIXED, of_batches
 from ..example_shapes import is_shape
 from ..named_inputs import Call, as_one
@@ -47,14 +46,7 @@ def trace_torch(model: Any, *examples: Any) -> Trace:
     ones also by name, in a dictionary; none for an ExportedProgram.
     Raises: KcalcError where the model cannot be traced, with place and reason.
     """
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        raise KcalcError(
-            "reading PyTorch models needs PyTorch: pip install 'kcalc[torch]'"
-        ) from error
-
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     if isinstance(model, torch.export.ExportedProgram):
         trace = _traced(model, replace(exported(model), copied=False), None)
         count = next(op.shape[0] for op in trace.ops if isinstance(op, Entry))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...activations import Activation
-from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from .content import Content, TransformedActivation, WeightedSum
 from .lowering import Walk
 from .onnx_target import OnnxTarget
@@ -39,12 +39,8 @@ def onnx_bytes(content: Content) -> bytes:
 
 
 def _onnx() -> Any:
-    try:
-        import onnx
-        import onnx.printer
-    except ImportError:
-        raise KcalcError("writing ONNX needs onnx: pip install 'kcalc[onnx]'") from None
-    return onnx
+    imported("onnx.printer")
+    return imported("onnx")
 
 
 def onnx_model(content: Content) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import truth
 from . import (  # noqa: F401  (they enter criteria)
     depth,
@@ -100,10 +100,7 @@ def _import_needed() -> None:
     """Import what every audit needs. Raises: KcalcError where it is missing."""
     from ... import interchange  # noqa: F401
 
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise KcalcError("an audit needs PyTorch: pip install 'kcalc[torch]'") from None
+    imported("torch")
 
 
 def _subject(given: Any, example_inputs: Any) -> Subject:

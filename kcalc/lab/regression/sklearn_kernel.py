@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ... import Network
-from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 
 if TYPE_CHECKING:
     from .network_kernel import NetworkKernel
@@ -37,12 +37,9 @@ def sklearn_kernel(
 
     Raises: KcalcError where scikit-learn is not installed.
     """
-    try:
-        from .network_kernel import NetworkKernel
-    except ImportError as error:
-        raise KcalcError(
-            f"scikit-learn is needed for this ({error}); pip install 'kcalc[train]'"
-        ) from None
+    imported("sklearn.gaussian_process")
+    from .network_kernel import NetworkKernel
+
     return NetworkKernel(
         network,
         kind,

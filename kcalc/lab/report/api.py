@@ -10,6 +10,7 @@ from typing import Any
 
 from ... import layers as L
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.extras import imported
 from ...foundation.files import destination, write_whole
 from ...foundation.plain_arguments import file_path, text
 
@@ -101,6 +102,7 @@ def report(
     from .page import rendered
     from .subject import subject
 
+    imported("jinja2"), imported("latex2mathml.converter")  # before anything is computed
     if path is not None:
         if not isinstance(path, str | os.PathLike):
             raise KcalcError(

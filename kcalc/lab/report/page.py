@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from ... import __version__
+from ...foundation.extras import imported
 from ...foundation.templates import asset, template
 from .kernels import SPHERE, meaning
 from .markup import embedded, number
@@ -24,7 +25,7 @@ SCRIPTS = ("program.js", "charts.js", "maps.js", "drawing.js", "figures.js", "pa
 
 def rendered(facts: Facts, command: str) -> str:
     """The whole page as text."""
-    from markupsafe import Markup
+    markup = imported("markupsafe").Markup
 
     script = "\n".join(asset("kcalc.lab.report", name) for name in SCRIPTS)
     hashed = b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -37,9 +38,9 @@ def rendered(facts: Facts, command: str) -> str:
         number=number,
         provenance=provenance(command),
         fingerprint=f"sha256-{hashed}",  # the page allows its own script, and no other
-        style=Markup(asset("kcalc.lab.report", "page.css")),
-        script=Markup(script),
-        data=Markup(embedded(_data(facts, view["parts"]))),
+        style=markup(asset("kcalc.lab.report", "page.css")),
+        script=markup(script),
+        data=markup(embedded(_data(facts, view["parts"]))),
     )
 
 

@@ -13,6 +13,7 @@ import sympy as sp
 from ... import layers as L
 from ...calculi import polynomial_texts
 from ...foundation.errors import glimpse
+from ...foundation.extras import imported
 from ...foundation.guests import DRAWINGS
 from .markup import number
 from .network_facts import LONGEST, Facts
@@ -27,7 +28,7 @@ LONGEST_EXPORT = 300_000
 
 def shown(facts: Facts) -> dict[str, Any]:
     """The words and rows of tables that the template puts in, by name."""
-    from markupsafe import Markup
+    markup = imported("markupsafe").Markup
 
     network, shaping = facts.subject.network, facts.shaping
     summary, drawing = DRAWINGS["NetworkReport"](network, MOST_DRAWN)
@@ -37,7 +38,7 @@ def shown(facts: Facts) -> dict[str, Any]:
         "figures": _figures(facts),
         "unshaped": _unshaped(facts),
         "summary": summary,
-        "drawing": None if drawing is None else Markup(drawing),
+        "drawing": None if drawing is None else markup(drawing),
         "parts": drawn_parts(facts),
         "reasons": _reasons(facts),
         **_slope_formulas(facts),

@@ -10,8 +10,8 @@ import numpy as np
 from ... import normalise_locations
 from ...fields.arguments import raw_array
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import text, truth, whole
-from .optional_imports import extra
 
 Array = np.ndarray
 SEEDS = 2**32  # that scikit-learn has
@@ -134,8 +134,8 @@ def digits(fold: int = 0, folds: int = 5, seed: int = 0, images: bool = False) -
     folds = whole(folds, "the number of folds", 2, RAREST)
     fold = whole(fold, "the fold", 0, folds - 1)
     seed, images = whole(seed, "seed", 0, SEEDS - 1), truth(images, "images")
-    found: Any = extra("sklearn.datasets", "scikit-learn").load_digits()
-    parts = extra("sklearn.model_selection", "scikit-learn").StratifiedKFold(
+    found: Any = imported("sklearn.datasets").load_digits()
+    parts = imported("sklearn.model_selection").StratifiedKFold(
         folds, shuffle=True, random_state=seed
     )
     labels = np.asarray(found.target, np.int32)

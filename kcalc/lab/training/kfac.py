@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.process_state import cached_property
-from .optional_imports import extra
 from .steps import Progress, Steps, Tree, correct, cross_entropy
 
 Array = Any
@@ -32,10 +31,7 @@ def failure() -> str | None:
 
     Raises: KcalcError where kfac-jax is not installed.
     """
-    if find_spec("kfac_jax") is None:
-        raise KcalcError(
-            f"kfac needs kfac-jax, which is not installed; pip install 'kcalc[{NAME}]'"
-        )
+    imported("kfac_jax")
     import jax
     import jax.numpy as jnp
 
@@ -62,7 +58,7 @@ def _optimizer(run: Callable[[Any, Any], Array]) -> Any:
     """K-FAC on the cross-entropy of the logits ``run(params, x)``."""
     import jax
 
-    kfac = extra("kfac_jax", "kfac-jax", NAME)
+    kfac = imported("kfac_jax")
 
     def loss(params: Any, batch: Any) -> Array:
         x, y = batch

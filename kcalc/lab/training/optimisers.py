@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...foundation.errors import KcalcError
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import choice
-from .optional_imports import extra
 from .settings import Settings
 
 Tree = Any
@@ -33,21 +33,21 @@ class Optimiser:
 
 def _sgd(settings: Settings) -> Any:
     """Weight decay is a part of the gradient, as is usual with SGD."""
-    optax, nesterov = extra("optax"), settings.optimizer == "nesterov"
+    optax, nesterov = imported("optax"), settings.optimizer == "nesterov"
     descent = optax.sgd(1.0, momentum=settings.momentum or None, nesterov=nesterov)
     decay = optax.add_decayed_weights(settings.weight_decay)
     return optax.chain(decay, descent) if settings.weight_decay else descent
 
 
 def _adam(settings: Settings) -> Any:
-    optax = extra("optax")
+    optax = imported("optax")
     if settings.weight_decay:
         return optax.adamw(1.0, b1=settings.momentum, weight_decay=settings.weight_decay)
     return optax.adam(1.0, b1=settings.momentum)
 
 
 def _muon(settings: Settings) -> Any:
-    optax = extra("optax")
+    optax = imported("optax")
     if not hasattr(optax, "contrib") or not hasattr(optax.contrib, "MuonDimensionNumbers"):
         raise KcalcError(
             f"optax {optax.__version__} has no Muon for stacked weights; install optax >= 0.2.6"
@@ -67,7 +67,7 @@ def _matrices(params: Tree) -> Tree:
 
     Those of repeated blocks are stacked along a leading axis of their own.
     """
-    optax = extra("optax")
+    optax = imported("optax")
 
     def numbers(leaf: str, array: Any) -> Any:
         if leaf != "weight" or array.ndim < 2:

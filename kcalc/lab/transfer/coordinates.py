@@ -10,6 +10,7 @@ import numpy as np
 
 from ...fields.arguments import one_number
 from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import is_key, items, truth, whole
 from ...foundation.printing import Shown, spread
 from .rules import Options, options
@@ -154,10 +155,7 @@ def undone(edits: tuple[str, ...]) -> str:
 
 def family_of(build: Any, base: Any, batch: tuple[Any, Any], chosen: Options, loss: Any) -> Family:
     """The family, its arguments checked."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise KcalcError("PyTorch is not installed; python -m pip install 'kcalc[torch]'") from None
+    torch = imported("torch")
     if not callable(build) or isinstance(build, torch.nn.Module):
         raise KcalcError(f"build must be a function of the width, got {type(build).__name__}")
     x, y = batch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...fields.arguments import one_number
-from ...foundation.errors import KcalcError, unknown
+from ...foundation.errors import unknown
+from ...foundation.extras import imported
 from .result import ParameterRule, Transfer, require_known
 
 OPTIMIZERS = ("sgd", "adamw")
@@ -13,10 +14,7 @@ OPTIMIZERS = ("sgd", "adamw")
 
 def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> Any:
     """One transformation for every rule; see :meth:`Transfer.optax`."""
-    try:
-        import optax
-    except ModuleNotFoundError:
-        raise KcalcError("optax is not installed; python -m pip install 'kcalc[train]'") from None
+    optax = imported("optax")
     if transfer.optimizer not in OPTIMIZERS:
         raise unknown("optimizer with an optax transformation", transfer.optimizer, OPTIMIZERS)
     require_known(transfer)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
+from ...foundation.extras import imported
 from ...foundation.plain_arguments import choice, truth, whole
 from .plans import ChunkPlan
 from .tables import AngleTable
@@ -66,6 +67,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.backend is not None:
             choice(self.backend, "backend", BACKENDS)
+        if self.backend == "jax":
+            imported("jax")
         if self.mesh is not None:
             _check_mesh(self.mesh, self.backend)
         if self.progress is not None:
