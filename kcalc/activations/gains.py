@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import sympy as sp
@@ -17,7 +17,13 @@ from . import activation as resolve
 __all__ = ["SHIPPED", "Shipped", "comparison", "gain"]
 
 
-def gain(activation: Any, q: Any = 1, centred: bool = False) -> Any:
+@overload
+def gain(
+    activation: Any, q: float | np.floating | np.integer = 1, centred: bool = False
+) -> float: ...
+@overload
+def gain(activation: Any, q: sp.Expr, centred: bool = False) -> sp.Expr | float: ...
+def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     """The weight scale ``sigma_w = sqrt(q / Q(q))`` after an activation that keeps ``q``.
 
     ``q``: the q value. ``centred=True`` gives sqrt(q / Var phi) instead.

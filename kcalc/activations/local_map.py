@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import sympy as sp
@@ -14,6 +14,8 @@ from sympy.core.function import AppliedUndef
 
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.fields.arguments import (
+    Number,
+    Numbers,
     formula_symbols,
     one_q,
     pair_arrays,
@@ -34,6 +36,9 @@ from kcalc.gaussian.expectations.single import hermite
 from kcalc.gaussian.expectations.smoothing import smoothed
 from kcalc.maps.composition import Composition, LocalFunction
 from kcalc.maps.maps import Assumption, CMap, QMap
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 Node = Any
 SYMBOLIC = "symbolic(q=1)"
@@ -77,7 +82,26 @@ class LocalCMap(_Local, CMap):
         )
         return {self.name: Jet((first, *(-part for part in rest)))}
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self, c: JaxArray, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> JaxArray: ...
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(
+        self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> JaxArray | float | Array:
         """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
 
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
@@ -187,7 +211,20 @@ class LocalCMapQDerivative:
     base: LocalCMap
     which: int | None
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """The derivative at c, arguments and shapes as for the map."""
         cosine, one, two = pair_arrays(c, *q_pair(q1, q2, q))
         total = np.zeros(cosine.shape)

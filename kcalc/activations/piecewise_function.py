@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 import sympy as sp
@@ -22,13 +22,16 @@ from kcalc.activations.jumps import (
 from kcalc.activations.pieces import X, compile_pieces, landmark, smooth_pieces
 from kcalc.activations.tails import Tails
 from kcalc.fields import NUMPY, SYMPY
-from kcalc.fields.arguments import derivative_order
+from kcalc.fields.arguments import Number, Numbers, derivative_order
 from kcalc.fields.jax_field import is_jax
 from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.formulas import exact
 from kcalc.foundation.plain_arguments import mapping
 from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations.quadrature import Array
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 _NARROW = 0.25
 
@@ -289,7 +292,13 @@ class PiecewiseFunction:
             smooth_pieces(stable_derivative(self, n), self.kinks), self.kink_points
         )
 
-    def __call__(self, x: object) -> Any:
+    @overload
+    def __call__(self, x: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, x: Number) -> float: ...
+    @overload
+    def __call__(self, x: Numbers) -> Array: ...
+    def __call__(self, x: object) -> JaxArray | float | Array:
         """phi(x) elementwise: float64, or JAX for a JAX array."""
         if is_jax(x):
             return jax_function(self)(x)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from ..calculi.arrays import Shape
 from ..calculi.checks import refuse_displaced
@@ -28,8 +28,10 @@ from .options import dtype_name, images, laws, runnable
 from .parameterization import Parameterization
 from .parameterization import parameterization as named_parameterization
 
+if TYPE_CHECKING:
+    from jax import Array
+
 Node = Hashable
-Array = Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,14 @@ class Model(Shown):
         with self.precision():
             return self.plan(x).fresh_state(self._dtype)
 
+    @overload
+    def apply(
+        self, params: Params, x: Any, state: None = None, train: bool = False, key: Any = None
+    ) -> Array: ...
+    @overload
+    def apply(
+        self, params: Params, x: Any, state: Params, train: bool = False, key: Any = None
+    ) -> tuple[Array, Params]: ...
     def apply(
         self,
         params: Params,
@@ -95,7 +105,7 @@ class Model(Shown):
         state: Params | None = None,
         train: bool = False,
         key: Any = None,
-    ) -> Any:
+    ) -> Array | dict[Node, Array] | tuple[Array | dict[Node, Array], Params]:
         """The output, (..., channels), or {output: array} where there are several.
 
         Parameters: ``x`` is an array (..., channels), images (..., height, width, channels), or
@@ -214,7 +224,7 @@ class Model(Shown):
 
         return jnp.dtype(self.dtype)
 
-    def precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[object]:
         """The context in which arrays of the model's dtype exist."""
         import jax
 

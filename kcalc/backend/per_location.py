@@ -5,9 +5,10 @@ Every location vector gets a mean square of one [DKS sec. 10.2].
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..fields import NUMPY
 from ..fields.arguments import positive_number
@@ -15,12 +16,32 @@ from ..fields.jax_field import is_jax
 from ..foundation.errors import KcalcError
 from ..foundation.plain_arguments import choice, whole
 
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
+
 VARIANTS = ("mean_norm", "constant", "none")
 
 
+@overload
 def normalise_locations(
-    x: Any, extra: str = "mean_norm", value: float = 1.0, batch_axes: int = 1
-) -> Any:
+    x: JaxArray,
+    extra: Literal["mean_norm", "constant", "none"] = "mean_norm",
+    value: float = 1.0,
+    batch_axes: int = 1,
+) -> JaxArray: ...
+@overload
+def normalise_locations(
+    x: ArrayLike,
+    extra: Literal["mean_norm", "constant", "none"] = "mean_norm",
+    value: float = 1.0,
+    batch_axes: int = 1,
+) -> np.ndarray: ...
+def normalise_locations(
+    x: Any,
+    extra: Literal["mean_norm", "constant", "none"] = "mean_norm",
+    value: float = 1.0,
+    batch_axes: int = 1,
+) -> JaxArray | np.ndarray:
     """``sqrt(k+1) (x_i, s) / sqrt(|x_i|^2 + s^2)`` for every location vector x_i of k channels.
 
     Uniform q values of 1.

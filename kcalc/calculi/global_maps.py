@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, overload
 
 import numpy as np
 
 from ..fields import NUMPY
-from ..fields.arguments import cosine_array, one_q, per_input, q_array, q_pair, read_pair
+from ..fields.arguments import (
+    Array,
+    Number,
+    Numbers,
+    cosine_array,
+    one_q,
+    per_input,
+    q_array,
+    q_pair,
+    read_pair,
+)
 from ..fields.gaps import Gap
 from ..fields.jax_field import is_jax, jax_arrays, jax_field, precision, within
 from ..fields.jets import Jet
@@ -25,6 +35,8 @@ from .symbolic import symbolic_map, symbolic_notes
 from .tape import Replay, tape_inputs
 
 if TYPE_CHECKING:
+    from jax import Array as JaxArray
+
     from .attention.sampling import Sampling
     from .spatial import SpatialKernelMap
 
@@ -107,7 +119,7 @@ def q_values(
     *,
     tokens: int | None = None,
     token_cosine: float | None = None,
-) -> dict[Node, Any]:
+) -> dict[Node, float]:
     """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
     guest = READINGS.answering("q_values", tokens=tokens, token_cosine=token_cosine)
     if guest is not None:
@@ -146,12 +158,12 @@ class NodeValue(NamedTuple):
     ``q1`` and ``q2`` are the q values of the two feature maps, ``c`` is their c value.
     """
 
-    q1: Any
-    q2: Any
-    c: Any
+    q1: float | Array
+    q2: float | Array
+    c: float | Array
 
 
-class NodeValues(dict[Node, Any], Shown):
+class NodeValues(dict[Node, NodeValue], Shown):
     """{node: its values}, in the order of the network.
 
     ``assumptions``: what the values take for granted.
@@ -159,7 +171,7 @@ class NodeValues(dict[Node, Any], Shown):
 
     assumptions: tuple[Assumption, ...] = ()
 
-    def __missing__(self, node: Node) -> Any:
+    def __missing__(self, node: Node) -> NoReturn:
         raise unknown("node", node, map(str, self))
 
     def _frame(self) -> dict[str, Any]:
@@ -410,7 +422,26 @@ class NetworkCMap(_OfNetwork, CMap):
         """1 - C per output in a number system."""
         return self._reading.gaps(gap, q1, q2, field)
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self, c: JaxArray, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> JaxArray: ...
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(
+        self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> JaxArray | float | Array:
         """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
 
         JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
@@ -463,7 +494,13 @@ class NetworkQMap(_OfNetwork, QMap):
             for node, value in self._out(given, NUMPY).items()
         }
 
-    def __call__(self, q: Any) -> Any:
+    @overload
+    def __call__(self, q: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> JaxArray | float | Array:
         """Q(q): NumPy, or JAX where q is a JAX array, which may be traced.
 
         Domain: q > 0. Raises: KcalcError outside it or for nan.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from .kernel_activations import Activations
 from .second_moments import Moments, Part, SecondMoments, is_zero
 
 Number = Any
+State = TypeVar("State")
 Node = Hashable
 
 EQUAL_POSITIONS = (
@@ -392,7 +393,7 @@ class KernelReading:
         local = local or field_maps_of(self.network, field)
         return kernel_over(field, uniform, follow_c, self.assume, local)
 
-    def interpreted(self, kernel: Any, inputs: dict[Node, Any]) -> dict[Node, Any]:
+    def interpreted(self, kernel: Any, inputs: dict[Node, State]) -> dict[Node, State]:
         """The state of every node."""
         with np.errstate(all="ignore"):  # the rules raise KcalcError naming the node of an overflow
             return interpret(self.network, kernel, inputs)

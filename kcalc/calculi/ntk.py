@@ -10,6 +10,8 @@ import numpy as np
 
 from ..fields import NUMPY
 from ..fields.arguments import (
+    Number,
+    Numbers,
     finished,
     gap_balls,
     gaps_at,
@@ -45,6 +47,7 @@ from .widths import filled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..fields.balls import Enclosure
     from ..matrices.gram.tables import AngleTable
     from .attention.kernels import TokenKernels
     from .attention.sampling import Sampling
@@ -315,7 +318,20 @@ class KernelFunction(OfReading, Formula):
         self.reading, self.name = reading, name
         self._part, self._seeds = part, seeds
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """The kernel at c values in [-1, 1] and q values > 0; {output: kernel} for several outputs.
 
         Raises: KcalcError outside.
@@ -324,7 +340,22 @@ class KernelFunction(OfReading, Formula):
             gaps_at(self.network.inputs, c), *q_pair(q1, q2, q), single_precision(c, q1, q2, q)
         )
 
-    def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def at_angle(
+        self,
+        theta: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def at_angle(
+        self, theta: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def at_angle(
+        self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> float | Array:
         """The kernel at angles theta = arccos c in [0, pi]; small angles keep their digits."""
         return self._evaluate(
             gaps_at_angle(self.network.inputs, theta),
@@ -463,7 +494,7 @@ class KernelFunction(OfReading, Formula):
 
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
-    ) -> Any:
+    ) -> Enclosure:
         """A certified enclosure of the kernel at single numbers (or {input: number}).
 
         ``digits``: the number of decimal digits. The enclosure is proven, not estimated.
@@ -558,7 +589,22 @@ class TangentKernel(KernelFunction):
         """
         return regime(self, c, q)
 
-    def by_layer(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> dict[Node, Any]:
+    @overload
+    def by_layer(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> dict[Node, float]: ...
+    @overload
+    def by_layer(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> dict[Node, Array]: ...
+    def by_layer(
+        self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> dict[Node, float] | dict[Node, Array]:
         """{node with parameters: its part of the kernel} for one output; arguments as for a call.
 
         Many parts are computed in one pass.

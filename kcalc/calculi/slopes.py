@@ -15,7 +15,7 @@ value of the inputs, mixes are weighted by true q values, and a LayerNorm that r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import sympy as sp
 
@@ -100,9 +100,21 @@ def slope_texts(network: Network, q: Any = None) -> dict[Node, str]:
     )
 
 
+@overload
+def slope_polynomial(
+    network: Network,
+    q: Any = None,
+    *,
+    symbols_by_activation: bool = False,
+    expand: Literal[False] = False,
+) -> sp.Expr: ...
+@overload
+def slope_polynomial(
+    network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: Literal[True]
+) -> sp.Poly: ...
 def slope_polynomial(
     network: Network, q: Any = None, *, symbols_by_activation: bool = False, expand: bool = False
-) -> Any:
+) -> sp.Expr | sp.Poly:
     """The slope polynomial ``p(psi)`` of a network [DKS sec. 21.3, eq. 20].
 
     It is factored as the network is.

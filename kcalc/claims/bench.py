@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import sympy as sp
@@ -312,11 +312,19 @@ class Bench:
         """``quick`` or ``full`` rounds of a loop, by the budget; without ``full``, ``quick``."""
         return range(self.size(quick, quick if full is None else full))
 
-    def normal(self, *shape: int) -> Any:
+    @overload
+    def normal(self) -> float: ...
+    @overload
+    def normal(self, *shape: int) -> Array: ...
+    def normal(self, *shape: int) -> float | Array:
         """Standard normals: one float, or an array of this shape."""
         return self.rng.normal(size=shape) if shape else self.rng.normal()
 
-    def uniform(self, low: float, high: float, *shape: int) -> Any:
+    @overload
+    def uniform(self, low: float, high: float) -> float: ...
+    @overload
+    def uniform(self, low: float, high: float, *shape: int) -> Array: ...
+    def uniform(self, low: float, high: float, *shape: int) -> float | Array:
         """Uniform numbers between ``low`` and ``high``: one float, or an array of this shape."""
         return self.rng.uniform(low, high, shape or None)
 

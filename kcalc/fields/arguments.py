@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import sympy as sp
+from numpy.typing import ArrayLike
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import is_key, whole
@@ -59,6 +60,9 @@ __all__ = [
 
 Node = Hashable
 Array = np.ndarray
+# what maps take: numbers give a float, anything else an array; also by {input: value}
+Number = float | np.floating | np.integer | sp.Expr | Mapping[Any, float]
+Numbers = ArrayLike | sp.Expr | Mapping[Any, Any] | None
 Result = TypeVar("Result")
 ROUNDING = 1e-12
 MOST_COEFFICIENTS = 10**6

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..calculi.scaling import Scaling, WeightScaling, scaling
 from ..calculi.scaling.activation_moments import half
@@ -135,7 +135,6 @@ class GeometricShaping(Shaping):
             "balance": "quantity made equal for all weights: gamma (default), or nu (mean pooling)",
         },
     ),
-    takes_option=False,
 )
 def geometric(
     network: Network,
@@ -146,7 +145,7 @@ def geometric(
     input_moment: Any = 1,
     input_scaling: bool = True,
     output_std: Any = None,
-    balance: str = "gamma",
+    balance: Literal["gamma", "nu"] = "gamma",
 ) -> GeometricShaping:
     """E[W^2] = c / (k sqrt(n m)) with c = 2/k_typ for relu.
 

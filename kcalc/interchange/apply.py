@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..foundation.errors import KcalcError, glimpse, unknown
 from ..foundation.plain_arguments import truth
@@ -14,6 +14,13 @@ from .frameworks import FRAMEWORKS, JAX, OPTIONS, require_patches
 from .geometry import checked_law
 from .model_reading import Reading
 from .read import last_reading, read
+
+if TYPE_CHECKING:
+    import torch
+
+Path = str | os.PathLike[str]
+Model = TypeVar("Model")
+Module = TypeVar("Module", bound="torch.nn.Module")
 
 Node = Hashable
 SHAPE_FIRST = (
@@ -126,14 +133,14 @@ def _left(shaping: Any) -> set[str]:
 
 
 def apply_edits(
-    model: Any,
+    model: Model,
     edits: Edits,
     *,
     weights: str = "orthogonal_delta",
     generator: Any = None,
     key: Any = None,
     inplace: bool = False,
-) -> Any:
+) -> Model:
     """A model with edits: a copy of it, or the model itself with ``inplace=True``.
 
     The result has the class, the methods and the training code of ``model``; only the calls that
@@ -187,7 +194,19 @@ def apply_edits(
     return perform(model, edits, law, generator, inplace)
 
 
-def load_edited(model: Any, path: str | os.PathLike[str], edits: Any = None, **options: Any) -> Any:
+@overload
+def load_edited(
+    model: type[Model], path: Path, edits: Path | Edits | None = None, **options: Any
+) -> Model: ...
+@overload
+def load_edited(
+    model: Module, path: Path, edits: Path | Edits | None = None, **options: Any
+) -> Module: ...
+@overload
+def load_edited(
+    model: Callable[..., Model], path: Path, edits: Path | Edits | None = None, **options: Any
+) -> Model: ...
+def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> object:
     """An edited model with its saved weights.
 
     Of transformers: ``kc.load_edited(cls, folder)`` loads what ``save_pretrained(folder)`` of an

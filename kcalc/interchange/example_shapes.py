@@ -23,7 +23,7 @@ def is_shape(value: Any) -> bool:
     )
 
 
-def listed(given: Any) -> tuple[Any, ...]:
+def listed(given: Any) -> tuple[object, ...]:
     """The inputs that ``example_inputs=`` gives: one array or shape, or a sequence of them.
 
     A dictionary of them by argument name is one, or the last of a sequence

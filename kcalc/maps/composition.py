@@ -315,7 +315,7 @@ class Formula:
     symbolic: Callable[..., Any]
 
     @property
-    def expr(self) -> Any:
+    def expr(self) -> Composition:
         """The symbolic form as a named composition, {output: composition} for several outputs.
 
         For C maps and kernels it is at input q = 1.
@@ -323,7 +323,7 @@ class Formula:
         return self.symbolic()
 
     @property
-    def closed_form(self) -> sp.Expr | Any:
+    def closed_form(self) -> sp.Expr | None:
         """The result as one SymPy expression.
 
         None where there is none, for the reason in ``closed_form_obstacle``.
@@ -333,7 +333,7 @@ class Formula:
     @property
     def closed_form_obstacle(self) -> str | None:
         """The reason why ``closed_form`` is None; None where there is a closed form."""
-        composition = self.expr
+        composition = self.symbolic()
         if isinstance(composition, Composition):
             return composition.closed_form_obstacle
         return f"there are {len(composition)} outputs; ask .expr[output].closed_form"
@@ -346,7 +346,7 @@ class Formula:
         A dagger and a last line say where it is heuristic. Raises: KcalcError where there is no
         symbolic form.
         """
-        composition = self.expr
+        composition = self.symbolic()
         if isinstance(composition, Composition):
             return composition.latex(self._remark())
         return _stacked({node: part.latex(self._remark()) for node, part in composition.items()})
@@ -357,7 +357,7 @@ class Formula:
 
     def _repr_latex_(self) -> str | None:
         try:
-            composition = self.expr
+            composition = self.symbolic()
         except KcalcError:  # no symbolic form: a notebook shows the plain repr instead
             return None
         if isinstance(composition, Composition):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import sympy as sp
@@ -16,6 +16,8 @@ import sympy as sp
 from ..fields.arguments import (
     Array,
     Node,
+    Number,
+    Numbers,
     derivative_order,
     finished,
     gap_balls,
@@ -41,6 +43,7 @@ from .composition import Composition, Formula
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..fields.balls import Enclosure
     from ..fields.tables import QTable, Table
 
 
@@ -159,7 +162,20 @@ class CMap(KernelMap):
         first, second, shape = q_of_inputs(self.inputs, q1, q2, gap)
         return self.gaps(gap, first, second, order), shape
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """c values at the output.
 
         Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it or for nan.
@@ -169,7 +185,22 @@ class CMap(KernelMap):
         single = single_precision(c, q1, q2)
         return sole({n: finished(1 - jet.value, shape, single) for n, jet in jets.items()})
 
-    def at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def at_angle(
+        self,
+        theta: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def at_angle(
+        self, theta: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def at_angle(
+        self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> float | Array:
         """The angle arccos C at the output for angles theta at the input.
 
         theta = arccos c in [0, pi]; the result is exact near 0.
@@ -184,7 +215,22 @@ class CMap(KernelMap):
             }
         )
 
-    def gap_at_angle(self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def gap_at_angle(
+        self,
+        theta: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def gap_at_angle(
+        self, theta: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def gap_at_angle(
+        self, theta: Any, q1: Any = None, q2: Any = None, *, q: Any = None
+    ) -> float | Array:
         """1 - C at the output for angles at the input.
 
         At uniform q it has full relative accuracy however small it is (absolute accuracy at q1 !=
@@ -202,7 +248,7 @@ class CMap(KernelMap):
         """
         return CMapDerivative(self, derivative_order(n))
 
-    def series(self, n: int, q: Any = 1) -> Any:
+    def series(self, n: int, q: Any = 1) -> Array:
         """Taylor coefficients b_0 ... b_{n-1} of C at c = 0 for uniform input q.
 
         Returns: an array of n numbers.
@@ -228,7 +274,7 @@ class CMap(KernelMap):
 
     def ball(
         self, c: Any, q1: Any = None, q2: Any = None, digits: int = 30, *, q: Any = None
-    ) -> Any:
+    ) -> Enclosure:
         """A certified enclosure of C(c, q1, q2), by ball arithmetic with ``digits`` decimal digits.
 
         Proven, not estimated.
@@ -412,7 +458,20 @@ class CMapDerivative(MapDerivative):
         """
         return self._derived(self.base.symbolic(q1, q2, q=q))
 
-    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
+    @overload
+    def __call__(
+        self,
+        c: Number,
+        q1: Number | None = None,
+        q2: Number | None = None,
+        *,
+        q: Number | None = None,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self, c: Numbers, q1: Numbers = None, q2: Numbers = None, *, q: Numbers = None
+    ) -> Array: ...
+    def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> float | Array:
         """The derivative at c, same arguments and shapes as the map."""
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self.base._jets(gaps_at(self.base.inputs, c), q1, q2, self.order)
@@ -453,7 +512,11 @@ class QMap(KernelMap):
         }
         return sole(out)
 
-    def __call__(self, q: Any) -> Any:
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> float | Array:
         """q values at the output. Domain: q > 0. Raises: KcalcError outside it or for nan."""
         return self._evaluate(q, 0)
 
@@ -461,7 +524,7 @@ class QMap(KernelMap):
         """The n-th derivative in q."""
         return QMapDerivative(self, derivative_order(n))
 
-    def series(self, n: int, q: Any = 1) -> Any:
+    def series(self, n: int, q: Any = 1) -> Array:
         """Taylor coefficients a_0 ... a_{n-1} of Q about q: Q(q + t) = sum_k a_k t^k.
 
         Returns: an array of n numbers, n <= 101.
@@ -479,7 +542,7 @@ class QMap(KernelMap):
         """Q per output as balls of the field, from balls at the inputs."""
         raise KcalcError(f"{self!r} has no certified evaluation")
 
-    def ball(self, q: Any, digits: int = 30) -> Any:
+    def ball(self, q: Any, digits: int = 30) -> Enclosure:
         """A certified enclosure of Q(q), by ball arithmetic with ``digits`` decimal digits.
 
         See :meth:`CMap.ball`.
@@ -573,6 +636,10 @@ class QMapDerivative(MapDerivative):
         """
         return self._derived(self.base.expr)
 
-    def __call__(self, q: Any) -> Any:
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> float | Array:
         """The derivative at q."""
         return self.base._evaluate(q, self.order)

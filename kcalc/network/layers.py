@@ -22,7 +22,7 @@ from ..foundation.errors import GraphError, KcalcError, glimpse
 from ..foundation.plain_arguments import LARGEST, choice, extents, items, truth, utf8, whole
 from . import masks as M
 from . import primitives as P
-from .primitives import Primitive, Program, Reads
+from .primitives import Count, Primitive, Program, Reads
 
 __all__ = [
     "KINDS",
@@ -154,7 +154,7 @@ class Layer:
         """
         return P.Unknown(origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         """The channels of its output, None where they are not known.
 
         Raises: GraphError where those of the inputs contradict.
@@ -170,7 +170,7 @@ class Layer:
             )
         return counts.pop() if counts else None
 
-    def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
+    def colour(self, count: int) -> tuple[object, Sequence[object]]:
         """(the layer without the order of its inputs, the marks of its inputs).
 
         There is one mark for each of ``count`` inputs. Networks are compared by these values.
@@ -198,7 +198,7 @@ class Input(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         return P.Source(origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         return self.features
 
 
@@ -302,7 +302,7 @@ class Affine(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         return P.Fresh(**vars(self), reads=reads.channels[0], origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         for count, what in ((reads.channels[0], "input"), (self.features, "output")):
             if count is not None and self.groups != 1 and count % self.groups:
                 raise GraphError(
@@ -394,7 +394,7 @@ class Sum(Layer):
             origin=self,
         )
 
-    def colour(self, count: int) -> tuple[Any, Sequence[Any]]:
+    def colour(self, count: int) -> tuple[object, Sequence[object]]:
         return Sum, [("weight", w) for w in self.weights or (1,) * count]
 
 
@@ -446,7 +446,7 @@ class Concat(Layer):
         )
         return P.Join(counts=None, problem=problem, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         counts = reads.channels if self.channels is None else self.channels
         for parent, width, given in zip(reads.parents, reads.channels, counts, strict=True):
             if width is not None and isinstance(given, int) and width != given:
@@ -529,7 +529,7 @@ class Normalisation(Layer):
     def lowered(self, reads: Reads) -> Primitive | Program:
         return self.norm(reads)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         count, groups = super().emits(reads), getattr(self, "groups", 1)
         if self.over == "channels" and isinstance(count, int) and count % groups:
             raise GraphError(
@@ -722,7 +722,7 @@ class Embedding(Layer):
         given = {item.name: getattr(affine, item.name) for item in fields(affine)}
         return P.Fresh(**given, reads=self.vocabulary, one_hot=True, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         return self.features
 
 
@@ -974,7 +974,7 @@ class Attend(Layer):
         )
         return P.Attend(**{name: getattr(self, name) for name in names}, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         """The channels of all heads of values."""
         queries, keys, values = reads.channels
         heads, shared = self.heads, self.key_heads or self.heads
@@ -1113,7 +1113,7 @@ class PixelShuffle(Layer):
     def lowered(self, reads: Reads) -> Primitive:
         return P.Shuffle(factor=self.factors, back=self.back, origin=self)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         (count,), parts = reads.channels, math.prod(self.factors)
         if count is None or self.back:
             return None if count is None else count * parts
@@ -1209,7 +1209,7 @@ class Opaque(Layer):
         utf8(self.reason, "Opaque: reason")
         _count(self, "features", optional=True)
 
-    def emits(self, reads: Reads) -> Any:
+    def emits(self, reads: Reads) -> Count | None:
         return self.features
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import networkx as nx
 import sympy as sp
@@ -24,7 +24,7 @@ from .blocks import Block, cut_nodes, find_blocks, same_structure
 from .frozen_graph import frozen_graph, notes_of
 from .notes import CARRIED, Note
 from .preactivation import preactivated_steps
-from .primitives import Fresh, Inner, Join, Norm, Operation, Post, lowered, owner
+from .primitives import Count, Fresh, Inner, Join, Norm, Operation, Post, lowered, owner
 from .validation import (
     Step,
     check_outputs,
@@ -37,6 +37,12 @@ from .validation import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    class SomeLayer(L.Layer):
+        """A layer with the fields of its kind, which the caller knows."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
 
 Node = Hashable
 
@@ -124,14 +130,14 @@ class Network:
         self.layer(node)
         return self._lowered[node]
 
-    def layer(self, node: Node) -> Any:
+    def layer(self, node: Node) -> SomeLayer:
         """The layer of a node, whose kind the caller knows.
 
         Raises: KcalcError naming the nearest nodes if there is none of that name.
         """
         if not is_key(node, self._layers):
             raise unknown("node", node, map(str, self._layers))
-        return self._layers[node]
+        return cast("SomeLayer", self._layers[node])
 
     def _check_nodes(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -546,7 +552,7 @@ def _names(nodes: Sequence[Node]) -> str:
     return shown + ", ..." if len(nodes) > 4 else shown
 
 
-def concat_channels(network: Network) -> dict[Node, tuple[Any, ...]]:
+def concat_channels(network: Network) -> dict[Node, tuple[Count, ...]]:
     """The channel counts of the inputs of every Concat.
 
     They are as given, else from known features, else equal.
@@ -570,7 +576,7 @@ def channel_widths(network: Network) -> dict[Node, int | None]:
     }
 
 
-def sum_weights(layer: L.Sum, count: int) -> tuple[Any, ...]:
+def sum_weights(layer: L.Sum, count: int) -> tuple[float | sp.Expr, ...]:
     """The weights of a Sum with ``count`` inputs, ones where none are given."""
     return layer.weights if layer.weights is not None else (1,) * count
 

@@ -14,13 +14,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from ..foundation.errors import GraphError
 
 if TYPE_CHECKING:
+    import sympy as sp
+
     from ..activations import Activation
     from .masks import Masks
+
+Count: TypeAlias = "int | sp.Expr"  # channels, a number or a symbol
 
 Node = Hashable
 
@@ -153,11 +157,11 @@ class Join(Primitive):
     ``counts``: their channels, given or known, else ``problem`` says why they are not.
     """
 
-    counts: tuple[Any, ...] | None
+    counts: tuple[Count, ...] | None
     problem: str = ""
 
     @property
-    def channels(self) -> tuple[Any, ...]:
+    def channels(self) -> tuple[Count, ...]:
         """The channels of the inputs. Raises: GraphError where some are known and others not."""
         if self.counts is None:
             raise GraphError(self.problem)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import axis_names
 from . import frame as plot_frame
 from . import titles as plot_claims
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 MARKED = 12  # evaluation steps up to which each has a marker; a single one has no line
 
 
 def accuracies(
-    lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = ""
-) -> Any:
+    lines: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = None, title: str = ""
+) -> Axes:
     """Shares of correct answers against steps, a line per label; returns the Axes."""
     from matplotlib import ticker
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ..foundation.errors import KcalcError, Remedy, glimpse, unknown
 from ..foundation.guests import SHAPED
@@ -28,6 +28,18 @@ from .scales import RULES, Consequences, normalisation
 from .self_normalising import SelfNormalising, self_normalising
 from .solutions import Solutions, mirrors
 from .symbolic_depth import VanillaMaps, vanilla_maps
+from .targets import (
+    DksTargets,
+    EdgeTargets,
+    EocTargets,
+    GeometricTargets,
+    NormaliserFreeTargets,
+    ResidualWeightsTargets,
+    Rule,
+    RuleTargets,
+    SelfNormalisingTargets,
+    TatTargets,
+)
 from .tat import tat
 
 if TYPE_CHECKING:
@@ -87,118 +99,142 @@ __all__ = [
 ]
 
 
-class _OfMethod:
-    """The default of a target of :func:`shape`: the method's own."""
-
-    def __repr__(self) -> str:
-        return "<default of the method>"
-
-
-OF_METHOD: Any = _OfMethod()
-
-
 @overload
 def shape(
     network: Network,
-    activation: Any = ...,
-    method: str = ...,
-    *,
-    zeta: float = ...,
-    subnetworks: Literal["strict", "forward"] = ...,
-    q_slope: float | Literal["minimize"] | None = ...,
-    free_slope: bool = ...,
-    eta: float | None = ...,
-    tau: float | None = ...,
-    tokens: Any = ...,
-    token_rows: Literal["keep", "rescale"] = ...,
-    gates: Literal["shape", "normalise"] = ...,
-    sigma_b: float | None = ...,
-    sigma_w: float | None = ...,
-    q: float | None = ...,
-    parameters: Literal["shift", "halves"] = ...,
-    input_scale: float = ...,
-    scheme: Literal[
-        "layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"
-    ] = ...,
-    shortcut_weight: float | None = ...,
-    residual_weight: float | None = ...,
-    power: float | None = ...,
-    slope: float | None = ...,
-    local_slope: float | None = ...,
-    alpha: float = ...,
-    standardise: bool = ...,
-    features: Any = ...,
-    image_shape: Any = ...,
-    typical: float | None = ...,
-    input_moment: float = ...,
-    input_scaling: bool = ...,
-    output_std: float | None = ...,
-    balance: Literal["gamma", "nu"] = ...,
-    growth: float | None = ...,
-    token_slope: float | None = ...,
-    gradient_mean: float | None = ...,
-    gradient_difference: float | None = ...,
-    score_variance: float | None = ...,
-    centre: float | None = ...,
-    mlp: str | None = ...,
-    token_cosine: float = ...,
-    assume_independent: bool = ...,
-    **others: Any,
+    activation: Any = None,
+    method: Literal["dks"] = "dks",
+    **targets: Unpack[DksTargets],
 ) -> Shaping: ...
-
-
 @overload
 def shape(
-    network: Reading, activation: Any = ..., method: str = ..., **targets: Any
-) -> Shaping | RegionalShaping: ...
-
-
-def shape(
-    network: Network | Reading,
+    network: Network,
     activation: Any = None,
-    method: str = "dks",
     *,
-    zeta: float = OF_METHOD,
-    subnetworks: Literal["strict", "forward"] = OF_METHOD,
-    q_slope: float | Literal["minimize"] | None = OF_METHOD,
-    free_slope: bool = OF_METHOD,
-    eta: float | None = OF_METHOD,
-    tau: float | None = OF_METHOD,
-    tokens: Any = OF_METHOD,
-    token_rows: Literal["keep", "rescale"] = OF_METHOD,
-    gates: Literal["shape", "normalise"] = OF_METHOD,
-    sigma_b: float | None = OF_METHOD,
-    sigma_w: float | None = OF_METHOD,
-    q: float | None = OF_METHOD,
-    parameters: Literal["shift", "halves"] = OF_METHOD,
-    input_scale: float = OF_METHOD,
-    scheme: Literal[
-        "layernorm_equivalent", "de_smith", "inverse_sqrt", "power", "common", "slope"
-    ] = OF_METHOD,
-    shortcut_weight: float | None = OF_METHOD,
-    residual_weight: float | None = OF_METHOD,
-    power: float | None = OF_METHOD,
-    slope: float | None = OF_METHOD,
-    local_slope: float | None = OF_METHOD,
-    alpha: float = OF_METHOD,
-    standardise: bool = OF_METHOD,
-    features: Any = OF_METHOD,
-    image_shape: Any = OF_METHOD,
-    typical: float | None = OF_METHOD,
-    input_moment: float = OF_METHOD,
-    input_scaling: bool = OF_METHOD,
-    output_std: float | None = OF_METHOD,
-    balance: Literal["gamma", "nu"] = OF_METHOD,
-    growth: float | None = OF_METHOD,
-    token_slope: float | None = OF_METHOD,
-    gradient_mean: float | None = OF_METHOD,
-    gradient_difference: float | None = OF_METHOD,
-    score_variance: float | None = OF_METHOD,
-    centre: float | None = OF_METHOD,
-    mlp: str | None = OF_METHOD,
-    token_cosine: float = OF_METHOD,
-    assume_independent: bool = OF_METHOD,
-    **others: Any,
+    method: Literal["tat"],
+    **targets: Unpack[TatTargets],
+) -> Shaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["eoc"],
+    **targets: Unpack[EocTargets],
+) -> EdgeShaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["self_normalising"],
+    **targets: Unpack[SelfNormalisingTargets],
+) -> SelfNormalising: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["residual_weights"],
+    **targets: Unpack[ResidualWeightsTargets],
+) -> ResidualShaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["nf"],
+    **targets: Unpack[NormaliserFreeTargets],
+) -> NormaliserFree: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["geometric"],
+    **targets: Unpack[GeometricTargets],
+) -> Shaping: ...
+@overload
+def shape(
+    network: Network,
+    activation: Any = None,
+    *,
+    method: Literal["edge"],
+    **targets: Unpack[EdgeTargets],
+) -> Shaping: ...
+@overload
+def shape(
+    network: Network, activation: Any = None, *, method: Rule, **targets: Unpack[RuleTargets]
+) -> Shaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    method: Literal["dks"] = "dks",
+    **targets: Unpack[DksTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["tat"],
+    **targets: Unpack[TatTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["eoc"],
+    **targets: Unpack[EocTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["self_normalising"],
+    **targets: Unpack[SelfNormalisingTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["residual_weights"],
+    **targets: Unpack[ResidualWeightsTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["nf"],
+    **targets: Unpack[NormaliserFreeTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["geometric"],
+    **targets: Unpack[GeometricTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading,
+    activation: Any = None,
+    *,
+    method: Literal["edge"],
+    **targets: Unpack[EdgeTargets],
+) -> Shaping | RegionalShaping: ...
+@overload
+def shape(
+    network: Reading, activation: Any = None, *, method: Rule, **targets: Unpack[RuleTargets]
+) -> Shaping | RegionalShaping: ...
+def shape(
+    network: Network | Reading, activation: Any = None, method: str = "dks", **targets: Any
 ) -> Shaping | RegionalShaping:
     """Shape a network: find the constants that meet the conditions of a method.
 
@@ -245,7 +281,7 @@ def shape(
       hypothesis of the kernel calculus fails: activations behind depthwise convolutions, products
       and sums of feature maps that share weights. What is correlated is taken as independent, a
       heuristic that ``assumptions`` names node by node.
-    - ``others``: targets of a method of your own in ``METHODS``.
+    - targets of a method of your own in ``METHODS``.
 
     A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
     normalised then, where the method needs that, and gates keep their activations unless ``gates``
@@ -258,18 +294,13 @@ def shape(
     alone. Raises: KcalcError for an unknown method or target, and the refusals of the method, for a
     reading where nothing is left to be shaped.
     """
-    given = {
-        name: value
-        for name, value in locals().items()
-        if name in TARGETS and value is not OF_METHOD
-    } | others
     shape_other = SHAPED.of(network)
     if shape_other is None:
         require_network(network)
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("shaping method", method, METHODS)
     allowed = set(signature(METHODS[method]).parameters) - {"network", "activation"}
-    for name in given:
+    for name in targets:
         if name not in allowed:
             if not allowed - {OPTION}:
                 raise KcalcError(
@@ -286,8 +317,8 @@ def shape(
                 )
             raise unknown(f"target of method {glimpse(method)}", name, allowed)
     if shape_other is not None:
-        return shape_other(network, METHODS[method], method, {"activation": activation, **given})
-    return METHODS[method](network, activation, **given)
+        return shape_other(network, METHODS[method], method, {"activation": activation, **targets})
+    return METHODS[method](network, activation, **targets)
 
 
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
@@ -298,18 +329,12 @@ def works(remedy: Remedy, network: Network | Reading, activation: Any = None) ->
     """
     if any(value is ... for value in remedy.options.values()):
         return False
+    by_name: Any = shape  # type checkers know a method by its literal name only
     try:
-        shape(network, activation, remedy.method, **remedy.options)
+        by_name(network, activation, remedy.method, **remedy.options)
     except KcalcError:
         return False
     return True
-
-
-TARGETS = frozenset(
-    name
-    for name, parameter in signature(shape).parameters.items()
-    if parameter.default is OF_METHOD
-)
 
 
 def __dir__() -> list[str]:

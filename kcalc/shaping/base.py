@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..activations import Activation
 from ..calculi.global_maps import c_map, end_values
 from ..calculi.subnetworks import maximal, maximal_curvature, maximal_slope
+from ..fields.arguments import Array
 from ..foundation.errors import KcalcError, Remedy
 from ..foundation.guests import DRAWINGS, MODELS, SHAPING
 from ..foundation.printing import html_table, marked, plain
@@ -116,7 +117,7 @@ class Shaping(Approximable, OfModel):
         return []
 
     @property
-    def token_cosines(self) -> dict[Node, Any]:
+    def token_cosines(self) -> dict[Node, Array]:
         """{node: cosines between its tokens, (T, T)} of a network shaped with ``tokens=``.
 
         Raises: KcalcError for others.

@@ -35,26 +35,26 @@ class Constants(Tabled):
     """
 
     activation: Activation
-    input_scale: float | Any = None
-    input_shift: float | Any = None
-    output_scale: float | Any = None
-    output_shift: float | Any = None
-    negative_slope: float | Any = None
-    sigma_w: float | Any = None
-    sigma_b: float | Any = None
+    input_scale: float | None = None
+    input_shift: float | None = None
+    output_scale: float | None = None
+    output_shift: float | None = None
+    negative_slope: float | None = None
+    sigma_w: float | None = None
+    sigma_b: float | None = None
 
     @property
-    def alpha(self) -> float | Any:
+    def alpha(self) -> float | None:
         """The input scale."""
         return self.input_scale
 
     @property
-    def beta(self) -> float | Any:
+    def beta(self) -> float | None:
         """The input shift."""
         return self.input_shift
 
     @property
-    def gamma(self) -> float | Any:
+    def gamma(self) -> float | None:
         """The output scale, the letter of [DKS sec. 18.1].
 
         The gamma of weights is another quantity: :attr:`WeightScaling.gamma`.
@@ -62,7 +62,7 @@ class Constants(Tabled):
         return self.output_scale
 
     @property
-    def delta(self) -> float | Any:
+    def delta(self) -> float | None:
         """The output shift, added before the output scale."""
         return self.output_shift
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
@@ -101,12 +101,14 @@ def dks(
     network: Network,
     activation: Any = None,
     zeta: float = ZETA,
-    subnetworks: str = "strict",
-    q_slope: Any = 1.0,
+    subnetworks: Literal["strict", "forward"] = "strict",
+    q_slope: float | Literal["minimize"] | None = 1.0,
     free_slope: bool = True,
     tokens: Any = None,
-    token_rows: str = "keep",
-    gates: str = "shape",
+    token_rows: Literal["keep", "rescale"] = "keep",
+    gates: Literal["shape", "normalise"] = "shape",
+    *,
+    assume_independent: bool = False,
 ) -> Shaping:
     """Shape a network so that the slopes of its subnetworks' C maps at 1 are at most ``zeta``.
 

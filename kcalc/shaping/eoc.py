@@ -300,6 +300,8 @@ def eoc(
     sigma_b: float | None = None,
     sigma_w: float | None = None,
     q: float | None = None,
+    *,
+    assume_independent: bool = False,
 ) -> EdgeShaping:
     """Put a network on the edge of chaos: chi_1 = 1 at the fixed point q*, for inputs of q = 1.
 

@@ -170,7 +170,12 @@ class LooksLinear(Shaping):
         needs=(known_tokens, no_products, fresh),
     ),
 )
-def looks_linear(network: Network, activation: Any = None) -> LooksLinear:
+def looks_linear(
+    network: Network,
+    activation: Any = None,
+    *,
+    assume_independent: bool = False,
+) -> LooksLinear:
     """Mirror the weights, so that suitable activations make a linear network.
 
     Activations with phi(x) - phi(-x) = k x (relu, softplus, swish, gelu) make a linear network.

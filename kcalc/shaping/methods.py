@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ..foundation.errors import FreshnessError, KcalcError, NoRule, Remedy, UnreachableTarget
 from ..foundation.plain_arguments import truth
@@ -14,35 +14,37 @@ from ..network.layers import Attend, Layer
 from ..network.network import Network, require_network
 from .hypotheses import check_fresh
 from .needs import plain_network, suggestion
-from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, MethodCall, Record, assuming
+from .records import DEPENDENT, OPTION, OPTION_ABOUT, MethodCall, Record, assuming
 from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
+P = ParamSpec("P")
 AT_LEAST = DEPENDENT.replace(" to go", " and zeta={zeta:g} to go")
 
 
 def shaping_method(
     name: str,
     about: Record | None = None,
-    takes_option: bool = True,
     attention: bool = False,
     whole: type[Layer] | None = None,
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
     """Make a function (network, activation, targets) a shaping method.
 
     ``about``: its :func:`record`. Refusals suggest other methods where these need no more than
     holds.
 
-    ``takes_option``: whether the method has the option ``assume_independent``, which its Shaping
-    then records; refusals advise it where it helps. A network that no target suits is refused for
-    its structure, and not for the target given. Layers of several primitives are written out first,
-    but those of the class ``whole``. ``attention``: whether the method is for networks with
-    attention, which others refuse.
+    A function with a parameter ``assume_independent`` has that option, which is handled here: its
+    Shaping records it, and refusals advise it where it helps. A network that no target suits is
+    refused for its structure, and not for the target given. Layers of several primitives are
+    written out first, but those of the class ``whole``. ``attention``: whether the method is for
+    networks with attention, which others refuse.
     """
 
-    def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
+    def decorated(function: Callable[P, Result]) -> Callable[P, Result]:
+        takes_option = OPTION in signature(function).parameters
+
         @wraps(function)
-        def shaped(*args: Any, **kwargs: Any) -> Result:
+        def shaped(*args: P.args, **kwargs: P.kwargs) -> Result:
             assume = truth(kwargs.pop(OPTION, False), OPTION) if takes_option else False
             bound = signature(function).bind(*args, **kwargs)
             given = bound.arguments
@@ -60,10 +62,6 @@ def shaping_method(
             result = replace(result, warnings=(*result.warnings, *notes)) if notes else result
             return replace(result, independent=True) if assume else result
 
-        if takes_option:
-            own = signature(function)
-            parameters = [*own.parameters.values(), ALONE]
-            setattr(shaped, "__signature__", own.replace(parameters=parameters))  # noqa: B010
         setattr(shaped, "attention", attention)  # noqa: B010
         if about is not None:
             option = {OPTION: OPTION_ABOUT} if takes_option else {}

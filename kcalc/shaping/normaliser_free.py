@@ -119,7 +119,12 @@ def bare_network(call: MethodCall) -> None:
     whole=L.Normalisation,
 )
 def normaliser_free(
-    network: Network, activation: Any = None, alpha: float = 0.2, standardise: bool = True
+    network: Network,
+    activation: Any = None,
+    alpha: float = 0.2,
+    standardise: bool = True,
+    *,
+    assume_independent: bool = False,
 ) -> NormaliserFree:
     """Make a network normaliser-free.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..activations import Activation
 from ..activations import activation as resolve
@@ -111,7 +112,7 @@ class PhaseDiagram(Shown):
         return length_scale(self.rate)
 
     @property
-    def ordered(self) -> Any:
+    def ordered(self) -> NDArray[np.bool_]:
         """Where chi_1 < 1."""
         return self.chi < 1
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from inspect import Parameter
 from typing import Any
 
 from ..network.network import Network
@@ -17,7 +16,6 @@ OPTION_ABOUT = (
     "go on where activations, products or sums read correlated feature maps (depthwise "
     "convolutions, squeeze and excitation), as if they were independent; the result says so"
 )
-ALONE: Any = Parameter(OPTION, Parameter.KEYWORD_ONLY, default=False, annotation="bool")
 _INDEPENDENT: ContextVar[bool] = ContextVar("assume_independent", default=False)
 
 

@@ -41,6 +41,7 @@ from .residual_blocks import (
     with_residual_weights,
 )
 from .scales import normalised
+from .targets import Scheme
 from .thirty_digits import local_values
 
 Node = Hashable
@@ -166,12 +167,14 @@ def blocks_normalise(call: MethodCall) -> None:
 def residual_weights(
     network: Network,
     activation: Any = None,
-    scheme: str = "layernorm_equivalent",
+    scheme: Scheme = "layernorm_equivalent",
     shortcut_weight: float | None = None,
     residual_weight: float | None = None,
     power: float | None = None,
     slope: float | None = None,
     local_slope: float | None = None,
+    *,
+    assume_independent: bool = False,
 ) -> ResidualShaping:
     """Set the shortcut and residual weights of every residual block by a scheme.
 

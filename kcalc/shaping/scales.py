@@ -34,7 +34,12 @@ Node = Any
         needs=(known_tokens, fresh, no_meeting_means),
     ),
 )
-def normalisation(network: Network, activation: Any = None) -> Shaping:
+def normalisation(
+    network: Network,
+    activation: Any = None,
+    *,
+    assume_independent: bool = False,
+) -> Shaping:
     """Scale every activation so that Q(1) = 1, and no more.
 
     The ablation of DKS without conditions on C [DKS sec. 28.7].
@@ -126,7 +131,9 @@ RULES: dict[str, tuple[Callable[[Affine, int | None], float], str]] = {
 CONSEQUENCES = "The result has the consequences for mean squares and slopes."
 
 
-def weights(rule: str, network: Network, activation: Any = None) -> Consequences:
+def weights(
+    rule: str, network: Network, activation: Any = None, *, assume_independent: bool = False
+) -> Consequences:
     """The network with sigma_w by a rule of ``RULES``, and the consequences.
 
     Every Affine has sigma_b = 0; the consequences are for inputs of q = 1.

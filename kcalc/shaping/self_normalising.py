@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import sympy as sp
@@ -215,7 +215,12 @@ def constants_exist(call: MethodCall) -> None:
     ),
 )
 def self_normalising(
-    network: Network, activation: Any = None, parameters: str = "shift", input_scale: float = 1.0
+    network: Network,
+    activation: Any = None,
+    parameters: Literal["shift", "halves"] = "shift",
+    input_scale: float = 1.0,
+    *,
+    assume_independent: bool = False,
 ) -> SelfNormalising:
     """Give every activation mean 0 and variance 1 under inputs of mean 0 and variance 1.
 

@@ -6,7 +6,7 @@ Leaky ReLUs of a slope made for the network, and smooth activations of a given c
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from ..activations import Activation
 from ..activations.rectifiers import Leaky
@@ -76,7 +76,9 @@ def tat(
     eta: float | None = None,
     tau: float | None = None,
     tokens: Any = None,
-    token_rows: str = "keep",
+    token_rows: Literal["keep", "rescale"] = "keep",
+    *,
+    assume_independent: bool = False,
 ) -> Shaping:
     """Shape a network with slopes 1 at c = 1 and a target curvature of its C maps [TAT sec. 4].
 

@@ -227,7 +227,6 @@ def activations_at_one(call: MethodCall) -> None:
         },
         needs=(activations_at_one,),
     ),
-    takes_option=False,
     attention=True,
 )
 def edge(

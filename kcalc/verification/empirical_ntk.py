@@ -6,8 +6,9 @@ Inner products of its Jacobians.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import reduce
 from itertools import product
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -27,6 +28,29 @@ OUTPUTS = ("trace", "full")
 MEMORY = 2**28  # bytes that two blocks of Jacobians may take
 
 
+@overload
+def empirical_ntk(
+    model: Model,
+    params: Any,
+    x1: Any,
+    x2: Any = None,
+    outputs: Literal["trace", "full"] = "trace",
+    output: Node = None,
+    by_layer: Literal[False] = False,
+    memory: int = MEMORY,
+) -> np.ndarray: ...
+@overload
+def empirical_ntk(
+    model: Model,
+    params: Any,
+    x1: Any,
+    x2: Any = None,
+    outputs: Literal["trace", "full"] = "trace",
+    output: Node = None,
+    *,
+    by_layer: Literal[True],
+    memory: int = MEMORY,
+) -> dict[Node, np.ndarray]: ...
 def empirical_ntk(
     model: Model,
     params: Any,
@@ -36,7 +60,7 @@ def empirical_ntk(
     output: Node = None,
     by_layer: bool = False,
     memory: int = MEMORY,
-) -> Any:
+) -> np.ndarray | dict[Node, np.ndarray]:
     """The empirical neural tangent kernel Theta of a model, for weights as they are.
 
     ``Theta(x, y)_kl = sum_parameters (d f_k(x) / d p) (d f_l(y) / d p)``, in the model's
@@ -74,7 +98,7 @@ def empirical_ntk(
         blocks = _blocks(jacobian, params, first, second, outputs, memory)
     if by_layer:
         return blocks
-    return sum(blocks.values())
+    return reduce(np.add, blocks.values())
 
 
 def batch_of(model: Model, x: Any, what: str) -> tuple[dict[Node, Array], ArrayPlan]:

@@ -33,7 +33,7 @@ class Moment:
     log10_variance: float | None = None
 
     @property
-    def deviation(self) -> Any:
+    def deviation(self) -> float | sp.Expr:
         """The standard deviation of s."""
         return (
             sp.sqrt(self.variance)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-Number = Any
+Number = float | sp.Expr
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +76,12 @@ class TensorScaling:
         )
 
     @property
-    def forward_map(self) -> Any:
+    def forward_map(self) -> Number | np.ndarray:
         """f by location, shape ``locations``."""
         return self._mapped(self.forward_level, "the second moment")
 
     @property
-    def backward_map(self) -> Any:
+    def backward_map(self) -> Number | np.ndarray:
         """b by location, shape ``locations``."""
         return self._mapped(self.backward_level, "the backward second moment")
 
@@ -233,7 +233,7 @@ class Scaling(Shown):
         return one_value(self.reference_level, "the mean gamma")
 
     @property
-    def output_moment(self) -> Any:
+    def output_moment(self) -> Number:
         """E[y^2] at the output, {output: value} where there are several.
 
         Raises: KcalcError beyond double precision.

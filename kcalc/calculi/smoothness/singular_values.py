@@ -12,11 +12,11 @@ the Hermitised matrix [[0, a I + b A], [(a I + b A)^*, 0]] solves ``m = -y / (y^
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...fields.arguments import finished, one_number, real_array
+from ...fields.arguments import Number, Numbers, finished, one_number, real_array
 from ...foundation.errors import KcalcError
 from ...foundation.guests import DRAWINGS
 from ...foundation.printing import Printed
@@ -77,7 +77,11 @@ class ResidualSpectrum(Printed):
         """``a^2 + tau^2``, the mean of the squared singular values at every n."""
         return self.shortcut_weight**2 + self.deviation**2
 
-    def density(self, x: Any) -> Any:
+    @overload
+    def density(self, x: Number) -> float: ...
+    @overload
+    def density(self, x: Numbers) -> Array: ...
+    def density(self, x: Any) -> float | Array:
         """The density at singular values x >= 0, vectorised.
 
         Raises: KcalcError unless all x are numbers >= 0.
@@ -87,7 +91,11 @@ class ResidualSpectrum(Printed):
             self._density(np.atleast_1d(points)).reshape(points.shape), points.shape, False
         )
 
-    def cdf(self, x: Any) -> Any:
+    @overload
+    def cdf(self, x: Number) -> float: ...
+    @overload
+    def cdf(self, x: Numbers) -> Array: ...
+    def cdf(self, x: Any) -> float | Array:
         """The share of singular values up to x, vectorised; about 1e-6 accurate."""
         points = self._points(x)
         return finished(np.interp(points, *self._table), points.shape, False)

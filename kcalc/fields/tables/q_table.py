@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
-from ..arguments import finished, q_array, single_precision
+from ..arguments import Number, Numbers, finished, q_array, single_precision
 from ..chebyshev import Array, Piecewise, halved
 from .table import chunked
 
@@ -43,7 +43,11 @@ class QTable(Shown):
     q_function: Callable[[Array], Array] = field(repr=False)
     logarithm: Piecewise = field(repr=False)  # log Q over log(q / low) / log(high / low)
 
-    def __call__(self, q: Any) -> Any:
+    @overload
+    def __call__(self, q: Number) -> float: ...
+    @overload
+    def __call__(self, q: Numbers) -> Array: ...
+    def __call__(self, q: Any) -> float | Array:
         """Q at q, of any shape. Raises: KcalcError for q outside [low, high] and for nan."""
         array = self._inside(q)
         return finished(
@@ -52,7 +56,11 @@ class QTable(Shown):
             single_precision(q),
         )
 
-    def slope(self, q: Any) -> Any:
+    @overload
+    def slope(self, q: Number) -> float: ...
+    @overload
+    def slope(self, q: Numbers) -> Array: ...
+    def slope(self, q: Any) -> float | Array:
         """Q'(q), of any shape, to about 1e-11 of itself and of Q(q) / q.
 
         Raises: KcalcError for q outside [low, high] and for nan.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
 from ..arguments import (
+    Number,
+    Numbers,
     angle_array,
     cosine_array,
     finished,
@@ -28,6 +30,9 @@ from ..arguments import (
 from ..jax_field import is_jax
 from .dyadic import SMALLEST, locate, polynomial, slope
 from .octaves import FINEST, Side
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 Array = np.ndarray
 GapFunction = Callable[[Array], Array]
@@ -61,7 +66,13 @@ class Table(Shown):
     end_slopes: tuple[Array, Array] = field(repr=False)
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def __call__(self, c: Any) -> Any:
+    @overload
+    def __call__(self, c: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, c: Number) -> float: ...
+    @overload
+    def __call__(self, c: Numbers) -> Array: ...
+    def __call__(self, c: Any) -> JaxArray | float | Array:
         """C at c in [-1, 1], of any shape.
 
         Raises: KcalcError where |c| > 1 beyond rounding and for nan (JAX arrays: nan there).
@@ -72,7 +83,13 @@ class Table(Shown):
         out = chunked(array, self._values)
         return out.astype(np.float32) if single_precision(c) else out[()]
 
-    def slope(self, c: Any) -> Any:
+    @overload
+    def slope(self, c: JaxArray) -> JaxArray: ...
+    @overload
+    def slope(self, c: Number) -> float: ...
+    @overload
+    def slope(self, c: Numbers) -> Array: ...
+    def slope(self, c: Any) -> JaxArray | float | Array:
         """C'(c).
 
         At c = +-1 its limit, or where that is infinite the slope at the neighbouring float64 (JAX
@@ -86,7 +103,13 @@ class Table(Shown):
         out = chunked(_floats(c), self._slopes)
         return out.astype(np.float32) if single_precision(c) else out[()]
 
-    def gap(self, gap: Any) -> Any:
+    @overload
+    def gap(self, gap: JaxArray) -> JaxArray: ...
+    @overload
+    def gap(self, gap: Number) -> float: ...
+    @overload
+    def gap(self, gap: Numbers) -> Array: ...
+    def gap(self, gap: Any) -> JaxArray | float | Array:
         """1 - C at c = 1 - gap, gap in [0, 2], relatively accurate however small.
 
         Raises: KcalcError for other gaps and nan.
@@ -104,7 +127,13 @@ class Table(Shown):
         )
         return finished(out, array.shape, single_precision(gap))
 
-    def at_angle(self, theta: Any) -> Any:
+    @overload
+    def at_angle(self, theta: JaxArray) -> JaxArray: ...
+    @overload
+    def at_angle(self, theta: Number) -> float: ...
+    @overload
+    def at_angle(self, theta: Numbers) -> Array: ...
+    def at_angle(self, theta: Any) -> JaxArray | float | Array:
         """The angle arccos C at c = cos theta, theta in [0, pi], accurate however small.
 
         Raises: KcalcError for others and nan.

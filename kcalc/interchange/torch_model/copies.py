@@ -18,10 +18,16 @@ import types
 import weakref
 from collections import deque
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...foundation.errors import KcalcError
 from .examples import first_line, is_library
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+Module = TypeVar("Module", bound="torch.nn.Module")
 
 MOST = 50_000  # objects that are looked at behind one reference
 PLAIN = (str, bytes, int, float, complex, type, types.ModuleType, type(None), weakref.ProxyType)
@@ -29,7 +35,7 @@ HELD = {str, bytes, int, float, bool, type(None)}  # what most values are, and n
 SEQUENCES = (list, deque)
 
 
-def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
+def copied(model: Module, evaluating: bool = False, empty: bool = False) -> Module:
     """A copy of the model to trace, its batch normalisation in evaluation: the mode is not read.
 
     A model of transformers does not return the keys and values that it keeps for later tokens.
@@ -56,7 +62,7 @@ def copied(model: Any, evaluating: bool = False, empty: bool = False) -> Any:
     return twin
 
 
-def duplicate(given: Any, memo: dict[int, Any] | None = None) -> Any:
+def duplicate(given: T, memo: dict[int, Any] | None = None) -> T:
     """A copy of a model, or of a nest with one, that runs its own layers.
 
     ``memo``: as of ``copy.deepcopy``, {id of an object: what stands for it}; it is filled.

@@ -86,7 +86,7 @@ def _binds(signature: inspect.Signature, given: Sequence[Any], named: Mapping[st
     return True
 
 
-def argument(model: Any, example: Any, where: str) -> Any:
+def argument(model: Any, example: Any, where: str) -> object:
     """One example input as an argument of ``model``; ``where``: its name in errors."""
     try:
         return _argument(model, example, where)

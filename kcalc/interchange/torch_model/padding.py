@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PARTS = ("text_config", "encoder", "decoder", "generator")
 
@@ -38,7 +41,7 @@ def _field(config: Any, name: str) -> Any:
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
-def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Any:
+def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Tensor:
     """Random ids below ``count``, none of them for padding where at least two others are left."""
     import torch
 
@@ -48,7 +51,7 @@ def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> An
     return allowed[torch.randint(len(allowed), shape, generator=random)]
 
 
-def unpadded(model: Any, ids: Any, others: Any = None) -> Any:
+def unpadded(model: Any, ids: Tensor, others: Tensor | None = None) -> Tensor:
     """Ids in which those for padding are exchanged for ids that the array, or ``others``, has.
 
     Where there are none, the ids as they are.

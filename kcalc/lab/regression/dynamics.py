@@ -10,11 +10,11 @@ the training inputs; in the eigenbasis of Theta every direction decays by itself
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...fields.arguments import one_number, raw_array, real_array
+from ...fields.arguments import Number, Numbers, one_number, raw_array, real_array
 from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.guests import DRAWINGS
@@ -26,6 +26,8 @@ from .algebra import algebra_of, gram, inputs, targets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from ...maps import Assumption
 
 __all__ = ["TrainingCurve", "training_curve"]
 
@@ -243,7 +245,11 @@ class TrainingCurve(Shown):
             )
         return self._shaped(moved if self.initial_test is None else self.initial_test + moved)
 
-    def loss(self, t: Any) -> Any:
+    @overload
+    def loss(self, t: Number) -> float: ...
+    @overload
+    def loss(self, t: Numbers) -> Array: ...
+    def loss(self, t: Any) -> float | Array:
         """The training loss at t, of the network with the given initial outputs."""
         decay = self._decay(self._times(t))
         return self._finite(
@@ -254,7 +260,11 @@ class TrainingCurve(Shown):
             )
         )
 
-    def test_loss(self, t: Any, y_test: Any) -> Any:
+    @overload
+    def test_loss(self, t: Number, y_test: Any) -> float: ...
+    @overload
+    def test_loss(self, t: Numbers, y_test: Any) -> Array: ...
+    def test_loss(self, t: Any, y_test: Any) -> float | Array:
         """The loss at the test inputs at t (``loss="mean"``: over their number)."""
         truth = self._test_targets(y_test)
         found = self.predict_test(t).reshape(*np.shape(t), *truth.shape)
@@ -264,7 +274,11 @@ class TrainingCurve(Shown):
 
     # -- averages over initialisations -------------------------------------------------------------
 
-    def expected_loss(self, t: Any) -> Any:
+    @overload
+    def expected_loss(self, t: Number) -> float: ...
+    @overload
+    def expected_loss(self, t: Numbers) -> Array: ...
+    def expected_loss(self, t: Any) -> float | Array:
         """The training loss averaged over initialisations.
 
         It is that of the mean network plus the decayed variance of the initial outputs:
@@ -297,7 +311,11 @@ class TrainingCurve(Shown):
             )
         return self._finite(np.reshape(rows, (*when.shape, len(own))))
 
-    def expected_test_loss(self, t: Any, y_test: Any) -> Any:
+    @overload
+    def expected_test_loss(self, t: Number, y_test: Any) -> float: ...
+    @overload
+    def expected_test_loss(self, t: Numbers, y_test: Any) -> Array: ...
+    def expected_test_loss(self, t: Any, y_test: Any) -> float | Array:
         """The loss at the test inputs averaged over initialisations.
 
         That of the mean network plus the variance of f_t.
@@ -400,7 +418,7 @@ class TrainingCurve(Shown):
         )
 
     @property
-    def assumptions(self) -> tuple[Any, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """Those of the kernel of the outputs before training, where it has any."""
         return () if self.prior is None else tuple(getattr(self.prior.kernel, "assumptions", ()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ...foundation.printing import Shown, plain, shown
 from ...foundation.process_state import cached_property
 from ...matrices import Spectrum, ridge_value
 from .algebra import Algebra, Array, algebra_of, diagonal, gram, inputs, targets, traced
+
+if TYPE_CHECKING:
+    from ...maps import Assumption
 
 __all__ = ["GaussianProcess", "KernelRegression", "gaussian_process", "kernel_regression"]
 
@@ -141,7 +144,7 @@ class KernelRegression(Shown):
         return values[:, 0] if self._flat else values
 
     @property
-    def assumptions(self) -> tuple[Any, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """Those of the kernel, where it has any."""
         return tuple(getattr(self.kernel, "assumptions", ()))
 
@@ -212,7 +215,7 @@ class GaussianProcess(KernelRegression):
             return self.predict_from(cross), algebra.xp.asarray(own) - half.T @ half
 
     @property
-    def log_marginal_likelihood(self) -> Any:
+    def log_marginal_likelihood(self) -> float:
         """``log N(y | 0, K + noise I)``, summed over outputs; a JAX number for JAX data."""
         algebra, n = self._algebra, len(self.X)
         with algebra.scope():

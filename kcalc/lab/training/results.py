@@ -7,7 +7,7 @@ import io
 import math
 import os
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from ...foundation.files import write_whole
 from ...foundation.guests import DRAWINGS
 from ...foundation.plain_arguments import choice, file_path
 from ...foundation.printing import Shown, text_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class Comparison(Shown):
         notes = [note] * any(row.at_the_edge for row in self.rows)
         return "\n".join([self.title, "", head, rule, *lines, *notes])
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Mean test accuracy against steps, every configuration at its best learning rate.
 
         Returns the Axes.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...fields.arguments import one_number
 from ...foundation.errors import KcalcError
 from ...foundation.guests import DRAWINGS
 from ...foundation.printing import Shown, plain
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Run(Shown):
         least = one_number(share, "share")
         return next((record.step for record in self.history if record.test_accuracy >= least), None)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Shares of correct answers against steps; returns the Axes."""
         lines = {
             "training batches": [(r.step, r.train_accuracy) for r in self.history],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...foundation.errors import KcalcError, unknown
 from ...foundation.families import family
@@ -13,6 +13,12 @@ from ...foundation.plain_arguments import is_key
 from ...foundation.printing import Shown, plain, shown
 from ...maps import Assumption
 from .powers import DEPTH, Power, degrees, value
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    import sympy as sp
+    from optax import GradientTransformation
 
 Node = Hashable
 QUANTITIES = ("init_std", "learning_rate", "epsilon", "weight_decay")
@@ -43,7 +49,7 @@ class ParameterRule(Shown):
     base_entries: int = field(default=0, repr=False)
     shape: tuple[int, ...] = field(default=(), repr=False)
 
-    def exponent(self, quantity: str, axis: str = "width") -> Any:
+    def exponent(self, quantity: str, axis: str = "width") -> Fraction | sp.Expr:
         """The exponent of the width or the depth in one of the four factors, exact.
 
         Where widths grow by several ratios, n_1, n_2, ..., it is the sum of their exponents.
@@ -133,7 +139,9 @@ class Transfer(Keyed[ParameterRule], Shown):
 
         rescale(self, model)
 
-    def optax(self, lr: float, weight_decay: float = 0.0, eps: float = 1e-8) -> Any:
+    def optax(
+        self, lr: float, weight_decay: float = 0.0, eps: float = 1e-8
+    ) -> GradientTransformation:
         """An optax transformation for trees of parameters.
 
         The keys on the way to a leaf, joined by dots, are the parameter's name, as in
