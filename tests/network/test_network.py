@@ -305,7 +305,7 @@ def test_features_follow_the_layers() -> None:
         kc.Network.from_steps(
             [*((n, net.layer(n), net.parents(n)) for n in "xao"), ("s", L.Sum(), ("a", "o"))]
         )
-    with refused("says 5 channels"):
+    with refused("declares 5 channels"):
         wired(("x", L.Input(3)), ("a", L.Affine(4), "x"), ("c", L.Concat((5, 4)), "a a"))
 
 
