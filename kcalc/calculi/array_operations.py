@@ -281,7 +281,7 @@ def pixel_shuffle(x: Array, factors: Sequence[int], back: bool) -> Array:
 
 
 def _moved(x: Array, order: Sequence[int]) -> tuple[int, ...]:
-    """The last axes in another order, behind the others as they are."""
+    """The last axes in another order, after the others as they are."""
     kept = x.ndim - len(order)
     return (*range(kept), *(kept + axis for axis in order))
 

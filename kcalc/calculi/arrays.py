@@ -47,7 +47,7 @@ class Shape:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes behind those of the batch."""
+        """The axes after those of the batch."""
         return (*(self.locations or ()), self.channels)
 
     def __str__(self) -> str:

@@ -171,7 +171,7 @@ def gaussians(terms: Iterable[Term]) -> list[Atom | None]:
 def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Terms with sums replaced by their addends, recursively, then merged.
 
-    The newest sum is opened first, so that every sum is opened once. The oldest atoms come first.
+    The newest sum is opened first, so every sum is opened once. The oldest atoms come first.
     """
     out: list[Term] = []
     sums: dict[Atom, list[Term]] = {}
@@ -189,7 +189,7 @@ def opened(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def raw_inputs(atoms: Iterable[Atom]) -> list[Atom]:
-    """The network inputs in atoms as they are, not behind weights; oldest first."""
+    """The network inputs in atoms as they are, not after weights; oldest first."""
     found = dict.fromkeys(i for a in atoms if a.raw for i in ((a,) if not a.parts else a.inputs))
     return sorted(found, key=lambda atom: atom.age)
 

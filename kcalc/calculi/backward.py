@@ -1,4 +1,4 @@
-"""Rules of gradients backwards: what a layer makes of the covariance of gradients behind it.
+"""Rules of gradients backwards: what a layer makes of the covariance of gradients after it.
 
 A message is d K_out / d K for the covariance K of a node's channels, per group of channels: the
 mean product of the gradients of one output channel at two inputs, summed over the channels of the
@@ -83,7 +83,7 @@ class Backward:
         """
         own = isinstance(op, P.Post)
         phi = op.activation if own else op.slope
-        key = (phi, own, id(moments))  # kept with them, so that no others have their id
+        key = (phi, own, id(moments))  # kept with them, so no others have their id
         if key not in self._slopes:
             made = self._slope(phi, node, moments) if own else self._product(phi, moments)
             self._slopes[key] = moments, made

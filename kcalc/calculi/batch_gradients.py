@@ -2,10 +2,10 @@
 
 BatchNorm gives the output of one example a gradient at every example of the batch. At the example
 itself it is divided by ``(1 - b) q``, as the C map of a large batch says; at each of the n others
-it is of order 1/n, so that their squared norms vanish, but they add up: the gradients at all
-examples of the batch sum to 0 before a BatchNorm. So a message has, beside ``d K_out / d K`` of the
-example with itself, the sum over all pairs of different examples. Node by node only the former
-counts; weights, which all examples share, see both. [De and Smith 2020; Yang et al. 2019]
+it is of order 1/n, so their squared norms vanish, but they add up: the gradients at all examples of
+the batch sum to 0 before a BatchNorm. So a message has, beside ``d K_out / d K`` of the example
+with itself, the sum over all pairs of different examples. Node by node only the former counts;
+weights, which all examples share, see both. [De and Smith 2020; Yang et al. 2019]
 """
 
 from __future__ import annotations

@@ -55,10 +55,9 @@ def large_batch(network: Network, c: float = 0.0, q: float = 1.0) -> Network:
 
     In a batch of n examples with one q value and pairwise cosine b, as n grows, a channel's mean
     has mean square ``b q`` and its variance is ``(1 - b) q``. So BatchNorm maps ``c -> (c - b) / (1
-    - b)`` and q to 1, and two examples of the batch have c = 0 behind it. Kernel maps note this as
-    heuristic: pairs of examples differ in their cosine, and after an activation channels differ in
-    their variance.
-    [De and Smith 2020; Yang et al. 2019]
+    - b)`` and q to 1, and two examples of the batch have c = 0 after it. Kernel maps note this as
+      heuristic: pairs of examples differ in their cosine, and after an activation channels differ
+      in their variance. [De and Smith 2020; Yang et al. 2019]
 
     Parameters: 0 <= c < 1, q > 0. Returns: a network; other layers are unchanged. Raises:
     KcalcError for bad numbers, where the kernel calculus does not apply, and where all examples

@@ -92,8 +92,8 @@ class Statistics:
         """
         if not many or op.reads == 1:
             raise KcalcError(
-                f"node {node!r} standardises weights over one input channel, so that all are 0; "
-                f"use standardised=False"
+                f"node {node!r} standardises weights over one input channel, so all are 0; use "
+                "standardised=False"
             )
         mean1, mean2 = self.means(state, node)
         if is_zero(mean1) and is_zero(mean2):
@@ -291,7 +291,7 @@ class Statistics:
 
 
 def check_groups(statistics: Statistics, op: Norm, node: Node, below: Channels) -> None:
-    """Refuse groups of one channel, and groups that hold channels of different feature maps."""
+    """Reject groups of one channel, and groups that hold channels of different feature maps."""
     width = op.reads
     if op.groups > 1 and width == op.groups:
         over = ""

@@ -107,7 +107,7 @@ def combine_channel_groups(
 ) -> Channels:
     """Combine feature maps channel by channel: groups are cut at all their boundaries.
 
-    A part of a group keeps the ``window`` of its atoms' channels, so that different channels of one
+    A part of a group keeps the ``window`` of its atoms' channels, so different channels of one
     feature map are never taken for the same. Raises: FreshnessError where boundaries are symbolic
     and do not coincide.
     """

@@ -31,7 +31,7 @@ EQUAL = 1e-14
 
 
 def refuse_displaced(network: Network, what: str) -> None:
-    """Refuse a network whose strides, windows or sizes differ from those of its model.
+    """Reject a network whose strides, windows or sizes differ from those of its model.
 
     ``what``: the name of a computation that uses positions. Raises: KcalcError naming the node, the
     difference and remedies.
@@ -39,14 +39,14 @@ def refuse_displaced(network: Network, what: str) -> None:
     for note in network.notes:
         if note.level == "locations":
             raise KcalcError(
-                f"node {note.node!r}: {note.text}, so that positions here are not the model's, and "
+                f"node {note.node!r}: {note.text}, so positions here are not the model's, and "
                 f"{what} would be those of another model; kc.c_map(net) and kc.ntk(net) use no "
                 "positions; net.with_notes([]) takes the network's own positions for the model's"
             )
 
 
 def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
-    """Refuse image ``shapes``, {input: shape}, that differ from those at which a model was read.
+    """Reject image ``shapes``, {input: shape}, that differ from those at which a model was read.
 
     The model may have other paddings and windows at another size. Raises: KcalcError naming the
     input and remedies.
@@ -74,7 +74,7 @@ def refuse_exploded(node: Node, q: Number) -> NoReturn:
 
 
 def check_q(field: Any, q: Number, node: Node) -> None:
-    """Refuse a q value that is not positive and finite, naming the node.
+    """Reject a q value that is not positive and finite, naming the node.
 
     A q value that is too small for a double of full precision is refused too.
     """
@@ -101,14 +101,14 @@ def check_q(field: Any, q: Number, node: Node) -> None:
 
 
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
-    """Refuse to normalise channels whose variance is 0 or has lost its digits, naming the node."""
+    """Reject to normalise channels whose variance is 0 or has lost its digits, naming the node."""
     value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
     if is_jax(value):
         return
     what = f"node {node!r} normalises a feature map whose"
     if field is SYMPY:
         if value == 0:
-            raise KcalcError(f"{what} channels are all equal, so that its variance is 0")
+            raise KcalcError(f"{what} channels are all equal, so its variance is 0")
     elif field is not NUMPY:
         if not value > 0:
             close = "variance over channels is 0, or too close to it for so many digits"
@@ -123,11 +123,11 @@ def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
 
 
 def check_several(op: Norm, node: Node) -> None:
-    """Refuse statistics over one channel."""
+    """Reject statistics over one channel."""
     if op.reads == 1:
         raise KcalcError(
-            f"node {node!r} normalises over a single channel, so that its output is constant; use "
-            f"more channels, or remove it"
+            f"node {node!r} normalises over a single channel, so its output is constant; use more "
+            "channels, or remove it"
         )
 
 

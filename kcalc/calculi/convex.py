@@ -219,8 +219,8 @@ class ConvexCalculus(ABC, Generic[State]):
                 )
             elif not self._true and meaning[read]:
                 text = (
-                    f"C(0) = 0 is taken for the feature map that this {kind} reads, so that its "
-                    "slope is 1 (it is larger otherwise; q=1.0 computes it)"
+                    f"C(0) = 0 is taken for the feature map that this {kind} reads, so its slope "
+                    "is 1 (it is larger otherwise; q=1.0 computes it)"
                 )
                 found.append(Assumption(node, text))
         return (*found, *self.network.assumptions)
@@ -289,7 +289,7 @@ def _true_values(network: Network, q: Any) -> tuple[Mapping[Node, Any], Mapping[
 
 @lru_cache(maxsize=4096)
 def _rounded(value: sp.Expr) -> sp.Expr:
-    """A number rounded to 14 digits, so that rounding errors do not make equal blocks differ."""
+    """A number rounded to 14 digits, so rounding errors do not make equal blocks differ."""
     return sp.Float(float(f"{float(value):.14g}"))
 
 

@@ -218,7 +218,7 @@ def _times(a: Number, b: Number) -> Number:
 
 
 def _check_digits(q: Number, parts: Sequence[Number], still: Callable[[], Any], node: Node) -> None:
-    """Refuse a sum whose addends' second moments cancel, so that its ``q`` has few digits.
+    """Reject a sum whose addends' second moments cancel, so its ``q`` has few digits.
 
     Raises: KcalcError naming the node.
     ``still``: mask of the locations where the sum is the same constant for all weights; there q may

@@ -211,8 +211,8 @@ def node_values(
     numbers, arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
     :func:`c_map`. Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal
     positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It
-    is also sampled where it is given, and for tokens of your own: ``tokens`` may be a covariance
-    (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
+    is also sampled if it is given, and for tokens of your own: ``tokens`` may be a covariance (T,
+    T), token ids (T,) or (N, T), or inputs (N, T, features).
 
     Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a
     :class:`SampledValues`.

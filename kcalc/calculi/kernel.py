@@ -279,7 +279,7 @@ class Kernel:
         return self.ledger.fresh(node, Moments(square * m.q1, square * m.q2, m.gap))
 
     def _check_centred(self, below: Channels, node: Node) -> None:
-        """Refuse a change of sign where a group of channels has a mean, even if they sum to 0."""
+        """Reject a change of sign where a group of channels has a mean, even if they sum to 0."""
         self.statistics.means(below, node)  # records the assumption that inputs have channel mean 0
         if not all(
             is_zero(mean)
@@ -287,9 +287,9 @@ class Kernel:
             for mean in (pair.moments.mean1, pair.moments.mean2)
         ):
             raise KcalcError(
-                f"node {node!r} changes the sign of some tokens of a feature map whose mean is "
-                f"not 0, so that its tokens are no longer "
-                "alike; give all rows of the matrix one sign, or put the TokenMix behind an Affine"
+                f"node {node!r} changes the sign of some tokens of a feature map whose mean is not "
+                "0, so its tokens are no longer alike; give all rows of the matrix one sign, or "
+                "put the TokenMix after an Affine"
             )
 
     @staticmethod

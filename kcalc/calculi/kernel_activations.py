@@ -71,7 +71,7 @@ class Activations:
         if not self.assume_independent:
             raise FreshnessError(
                 f"node {node!r}: {phi.name} sees {self._describe(pair)}, not a fresh Gaussian "
-                "pre-activation; put an Affine layer in front of it",
+                "pre-activation; put an Affine layer before it",
                 ", or pass assume_independent=True to treat it as Gaussian",
             )
         self.note(

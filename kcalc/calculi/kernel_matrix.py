@@ -131,7 +131,7 @@ class MatrixKernel:
         return self._tables[qs]
 
     def normed(self, low: float, high: float) -> NormTable | None:
-        """The table for q values between exp(low) and exp(high), None where there is none."""
+        """The table for q values between exp(low) and exp(high), None if there is none."""
         if (low, high) not in self._norms:
             layered = self.layered(np.exp(np.linspace(low, high, 64)))
             functions = NormFunctions(self.pairs, layered or self.pairs, self.table, self._odd)

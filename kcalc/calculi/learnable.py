@@ -128,9 +128,9 @@ class LearnableKernel(Shown):
         rounds later operations on them to float32; :meth:`log_marginal_likelihood` is computed in
         float64 throughout.
 
-        For rows with c > .99, 1 - c is computed from their difference, so that angles of
-        near-duplicates have an absolute error of 1e-15 (where JAX traces the rows, only if N M d <=
-        2^27; else 1e-8).
+        For rows with c > .99, 1 - c is computed from their difference, so angles of near-duplicates
+        have an absolute error of 1e-15 (where JAX traces the rows, only if N M d <= 2^27; else
+        1e-8).
 
         ``uniform``: whether all rows have one mean square |x|^2/d. Then the kernel is one function
         of the angle, which is interpolated at a low cost for any depth; otherwise the recursion
@@ -216,7 +216,7 @@ class LearnableKernel(Shown):
         return MatrixKernel(TangentReading(self.network, self.fan_in, False), None)
 
     def _validate(self) -> None:
-        """Trace once, with and without constants, so that unsupported layers fail here."""
+        """Trace once, with and without constants, so unsupported layers fail here."""
         import jax
         import jax.numpy as jnp
 
@@ -247,7 +247,7 @@ class LearnableKernel(Shown):
     ) -> tuple[Any, Any]:
         """(NNGP, NTK) of all pairs of rows.
 
-        ``same``: both sets of rows are one, so that pairs on the diagonal are equal inputs.
+        ``same``: both sets of rows are one, so pairs on the diagonal are equal inputs.
         """
         import jax.numpy as jnp
 
@@ -350,8 +350,8 @@ def _typed(tree: Any, double: bool) -> Any:
 def doubled(double: bool) -> Any:
     """A decorator for functions of trees to be differentiated in float64 while JAX's x64 is off.
 
-    JAX runs the backward pass after the function, outside of its x64 context, and would round some
-    of the arrays there.
+    JAX runs the backward pass after the function, outside its x64 context, and would round some of
+    the arrays there.
     """
     import jax
 

@@ -31,7 +31,7 @@ def by_name(network: Network, kind: type[Layer]) -> dict[str, Node]:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether JAX traces the value, so that it cannot be checked."""
+    """Whether JAX traces the value, so it cannot be checked."""
     from jax.core import Tracer
 
     return isinstance(value, Tracer)
@@ -234,7 +234,7 @@ def common_level(sizes: list[Any], wanted: Any, single: bool) -> Any:
 def gaps_of(first: Any, second: Any, same: bool) -> Any:
     """1 - c of all pairs of rows, from differences of rows where c > .99.
 
-    ``same``: both sets of rows are one, so that the diagonal is exactly 0.
+    ``same``: both sets of rows are one, so the diagonal is exactly 0.
     """
     if is_traced(first) or is_traced(second):
         return _traced_gaps(first, second, same)

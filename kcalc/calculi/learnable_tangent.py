@@ -64,8 +64,8 @@ def learnable_tangent(
 ) -> LearnableTangent:
     """The tangent calculus over JAX arrays.
 
-    ``equal``: both inputs are equal, so that every gap is 0. ``fixed``: filled in with {nonlinear
-    node: the reason why its constants cannot be given}.
+    ``equal``: both inputs are equal, so every gap is 0. ``fixed``: filled in with {nonlinear node:
+    the reason why its constants cannot be given}.
     """
     local = TracedFieldMaps(uniform, equal)
     kernel = traced_kernel(local, chosen=learnt.activations, fixed=fixed)
@@ -118,7 +118,7 @@ class TracedFieldMaps(FieldMaps):
         return maps.second_moment(q), maps.mean(q)
 
     def gap(self, phi: Any, gap: Jet, q1: Any, q2: Any) -> Jet:
-        """1 - C behind phi, a jet of at most first order."""
+        """1 - C after phi, a jet of at most first order."""
         if closed_in_jax(phi):
             return super().gap(phi, gap, q1, q2)
         maps = self.of(phi)

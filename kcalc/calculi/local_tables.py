@@ -8,8 +8,8 @@ variances q1, q2 and cosine cos theta. Then
 with functions w, G and D that are smooth in theta on [0, pi] and in log q1, log q2: in polar
 coordinates of the two Gaussians a kink at 0 is a line through the origin, which moves with theta
 and not with q. G and D are Chebyshev series in theta whose coefficients, functions of q1 and q2,
-are sums of few products. G comes from D by ``sin^2(theta/2) G = int_0^theta D sin``, so that gaps
-keep their relative accuracy however small the angle, for equal and for unequal norms.
+are sums of few products. G comes from D by ``sin^2(theta/2) G = int_0^theta D sin``, so gaps keep
+their relative accuracy however small the angle, for equal and for unequal norms.
 """
 
 from __future__ import annotations

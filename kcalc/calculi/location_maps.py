@@ -62,7 +62,7 @@ def _kept_table(phi: Activation, low: int, high: int) -> Any:
 
 
 def refuse_many(phi: Activation, q: Array, node: Node) -> None:
-    """Refuse more than MOST pairs of positive q values where phi needs numerical integrals.
+    """Reject more than MOST pairs of positive q values where phi needs numerical integrals.
 
     Raises: KcalcError naming the node.
     """

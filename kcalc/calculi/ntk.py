@@ -389,9 +389,9 @@ class KernelFunction(OfReading, Formula):
 
         kind: "ntk", "nngp", or "both" as for :meth:`matrices`; by default the kind of this kernel.
         method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general
-        recursion in (c, q1, q2), exact and slow. q: take all rows to have this q value, so that
-        only angles count. out: a path (``.npy``; a record beside it lets a stopped run continue) or
-        an array to fill;
+        recursion in (c, q1, q2), exact and slow. q: take all rows to have this q value, so only
+        angles count. out: a path (``.npy``; a record beside it lets a stopped run continue) or an
+        array to fill;
             two of them for both kernels.
         memory: bytes of work space besides X and the result (512 MiB).
         block_rows: the number of rows computed at once, instead of memory.
@@ -428,7 +428,7 @@ class KernelFunction(OfReading, Formula):
         return self.matrix(X, Y, **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The table behind :meth:`matrix` for inputs of one q value.
+        """The table after :meth:`matrix` for inputs of one q value.
 
         It has an ``error_bound`` and is read by ``at_gap(1 - c)``.
         """

@@ -3,8 +3,8 @@
 Consider a piece of the network between two feature maps that all paths cross and that are centred
 Gaussians. It maps the state ``(q, u, t)`` of a pair of inputs, ``u = 1 - c`` and ``t`` the tangent
 kernel over q, by ``q -> Q(q)``, ``u -> U(u)``, ``t -> D(u) t + A(u)``. Where q is constant from
-piece to piece (or the piece is positively homogeneous, so that only the ratio of q values matters),
-n equal pieces are the n-th power of that map. The table of ``(U, D, A)`` composed with itself is
+piece to piece (or the piece is positively homogeneous, so only the ratio of q values matters), n
+equal pieces are the n-th power of that map. The table of ``(U, D, A)`` composed with itself is
 computed from that of ``(U, D, A)``: a thousand layers take ten tables.
 """
 

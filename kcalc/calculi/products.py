@@ -89,7 +89,7 @@ class Products:
         return [(t.atom, other) for t in top.terms]
 
     def _made(self, a: Atom, b: Atom, node: Node) -> Both:
-        """The cross moments of two atoms; b is the newer one, so that it is opened first."""
+        """The cross moments of two atoms; b is the newer one, so it is opened first."""
         if a.live or b.live:
             ahead, back = self.product(a.live or a, b.live or b, node)
             return ahead.fixed, back.fixed
@@ -261,7 +261,7 @@ def _steins(a: Atom, b: Atom) -> bool:
 
 
 def check_raw(atoms: Sequence[Atom], node: Node, verb: str = "adds") -> None:
-    """Refuse atoms of two different network inputs. Raises: FreshnessError."""
+    """Reject atoms of two different network inputs. Raises: FreshnessError."""
     raw = raw_inputs(atoms)
     if len(raw) > 1:
         raise FreshnessError(

@@ -326,9 +326,9 @@ def layer_limit(
 ) -> tuple[Limit | None, tuple[str, ...]]:
     """(limit for ``depth`` weight layers, reasons), from the C map of one layer at q value ``at``.
 
-    ``q`` is the q value of the output. The limit is None where there is none.
+    ``q`` is the q value of the output. The limit is None if there is none.
 
-    ``odd``: the layer is an odd function, so that c = 0 is a fixed point exactly.
+    ``odd``: the layer is an odd function, so c = 0 is a fixed point exactly.
     """
     slope = float(layer.derivative(1)(1.0, at))
     gap = float(layer.gap_at_angle(math.pi / 2, at))

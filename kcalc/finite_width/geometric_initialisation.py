@@ -122,8 +122,8 @@ class GeometricShaping(Shaping):
 @shaping_method(
     "geometric",
     Record(
-        "Variances of weights by the geometric mean of fan-in and fan-out, so that all weights "
-        "learn at the same relative rate; multipliers keep the sizes of feature maps. Needs widths "
+        "Variances of weights by the geometric mean of fan-in and fan-out, so all weights learn "
+        "at the same relative rate; multipliers keep the sizes of feature maps. Needs widths "
         "(features).",
         {
             "features": "width of layers and inputs that do not say theirs",
@@ -153,9 +153,9 @@ def geometric(
     gamma = zeta/c^2 is the same for all weights [Scaling eq. 3, sec. 6.2].
 
     k is the side of a layer's kernel, n and m its channels. Where k is not k_typ a multiplier
-    sqrt(k_typ/k) stands before the layer, so that f -> sqrt(n/m) f from one pre-activation to the
-    next. Where zeta differs from that at the first Affine (in residual branches, behind pooling) c
-    is multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
+    sqrt(k_typ/k) stands before the layer, so f -> sqrt(n/m) f from one pre-activation to the next.
+    Where zeta differs from that at the first Affine (in residual branches, after pooling) c is
+    multiplied by sqrt(zeta_here/zeta) and the multiplier by the inverse root. Sums keep their
     weights.
 
     ``features``, ``image_shape``: as for ``kc.scaling``. ``typical``: k_typ, the most frequent side
@@ -344,7 +344,7 @@ class _Plan:
 def _with_output(
     network: Network, std: float, given: dict[str, Any]
 ) -> tuple[Network, tuple[str, ...]]:
-    """A multiplier behind every output that gives it the root mean square ``std``."""
+    """A multiplier after every output that gives it the root mean square ``std``."""
     found = scaling(network, **given).tensors
     factors = {node: std / math.sqrt(found[node].forward) for node in network.outputs}
     edits = (f"{node}: the output is multiplied by {f:.10g}" for node, f in factors.items())

@@ -64,7 +64,7 @@ class KcalcError(ValueError):
         return self
 
     def advising(self, *remedies: Advice, joint: str = "; ", then: str = "") -> Self:
-        """The error with remedies behind its text, and ``then`` behind them."""
+        """The error with remedies after its text, and ``then`` after them."""
         self._parts = (str(self), joint, then)
         return self._said(remedies)
 

@@ -40,7 +40,7 @@ class Keyed(Mapping[Any, V]):
         return len(self._entries)
 
     def get(self, name: Any, default: Any = None) -> Any:
-        """The result of a name, or the default where there is none."""
+        """The result of a name, or the default if there is none."""
         if name not in self:
             return default
         return self[name]

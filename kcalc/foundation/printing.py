@@ -228,7 +228,7 @@ class Printed(Tabled):
 
 
 def latex_text(text: Any) -> str:
-    """A name inside of LaTeX text: characters that TeX would take for commands are escaped."""
+    """A name inside LaTeX text: characters that TeX would take for commands are escaped."""
     signs = {"\\": r"\backslash ", "^": r"\^{}", "~": r"\sim "} | {
         sign: rf"\{sign}" for sign in "_%&#{}$"
     }

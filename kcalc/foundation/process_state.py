@@ -84,7 +84,7 @@ else:
 
         Python 3.11 takes that lock for all objects of a class.
 
-        With that lock, two threads that need each other's properties wait for ever. Two threads may
+        With that lock, two threads that need each other's properties wait forever. Two threads may
         compute a value twice; both get the one that was finished first.
         """
 

@@ -1,7 +1,7 @@
 """The SymPy symbols that results are written in.
 
 ``psi`` is the slope ``C'(1)`` that all nonlinear layers share [DKS sec. 17.1], ``kappa`` the
-curvature ``C''(1)`` that they share [TAT App. B.2]. Both are positive, so that
+curvature ``C''(1)`` that they share [TAT App. B.2]. Both are positive, so
 ``expr.subs(kc.symbols.psi, 2)`` and ``expr.as_poly(kc.symbols.psi)`` work on any result.
 """
 

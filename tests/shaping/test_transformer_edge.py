@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "slope of ReLU": (
         lambda: kc.shape(stack(2, 64, 2, "relu"), method="edge", tokens=8),
-        r"token slope = 1 is out of reach where stream growth = 2: it is 0\.\d+ with branches of "
+        r"token slope = 1 is unreachable at stream growth = 2: it is 0\.\d+ with "
         r"only attention branches and 1 with only MLP branches; mlp='dks' with zeta=1.2 reaches it",
     ),
     "growth below 1": (

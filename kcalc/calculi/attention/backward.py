@@ -1,4 +1,4 @@
-"""Gradients over tokens that are alike.
+"""Gradients over exchangeable tokens.
 
 Covariances of the gradients at one token and at two, read backwards.
 

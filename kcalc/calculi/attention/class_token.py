@@ -1,4 +1,4 @@
-"""Attention over alike tokens behind one token that is unlike them, exactly.
+"""Attention over alike tokens after one token that is unlike them, exactly.
 
 A class token stands before the patches of an image: covariances of two sequences have five numbers,
 those of the first tokens, of a first token and a patch (both ways), of patches at different places,
@@ -108,7 +108,7 @@ def cut(jet: Jet, sequences: int) -> list[dict[tuple[int, int], Grouped]] | None
 def attended(op: P.Attend, read: Sequence[Jet], sequences: int) -> Jet | None:
     """The covariance of what all tokens read, with its tangent kernel.
 
-    None where tokens are not alike behind the first one.
+    None where tokens are not alike after the first one.
     """
     cuts = [cut(jet, sequences) for jet in read]
     if any(part is None for part in cuts):

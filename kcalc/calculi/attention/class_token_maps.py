@@ -1,6 +1,6 @@
 """Q maps and C maps of networks with a class token, point by point.
 
-Tokens of the input are alike; behind the class token they are followed one by one, with exact
+Tokens of the input are alike; after the class token they are followed one by one, with exact
 attention (:mod:`.class_token`). Numbers of a node with tokens are means over its tokens.
 """
 
@@ -101,8 +101,8 @@ class PointReader:
             for node in self.network.outputs:
                 if np.isnan(points[node].token_cosine):
                     raise KcalcError(
-                        f"node {node!r} has no tokens, so that there is no map of the cosine of "
-                        f"two of them; cut the network before its tokens are pooled"
+                        f"node {node!r} has no tokens, so there is no map of the cosine of two of "
+                        "them; cut the network before its tokens are pooled"
                     )
             found.append(
                 {
@@ -145,8 +145,7 @@ class PointReader:
         def record(node: Node, state: TokenState) -> Point:
             if kernel.sampled:
                 raise KcalcError(
-                    f"node {node!r} attends behind class tokens without exact rules, "
-                    f"{ONE_BY_ONE} it"
+                    f"node {node!r} attends after class tokens without exact rules, {ONE_BY_ONE} it"
                 )
             return _means(kernel, state, sequences)
 

@@ -42,7 +42,7 @@ def is_tied(inputs: Sequence[Any]) -> bool:
 
 
 def check_tied(op: P.Attend, node: Node) -> None:
-    """Refuse queries that are the keys where their scores have no limit, or one without formula."""
+    """Reject queries that are the keys where their scores have no limit, or one without formula."""
     if op.scale != "linear":
         raise KcalcError(
             f"node {node!r}: its queries are its keys, whose products over sqrt(key_width) grow "
@@ -99,9 +99,9 @@ def gradients(
 ) -> tuple[Array, Array, Array]:
     """Covariances of gradients at queries, keys and values, where there is a formula.
 
-    With N that of the gradients behind: ``N o M (H o V) M^T``, ``V o W`` and ``H o W`` with
-    ``W = M^T (N o G) M``, times ``factor``; of queries that are the keys ``A^T N A`` alone.
-    ``read``: the covariances of what one sequence's attention reads.
+    With N that of the gradients after: ``N o M (H o V) M^T``, ``V o W`` and ``H o W`` with ``W =
+    M^T (N o G) M``, times ``factor``; of queries that are the keys ``A^T N A`` alone. ``read``: the
+    covariances of what one sequence's attention reads.
     """
     queries, keys, values = read
     if is_tied:

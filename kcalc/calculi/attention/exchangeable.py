@@ -1,4 +1,4 @@
-"""Kernel maps over tokens that are alike: attention, exactly, at every number of tokens.
+"""Kernel maps over exchangeable tokens: attention, exactly, at every number of tokens.
 
 All tokens of a sequence have one q value and any two of them one cosine,
 ``K_st = p + (q - p)[s = t]``, and two sequences have one cosine at equal places and one at
@@ -51,7 +51,7 @@ LARGE = (
     "is an expectation"
 )
 NARROW = "many heads of key_width = {}: the mean over heads is an expectation"
-PATCHES = "tokens are the patches that a layer of stride {} makes of the input, counted behind it"
+PATCHES = "tokens are the patches that a layer of stride {} makes of the input, counted after it"
 LINEAR = (
     "scores are q . k / key_width of independent queries and keys, which vanish for wide heads: "
     "every token is read alike"
@@ -126,7 +126,7 @@ def by_relation(
 ) -> TokenState:
     """What a primitive emits that acts on each token by itself.
 
-    Raises: KcalcError for unequal numbers of tokens, and for strides behind other layers.
+    Raises: KcalcError for unequal numbers of tokens, and for strides after other layers.
     """
     counts = {state.count for state in inputs if state.count != ANY} or {ANY}
     if len(counts) > 1:
@@ -143,8 +143,8 @@ def by_relation(
             for t in pair.terms
         ):
             raise KcalcError(
-                f"node {node!r} steps over tokens (stride {op.stride}), so that fewer of them are "
-                f"left; use stride=1"
+                f"node {node!r} steps over tokens (stride {op.stride}), so fewer of them are left; "
+                "use stride=1"
             )
         note = getattr(kernels[Relation.FIRST_INPUT], "kernel", kernels[Relation.FIRST_INPUT]).note
         note(node, PATCHES.format(op.stride), "convention")
@@ -202,7 +202,7 @@ def check_length(op: P.Positions, node: Node, tokens: int) -> None:
 
 
 class Exchangeable:
-    """The kernel calculus over tokens that are alike.
+    """The kernel calculus over exchangeable tokens.
 
     It applies the rules of ``kernels``, one per relation, and rules of its own where tokens meet.
 
@@ -466,7 +466,7 @@ class Exchangeable:
 
 
 class Weights(NamedTuple):
-    """What tokens that are alike see of the weights of their sum.
+    """What exchangeable tokens see of the weights of their sum.
 
     The sum of the squares, that of the products of different tokens' weights, and the sum.
     """

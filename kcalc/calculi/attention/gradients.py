@@ -1,4 +1,4 @@
-"""Mean squared gradients over tokens, of tokens that are alike and of sampled attention."""
+"""Mean squared gradients over tokens, of exchangeable tokens and of sampled attention."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def gradients_at(
 
 
 def _over_tokens(reading: TokenTangentReading, q: dict[Node, Any], output: Node) -> Gradients:
-    """Gradients over tokens that are alike.
+    """Gradients over exchangeable tokens.
 
     They are computed from covariances of gradients at one token and at two.
     """

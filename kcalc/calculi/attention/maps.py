@@ -29,12 +29,12 @@ Node = Hashable
 
 
 class OverTokens(KernelReading):
-    """A network over tokens that are alike, ``said``; base of readings beside a plain one."""
+    """A network over exchangeable tokens, ``said``; base of readings beside a plain one."""
 
     said: Tokens
 
     def require_closed(self) -> None:
-        """Refuse what kernels over tokens do not have."""
+        """Reject what kernels over tokens do not have."""
         raise KcalcError(
             "kernels over tokens are functions in double precision: they have no certified "
             "enclosures, formulas or matrices; kc.c_map and kc.token_map have the first two"
@@ -103,7 +103,7 @@ class TokenMapReading(OverTokens, MapReading):
         return token_notes(self.network, self.assume, self.said)
 
     def _has_class_token(self, field: Any) -> bool:
-        """Whether tokens are followed behind a class token, which NumPy alone does."""
+        """Whether tokens are followed after a class token, which NumPy alone does."""
         if not has_class_token(self.network, self.said):
             return False
         if field is not NUMPY:
@@ -163,9 +163,9 @@ class TokenMap(TokenCMap):
     ) -> TokenTable:
         """R at fixed q as a :class:`TokenTable`, within ``tolerance``.
 
-        It takes some fifty values of the map, and has an error bound.
-        Raises: KcalcError for several outputs, for q values that are not single numbers, and for
-        maps that are too rough, as behind activations that jump.
+        It takes some fifty values of the map, and has an error bound. Raises: KcalcError for
+        several outputs, for q values that are not single numbers, and for maps that are too rough,
+        as after activations that jump.
         """
         function = self._gap_function(q1, q2, q)
         return tabulate_tokens(function, self.least, one_number(tolerance, "tolerance"), self.name)
@@ -282,7 +282,7 @@ def sequence_states(
     """The calculus of two tokens of one sequence of q = 1, all states, and the assumptions."""
     if has_class_token(network, tokens):
         raise KcalcError(
-            "this needs tokens that are alike, and the network has a class token; let its readout "
+            "this needs exchangeable tokens, and the network has a class token; let its readout "
             "take the mean of all tokens instead"
         )
     reading = TokenMapReading(network, False, tokens)

@@ -84,9 +84,9 @@ class Sampled:
 
     ``part``: the calculus of kernel maps, or of tangent kernels, over :func:`token_kernel`.
     ``draws``: the draws, and the chains that are followed; ``sequences``: how many there are.
-    ``slopes``: follow derivatives of the covariances of different sequences as well.
-    ``exact``: use the exact rules behind a class token; where sampling was asked for they are not.
-    ``scores``: note variances of scores and entropies of rows in ``rows``.
+    ``slopes``: follow derivatives of the covariances of different sequences as well. ``exact``: use
+    the exact rules after a class token; where sampling was asked for they are not. ``scores``: note
+    variances of scores and entropies of rows in ``rows``.
     """
 
     part: Kernel | Tangent
@@ -195,7 +195,7 @@ class Sampled:
 
     @rule.register
     def _(self, op: P.Prefix, node: Node, inputs: Sequence[TokenState]) -> TokenState:
-        """Class tokens in front of the tokens of every sequence, independent of them."""
+        """Class tokens before the tokens of every sequence, independent of them."""
         tokens, front = inputs
         count, more = tokens.count, front.count or 1
         if count is None:
@@ -218,14 +218,14 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """Where ``count`` tokens of every sequence stand behind ``more`` others, and these."""
+        """Where ``count`` tokens of every sequence stand after ``more`` others, and these."""
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 
     def _prefixed_means(
         self, node: Node, inputs: Sequence[TokenState], places: tuple[Array, Array]
     ) -> tuple[Any, Any]:
-        """The channel means of tokens behind others, a column and a row."""
+        """The channel means of tokens after others, a column and a row."""
         means = [
             self.kernel.statistics.means(state.relations[Relation.FIRST_INPUT], node)[0]
             for state in inputs
@@ -330,7 +330,7 @@ class Sampled:
         return variances, entropies
 
     def by_class_token(self, op: P.Attend) -> bool:
-        """Whether the exact rules behind a class token are for an attention."""
+        """Whether the exact rules after a class token are for an attention."""
         return self.exact and self.class_token and exact_class_token(op)
 
     @staticmethod
@@ -429,7 +429,7 @@ class Sampled:
             yield Drawn(weights, plain, grams)
 
     def _check_scores(self, op: P.Attend, node: Node, queries: Array, keys: Array) -> None:
-        """Refuse scores that overflow."""
+        """Reject scores that overflow."""
         largest = (
             np.diagonal(queries, axis1=-2, axis2=-1).max()
             * np.diagonal(keys, axis1=-2, axis2=-1).max()

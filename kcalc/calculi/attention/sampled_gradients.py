@@ -110,7 +110,7 @@ def followed(
     ``inputs``: {input: the covariance of all tokens of all ``sequences``}. The gradients at
     different tokens of the output are independent, each of mean square ``1 / T``. ``options``:
     whether addends are assumed independent, the sampling that was asked for, whether exact rules
-    behind a class token are used, and the nodes needed, by default all, and the parameters.
+    after a class token are used, and the nodes needed, by default all, and the parameters.
     """
     (assume, asked, exact, needed), made, kernel = options, list[Chains](), None
     places = len(inputs[network.inputs[0]]) // sequences
@@ -139,7 +139,7 @@ def followed(
 
 
 def _check_size(network: Network, places: int) -> None:
-    """Refuse sequences whose covariances at all nodes do not fit in memory."""
+    """Reject sequences whose covariances at all nodes do not fit in memory."""
     most = int((MOST_KEPT / len(network.operations)) ** 0.5)
     if places > most:
         raise KcalcError(

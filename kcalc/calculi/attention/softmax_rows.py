@@ -1,4 +1,4 @@
-"""Rows of attention weights over tokens that are alike.
+"""Rows of attention weights over exchangeable tokens.
 
 All that the kernel calculus needs to know of a normaliser.
 

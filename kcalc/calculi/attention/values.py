@@ -164,7 +164,7 @@ def token_covariance(tokens: Any, network: Network) -> tuple[Array, int]:
 
 
 def _check_ids(ids: Array, network: Network) -> None:
-    """Refuse ids that no embedding of the network has."""
+    """Reject ids that no embedding of the network has."""
     if ids.min() < 0:
         raise KcalcError(f"token ids are whole numbers >= 0, got {ids.min()}")
     for node in network.nodes_of(Embedding):
@@ -200,7 +200,7 @@ def _checked(covariance: Array, sequences: int) -> tuple[Array, int]:
 def same_tokens(
     count: int, cosine: float, c: float | None, q1: float, q2: float
 ) -> tuple[Array, int]:
-    """The covariance of sequences of ``count`` tokens that are alike.
+    """The covariance of sequences of ``count`` exchangeable tokens.
 
     There is one sequence, or there are two of cosine ``c``.
     """
@@ -307,7 +307,7 @@ class _Summary:
         return float(mean), float(error)
 
     def _cosines(self, gap: Array) -> tuple[Any, ...]:
-        """The token cosine and c, each with its error; None where there is none."""
+        """The token cosine and c, each with its error; None if there is none."""
         n = self.sequences
         places = gap.shape[-1] // n
         gaps = gap.reshape(-1, n, places, n, places)

@@ -161,8 +161,8 @@ class FunctionRules:
             if one.phi is not None:
                 raise FreshnessError(
                     f"node {node!r} adds the activation {one.node!r} to another feature map, so "
-                    "that its channels are not Gaussian; fluctuations follow sums whose addends "
-                    "all end in an Affine of their own (or are such sums, or the input)"
+                    "its channels are not Gaussian; fluctuations follow sums whose addends all "
+                    "end in an Affine of their own (or are such sums, or the input)"
                 )
             if amounts.keys() & one.amounts.keys():
                 shared = next(atom.node for atom in one.amounts if atom in amounts)

@@ -150,7 +150,7 @@ def moments_at_depth(
     the first one's input, |x|^2 = q * channels; by default |x|^2 = 1, as for :func:`kc.moments`.
 
     Raises: KcalcError as :func:`kc.moments` does, for blocks with several outputs or another width
-    at the end, and for a depth that is no whole number >= 1.
+    at the end, and for a depth that is not a whole number >= 1.
     """
     require_network(block)
     length: Any = sp.sympify(as_number(depth, "depth"), strict=True)
@@ -263,8 +263,8 @@ def depth_stability(block: Network, parameter: Any = None, features: Any = None)
 
     ``parameter``: a SymPy symbol in the block's sigma_w or sums. A residual block whose branch is
     alpha-scaled m times gives s = L alpha^m: L alpha^(2m) bounded does not suffice. A plain relu
-    layer keeps its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so that widths must
-    grow as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
+    layer keeps its mean at alpha = 1 and then grows by log(1 + 5/n) per layer, so widths must grow
+    as fast as depth. [Per-layer gradient, sec. 4.2, corrected]
 
     Raises: KcalcError as :func:`moments_at_depth` does, and for a parameter that the block does not
     have.

@@ -116,7 +116,7 @@ class Monomials:
         """A monomial as [(factor, older monomial)]; empty where it is 0.
 
         Monomials of the input alone have no expansion. Raises: NoRule where the mean over the
-        newest weights is no combination of monomials.
+        newest weights is not a combination of monomials.
         """
         slots = slots_of(key)
         kind = None if len(key) == 2 else key[0]
@@ -349,7 +349,6 @@ class Monomials:
     def _biased(self, slots: Sequence[int], activated: Vector) -> NoRule:
         return NoRule(
             f"{self._called(slots)}: a Sum adds the activation {self.names[activated.id]!r} to an "
-            "addend without weights of its own; the activation's mean is not 0, so that cross "
-            "terms do not vanish. All addends of a Sum but one must end in their own Affine; "
-            f"{INSTEAD}"
+            "addend without weights of its own; the activation's mean is not 0, so cross terms do "
+            f"not vanish. All addends of a Sum but one must end in their own Affine; {INSTEAD}"
         )

@@ -89,7 +89,7 @@ class VectorRules:
         self._slopes: dict[Activation, tuple[Any, Any] | None] = {}
 
     def _private(self, node: Node) -> bool:
-        """Whether exactly one node reads the feature map, which is no output of the network."""
+        """Whether exactly one node reads the feature map, which is not an output of the network."""
         return self._readers[node] == 1 and node not in self.network.outputs
 
     @singledispatchmethod

@@ -63,9 +63,9 @@ def width_for(
 class Budget(Shown):
     """Relu layers of ``width`` channels against concatenated relu with as many weights per layer.
 
-    y = W1 relu(x) - W2 relu(-x) has two matrices, so that ``crelu_width`` = width / sqrt 2. Rates
-    are d log E|y|^4 per layer at kept means: ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 +
-    2 sqrt 2/n), which is that of a linear network.
+    y = W1 relu(x) - W2 relu(-x) has two matrices, so ``crelu_width`` = width / sqrt 2. Rates are d
+    log E|y|^4 per layer at kept means: ``relu_rate`` = log(1 + 5/n), ``crelu_rate`` = log(1 + 2
+    sqrt 2/n), which is that of a linear network.
     """
 
     width: float
@@ -120,7 +120,7 @@ def crelu_budget(width: Any, depth: int = 1) -> Budget:
     Both have the variance that keeps E |y|^2.
 
     [Per-layer gradient, sec. 5: 2 sqrt 2/n against 5/n per layer]. Raises: KcalcError for a width
-    that is not positive and a depth that is no whole number >= 1.
+    that is not positive and a depth that is not a whole number >= 1.
     """
     n = one_number(width, "width")
     if n <= 0:

@@ -1,4 +1,4 @@
-"""Second moments behind an activation: at one location, at two, and behind a max pooling."""
+"""Second moments after an activation: at one location, at two, and after a max pooling."""
 
 from __future__ import annotations
 

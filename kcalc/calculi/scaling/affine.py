@@ -82,8 +82,8 @@ def gathered(
 def emitted(part: ChannelPart, variance: Number, bias: Number, followed: bool) -> ChannelPart:
     """The moments of the output: E[W^2] ``part`` + ``bias``, the variance of a bias b.
 
-    All locations share b, so that ``bias`` is added to their covariances too. ``followed``: pairs
-    of locations are followed here.
+    All locations share b, so ``bias`` is added to their covariances too. ``followed``: pairs of
+    locations are followed here.
     """
     out = part.scaled(variance)
     if bias == 0:

@@ -28,7 +28,7 @@ Array = np.ndarray
 class ScalingMessage:
     """The gradient with respect to a feature map: E[(d loss/d x)^2] by part and location.
 
-    ``mask``: the bits of the first Affine layers (or outputs) behind the feature map, through which
+    ``mask``: the bits of the first Affine layers (or outputs) after the feature map, through which
     the gradient arrives. ``terms``, ``source``, ``gate``, ``sides`` and ``slopes``: as for a
     :class:`State`, with the activation's derivative in place of the activation.
     """

@@ -369,7 +369,7 @@ def _weight(
 
     E[gW^2] = (1/(n k^2)) sum_p R(p) b(p), where R(p) is the sum of second moments over the channels
     and taps that output location p reads. ``unfollowed``: pairs of locations matter but were not
-    followed, so that nu is not known.
+    followed, so nu is not known.
     """
     part = message.parts[0]
     channels = weight.inputs if part.level.symbolic else float(weight.inputs)

@@ -83,9 +83,8 @@ class ScalingForward:
     def rule(self, op: P.Primitive, node: Node, inputs: list[State]) -> State:
         """The state a primitive emits. Raises: NoRule, KcalcError naming the node."""
         divides = (
-            "it divides by a statistic of what it reads, so that second moments do not determine "
-            "what it sends back; use "
-            "net.without_normalization() (and net.normalised() for the sums)"
+            "it divides by a statistic of what it reads, so second moments do not determine what "
+            "it sends back; use net.without_normalization() (and net.normalised() for the sums)"
         )
         raise no_rule("weight scalings", op, node, {P.Norm: divides})
 
@@ -141,9 +140,9 @@ class ScalingForward:
             window = convolution(op, node, below.locations, delta=False)
             if self.symbolic and cut(window) and window.taps > 1:
                 raise KcalcError(
-                    f"node {node!r} pads with zeros, so that moments differ between locations, "
-                    f"which has no symbolic rule; give numbers "
-                    "(net.subs), or padding='valid' or 'circular'"
+                    f"node {node!r} pads with zeros, so moments differ between locations, which "
+                    "has no symbolic rule; give numbers (net.subs), or padding='valid' or "
+                    "'circular'"
                 )
             return window
         if not op.dense:

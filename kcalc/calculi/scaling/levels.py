@@ -1,4 +1,4 @@
-"""Second moments by location with a separate exponent, so that they never over- or underflow."""
+"""Second moments by location with a separate exponent, so they never over- or underflow."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def expanded(given: Sequence[tuple[Number, Item]]) -> list[tuple[Number, Item]]:
     for weight, item in given:
         add(weight, item)
     leaves: list[tuple[Number, Item]] = []
-    while queue:  # newest first, so that amplitudes are complete when a sum is opened
+    while queue:  # newest first, so amplitudes are complete when a sum is opened
         serial = -heapq.heappop(queue)
         weight, item = amplitude[serial], known[serial]
         if weight == 0:

@@ -23,7 +23,7 @@ Array = np.ndarray
 
 
 def pooled(calculus: Any, op: Pooling, node: Node, below: State) -> State:
-    """The state behind a pooling layer.
+    """The state after a pooling layer.
 
     Raises: NoRule for weighted means; KcalcError for maxima and cut windows in networks with
     symbols.
@@ -313,7 +313,7 @@ def _selected(
 
 
 def activated(calculus: Any, phi: Activation, node: Node, below: State) -> State:
-    """The state behind an activation of the maximum of a window of normals."""
+    """The state after an activation of the maximum of a window of normals."""
     law = below.law
     assert law.counts is not None
     parts, slopes = [], []
