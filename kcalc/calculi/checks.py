@@ -1,4 +1,4 @@
-"""Checks of states on their way through a network."""
+"""Checks of states during a pass through a network."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Number = Any
 Node = Hashable
 
 CANCELLED = 1e-8
-"""A difference below this fraction of its terms has less than half the digits of a double."""
+"""a difference below this fraction of its terms has less than half the digits of a double"""
 
 EQUAL = 1e-14
-"""A variance below this fraction of q may be 0 but for rounding errors."""
+"""a variance below this fraction of q may be 0 up to rounding errors"""
 
 
 def refuse_displaced(network: Network, what: str) -> None:
@@ -40,13 +40,14 @@ def refuse_displaced(network: Network, what: str) -> None:
         if note.level == "locations":
             raise KcalcError(
                 f"node {note.node!r}: {note.text}, so positions here are not the model's, and "
-                f"{what} would be those of another model; kc.c_map(net) and kc.ntk(net) use no "
-                "positions; net.with_notes([]) takes the network's own positions for the model's"
+                f"{what} would describe another model; kc.c_map(net) and kc.ntk(net) use no "
+                "positions; net.with_notes([]) treats the positions of the network as those of "
+                "the model"
             )
 
 
 def refuse_other_sizes(network: Network, shapes: Mapping[Node, tuple[int, ...]]) -> None:
-    """Reject image ``shapes``, {input: shape}, that differ from those at which a model was read.
+    """Reject image ``shapes``, {input: shape}, that differ from those used to read the model.
 
     The model may have other paddings and windows at another size. Raises: KcalcError naming the
     input and remedies.
@@ -76,10 +77,10 @@ def refuse_exploded(node: Node, q: Number) -> NoReturn:
 def check_q(field: Any, q: Number, node: Node) -> None:
     """Reject a q value that is not positive and finite, naming the node.
 
-    A q value that is too small for a double of full precision is refused too.
+    It also rejects q values that are too small for full double precision.
     """
     value = q.value if isinstance(q, Jet) else q
-    if is_jax(value):  # perhaps traced: a bad value shows as nan
+    if is_jax(value):  # possibly traced: a bad value shows up as nan
         return
     if field is SYMPY:
         if value == 0 or (isinstance(value, sp.Number) and value <= 0):  # its sign test may hang
@@ -101,7 +102,7 @@ def check_q(field: Any, q: Number, node: Node) -> None:
 
 
 def check_variance(field: Any, var: Number, q: Number, node: Node) -> None:
-    """Reject to normalise channels whose variance is 0 or has lost its digits, naming the node."""
+    """Reject normalisation by a variance that is 0 or has lost its digits."""
     value, scale = (v.value if isinstance(v, Jet) else v for v in (var, q))
     if is_jax(value):
         return

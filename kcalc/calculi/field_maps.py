@@ -49,7 +49,7 @@ class FieldMaps:
         if isinstance(q1, Jet):
             if gap.order > 1:
                 raise KcalcError(
-                    "the cosine of two tokens has first derivatives in q only; ask for order 1"
+                    "the cosine of two tokens has only first derivatives in q; use order 1"
                 )
             return self.gap(phi, gap, q1.value, q1.value) + Jet(
                 (0 * gap.value, self._by_q(phi, gap.value, q1.value) * q1.coefficients[1])

@@ -81,9 +81,7 @@ def ntk(
     fan_in = None if parameterization == "ntk" else fan_ins(network, features)
     if has_distinct_tokens(tokens):
         if token_cosine is not None:
-            raise KcalcError(
-                "an array of tokens says itself what their cosines are; drop token_cosine="
-            )
+            raise KcalcError("an array of tokens already defines their cosines; drop token_cosine=")
         assume = truth(assume_independent, "assume_independent")
         return token_kernels(network, token_covariance(tokens, network), sampling, fan_in, assume)
     if sampling is not None:

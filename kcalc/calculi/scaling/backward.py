@@ -67,7 +67,7 @@ class ScalingBackward:
         }
 
     def start(self, cotangent: Number) -> dict[Node, ScalingMessage | None]:
-        """{node: first message}; None at nodes that are no outputs.
+        """{node: first message}; None at nodes that are not outputs.
 
         Outputs start with independent cotangents of mean square ``cotangent``.
         """
@@ -84,7 +84,7 @@ class ScalingBackward:
         if one is None or two is None:
             return one or two
         unit = self.forward.number(1)
-        parts = combined([one, two], [unit, unit], apart, f"what node {self.at!r} reads")
+        parts = combined([one, two], [unit, unit], apart, f"the input of node {self.at!r}")
         return ScalingMessage(parts, one.mask | two.mask, ((unit, one), (unit, two)))
 
     def send(
