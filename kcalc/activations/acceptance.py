@@ -81,7 +81,7 @@ def _place(kink: sp.Expr) -> float:
 
 
 def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = ()) -> Array:
-    """Refuse nan, infinities near 0 and functions that vanish.
+    """Reject nan, infinities near 0 and functions that vanish.
 
     Returns the values at PROBES and ``extra``.
     """
@@ -121,7 +121,7 @@ def check_values(candidate: Any, values: Callable[[Array], Array], extra: Any = 
 
 
 def check_moments(candidate: Any) -> None:
-    """Refuse functions that lack Gaussian moments or have poles or undeclared kinks."""
+    """Reject functions that lack Gaussian moments or have poles or undeclared kinks."""
     check_growth(candidate)
     z_range(candidate, 0.01)
     try:
@@ -133,7 +133,7 @@ def check_moments(candidate: Any) -> None:
 
 
 def check_digits(candidate: Any) -> None:
-    """Refuse expressions whose values or slopes, as floats, lose their digits to rounding.
+    """Reject expressions whose values or slopes, as floats, lose their digits to rounding.
 
     Noise, which looks like fast variation.
     """
@@ -173,7 +173,7 @@ def _is_lost(exact: Callable[[Any], Any], where: float, found: float) -> bool:
 
 
 def check_growth(candidate: Any) -> None:
-    """Refuse growth faster than exp(a x^2) for every a, as of exp(x^4).
+    """Reject growth faster than exp(a x^2) for every a, as of exp(x^4).
 
     No Gaussian is narrow enough for it.
     """
@@ -189,9 +189,9 @@ def check_growth(candidate: Any) -> None:
 
 
 def check_corners(candidate: Any) -> None:
-    """Refuse undeclared kinks at mesh edges (0, +-2^k, the middle of a narrow feature).
+    """Reject undeclared kinks at mesh edges (0, +-2^k, the middle of a narrow feature).
 
-    The mesh has edges at these points anyway, so that its refinement does not detect a kink there.
+    The mesh has edges at these points anyway, so its refinement does not detect a kink there.
     """
     places = np.concatenate([mesh(candidate, 16.0), [32.0, 64.0, -32.0, -64.0]])
     kinks = np.append(np.array(candidate.kink_points), np.inf)

@@ -430,7 +430,7 @@ class Transformed(Activation):
     def _find_jumps(self, n: int) -> tuple[float, ...]:
         """Those of the original, scaled.
 
-        Transformed kinks are rounded, so that the two sides would seem to jump.
+        Transformed kinks are rounded, so the two sides would seem to jump.
         """
         a, scale = float(self.constants.input_scale), float(self.constants.output_scale)
         jumps = [scale * a**n * jump for jump in self.original.jump_sizes(n)]

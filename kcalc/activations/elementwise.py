@@ -218,8 +218,8 @@ def _floats(result: Any, shape: tuple[int, ...], name: str) -> Array:
         values = np.asarray(result)
     except Exception as error:
         raise KcalcError(
-            f"activation {name!r} returned {type(result).__name__}, which is no array of real "
-            f"numbers"
+            f"activation {name!r} returned {type(result).__name__}, which is not an array of real "
+            "numbers"
         ) from error
     if values.shape != shape:
         raise KcalcError(
@@ -312,9 +312,7 @@ def _kind(function: Callable[..., Any], name: str) -> str:
             first = first or error
             continue
         if is_jax(result):
-            return (
-                "jax"  # perhaps imported by this very call, so that its precision is judged later
-            )
+            return "jax"  # perhaps imported by this very call, so its precision is judged later
         _floats(values, probe.shape, name)
         return "array"
     assert first is not None

@@ -88,7 +88,7 @@ def stable_derivative(phi: Any, n: int) -> Any:
 def _pieces(expr: sp.Expr, phi: Any) -> JaxFunction:
     """``expr`` by its smooth pieces.
 
-    Each sees only arguments of its own interval, so that none overflows where it is not used.
+    Each sees only arguments of its own interval, so none overflows where it is not used.
     """
     import jax.numpy as jnp
 

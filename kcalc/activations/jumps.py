@@ -84,7 +84,7 @@ def _jump(left: sp.Expr, right: sp.Expr, kink: sp.Expr) -> float:
         _limit(piece, kink, bits, side) for piece, side in ((left, -1), (right, 1))
     )
     jump = above - below
-    # the two sides share the kink and their constants, so that errors of both may cancel
+    # the two sides share the kink and their constants, so errors of both may cancel
     doubts = {k: its_doubt.get(k, 0) - other_doubt.get(k, 0) for k in its_doubt | other_doubt}
     doubt = _ULPS * sum(map(abs, doubts.values())) + _EXACT * max(abs(below), abs(above), 1)
     return float(jump) if abs(jump) > doubt else 0.0

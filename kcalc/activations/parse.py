@@ -220,7 +220,7 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
 
 
 def _check_symbol(symbol: Any) -> None:
-    """Refuse symbols of which SymPy may assume more than that they are real.
+    """Reject symbols of which SymPy may assume more than that they are real.
 
     It simplifies Abs(x) to x for a positive x.
     """
@@ -284,7 +284,7 @@ def _known(candidate: Activation) -> Activation | None:
 
 
 def _check(candidate: Activation, whole: Callable[[Array], Array]) -> None:
-    """Refuse functions that are not real, lack Gaussian moments or have missing kinks.
+    """Reject functions that are not real, lack Gaussian moments or have missing kinks.
 
     Kinks are missing where the function differs from the expression as given.
     """

@@ -25,9 +25,9 @@ def midpoints(
 ) -> tuple[Number, ...]:
     """The midpoints of the balls that ``read`` gives, as numbers of an mpmath field.
 
-    ``positive``: whether the first is known to be no 0, so that a ball around 0 is too wide for it;
-    the others are taken for 0 where their radius is 10^-12 of the field's last digit.
-    Raises: KcalcError where no affordable number of digits is enough, and as ``read`` does.
+    ``positive``: whether the first is known to be no 0, so a ball around 0 is too wide for it; the
+    others are taken for 0 where their radius is 10^-12 of the field's last digit. Raises:
+    KcalcError where no affordable number of digits is enough, and as ``read`` does.
     """
     digits: int = field.digits  # type: ignore[attr-defined]
     for spare in _SPARE:

@@ -19,8 +19,7 @@ from kcalc.fields.expressions import rational
 class Rescaled(Transformed):
     """s phi(a x) as an activation of its own: Q(q) = s^2 Q_phi(a^2 q), C(c, q) = C_phi(c, a^2 q).
 
-    ``base`` and ``transformation`` are its own too, so that constants of shaping are relative to
-    it.
+    ``base`` and ``transformation`` are its own too, so constants of shaping are relative to it.
     """
 
     @property

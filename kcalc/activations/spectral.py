@@ -176,7 +176,7 @@ class Panels:
         return c, tail, resolved
 
     def _refuse_blurred(self, low: float, high: float) -> None:
-        """Refuse panels so narrow that rounding hides a second derivative which is nowhere great.
+        """Reject panels so narrow that rounding hides a second derivative which is nowhere great.
 
         Halved for a weak kink's sake.
         """

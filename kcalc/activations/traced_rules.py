@@ -291,7 +291,7 @@ def _merged(fixed: Any, kinks: list[Any], reach: float) -> Any:
         jnp.clip(jnp.broadcast_to(part, (*shape, part.shape[-1])), -reach, reach)
         for part in (fixed, *kinks)
     ]
-    # computed once, so that equal numbers stay equal
+    # computed once, so equal numbers stay equal
     whole = jax.lax.optimization_barrier(jnp.concatenate(parts, axis=-1))
     held = jax.lax.stop_gradient(whole)
     edges, first = jnp.sort(held, axis=-1), fixed.shape[-1]
@@ -427,7 +427,7 @@ def _mehler(one: Any, two: Any, top: Any, c: Any, distance: bool) -> tuple[Any, 
 
     (P(top), (P(top) - P(c))/(top - c), P'(c), sum_n (one_n - two_n)^2 / 2 if ``distance``).
 
-    One loop over n, so that no array holds all terms of all pairs.
+    One loop over n, so no array holds all terms of all pairs.
     """
     import jax
     import jax.numpy as jnp

@@ -75,8 +75,7 @@ def mean_slope(phi: Any, q: Number, field: Field) -> Number | None:
 def pieces(phi: Any, exact: bool = True) -> tuple[Terms, ...] | None:
     """The pieces of phi as sums of x^n e^(rate x), or None if one is something else.
 
-    exact: whether floats are read as the fractions they are, so that multiplying out rounds
-    nothing.
+    exact: whether floats are read as the fractions they are, so multiplying out rounds nothing.
     """
     found = tuple(map(_terms, _exact_pieces(phi) if exact else phi.pieces))
     return None if any(part is None for part in found) else found  # type: ignore[return-value]

@@ -80,15 +80,15 @@ def c_map(
 
     Its arguments are the c and q values of the inputs.
 
-    ``assume_independent=True`` goes on where a hypothesis of the kernel calculus fails and says so
-    in ``.assumptions``. ``spatial="exact"``, with the ``image_shape`` (height, width): dense
-    convolutions and mean pooling over the locations of actual images, ``C(X, Y=None)``, a
+    ``assume_independent=True`` continues if a hypothesis of the kernel calculus fails, and
+    ``.assumptions`` records it. ``spatial="exact"``, with the ``image_shape`` (height, width):
+    dense convolutions and mean pooling over the locations of actual images, ``C(X, Y=None)``, a
     :class:`kcalc.calculi.spatial.SpatialKernelMap`; ``weights`` as in :func:`kcalc.ntk`.
 
-    ``tokens``: how many tokens an input has, for networks with attention; ``token_cosine``: the
-    cosine of any two of them, 0 by default. c is the cosine of two inputs at one place; at two
-    places it is ``c token_cosine``.
-    Raises: FreshnessError or NoRule naming the node where the calculus does not apply.
+    ``tokens``: the number of tokens of an input, for networks with attention; ``token_cosine``: the
+    cosine of any two of them, 0 by default. c is the cosine of two inputs at the same position; at
+    different positions it is ``c token_cosine``. Raises: FreshnessError or NoRule naming the node
+    if the calculus does not apply.
     """
     options = {"spatial": spatial, "image_shape": image_shape, "weights": weights}
     options |= {"tokens": tokens, "token_cosine": token_cosine}
@@ -166,7 +166,7 @@ class NodeValue(NamedTuple):
 class NodeValues(dict[Node, NodeValue], Shown):
     """{node: its values}, in the order of the network.
 
-    ``assumptions``: what the values take for granted.
+    ``assumptions``: the assumptions behind the values.
     """
 
     assumptions: tuple[Assumption, ...] = ()
@@ -219,14 +219,15 @@ def node_values(
 
     The depth trace of a network.
 
-    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` where the two inputs differ) are
-    numbers, arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
+    ``c`` (default 0) and ``q`` (default 1; ``q1`` and ``q2`` if the two inputs differ) are numbers,
+    arrays, or {input: value}. ``tokens``, ``token_cosine``: the tokens of an input, as in
     :func:`c_map`. Attention with causal masks, windows, rotary embeddings, ALiBi or sinusoidal
-    positions tells tokens apart: it is sampled, as ``sampling`` says, a :class:`kcalc.Sampling`. It
-    is also sampled where it is given, and for tokens of your own: ``tokens`` may be a covariance
-    (T, T), token ids (T,) or (N, T), or inputs (N, T, features).
+    positions distinguishes tokens: it is then sampled as specified by ``sampling``, a
+    :class:`kcalc.Sampling`. Attention is also sampled if ``sampling`` is given, and for explicit
+    tokens: ``tokens`` may be a covariance (T, T), token ids (T,) or (N, T), or inputs (N, T,
+    features).
 
-    Returns: {node: NodeValue}, over tokens {node: TokenValue}, where attention is sampled a
+    Returns: {node: NodeValue}; over tokens {node: TokenValue}; if attention is sampled, a
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
     """
@@ -238,7 +239,7 @@ def node_values(
 
 
 class RulePass(NamedTuple):
-    """What one pass of the rules at given q values finds, for any c values.
+    """The result of one pass of the rules at given q values, for any c values.
 
     ``notes``: the assumptions it made; ``q``: {output: its q value}; ``gaps``: 1 - C of the outputs
     as a function of 1 - c of the inputs.
@@ -250,7 +251,7 @@ class RulePass(NamedTuple):
 
 
 class MapReading(KernelReading):
-    """A network with the options of the kernel calculus, which runs in any number system."""
+    """A network with the options of the kernel calculus, for any number system."""
 
     def __init__(self, network: Network, assume_independent: bool) -> None:
         require_network(network)
@@ -264,7 +265,7 @@ class MapReading(KernelReading):
     def passed(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
         """The pass at q values in double precision (``q2=None``: uniform).
 
-        At single q values it is kept with the network, for all of its maps.
+        For single q values it is cached with the network, for all of its maps.
         """
         numbers = (*q1.values(), *(() if q2 is None else q2.values()))
         if any(q.ndim for q in numbers):
@@ -272,7 +273,7 @@ class MapReading(KernelReading):
         return self._kept(tuple(map(float, numbers)), lambda: self.fresh_pass(q1, q2))
 
     def fresh_pass(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass, whatever is kept."""
+        """The pass, without caching."""
         given = tape_inputs(self.network.inputs)
         try:
             kernel, states = self.run(NUMPY, q1, q2, given)
@@ -283,7 +284,8 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass with q values near 1, for networks where these leave double precision."""
+        """The pass with q values rescaled to about 1, for networks whose q leaves double
+        precision."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {
@@ -299,7 +301,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), sizes, gaps)
 
     def _kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
-        """``make()``, one of the last KEPT results that are kept with the network."""
+        """``make()``, cached among the last KEPT results of the network."""
         known = self.network.__dict__.setdefault("_kernel_passes", {})
         key = (self.assume, self.said, what)
         found = known.get(key)
@@ -319,7 +321,7 @@ class MapReading(KernelReading):
     ) -> tuple[Any, dict[Node, Any]]:
         """The calculus and the state of every node.
 
-        ``q2=None`` for uniform q, ``gap=None`` to follow q alone.
+        ``q2=None`` for uniform q, ``gap=None`` to follow only q.
         """
         second = q1 if q2 is None else q2
         kernel = self.plain_kernel(field, q2 is None, gap is not None)
@@ -385,7 +387,7 @@ class MapReading(KernelReading):
             notes = self.symbolic_notes()
         else:
             notes = self.at_one.notes
-            if self.assume:  # other heuristics may enter where the two inputs differ in q
+            if self.assume:  # other heuristics may apply if the two inputs differ in q
                 one, two = (dict.fromkeys(self.network.inputs, np.asarray(q)) for q in (1.0, 2.0))
                 kernel, _ = self.run(NUMPY, one, two, None)
                 notes = tuple(dict.fromkeys((*notes, *kernel.notes.values())))
@@ -442,7 +444,7 @@ class NetworkCMap(_OfNetwork, CMap):
     def __call__(
         self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None
     ) -> JaxArray | float | Array:
-        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
+        """C(c, q1, q2): NumPy, or JAX if an argument is a JAX array.
 
         JAX arrays may be traced by jit, grad and vmap; traced c values out of the domain give nan.
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
@@ -474,9 +476,9 @@ class NetworkCMap(_OfNetwork, CMap):
         """The map as a named composition in the symbol ``c``, for several inputs in ``c_<input>``.
 
         ``q``, or ``q1`` and ``q2``: the q values of the inputs, numbers or SymPy expressions.
-        Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``.
-        Raises: KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and where a
-        symbol of a layer has the name of an argument.
+        Stages are named ``q_k``, ``p_k`` (q values of the two inputs) and ``c_k``. Raises:
+        KcalcError for symbols of other quantities, such as ``kc.symbols.c``, and if a symbol of a
+        layer has the name of an argument.
         """
         return self._reading.formula(*q_pair(q1, q2, q), self.letter)
 
@@ -501,7 +503,7 @@ class NetworkQMap(_OfNetwork, QMap):
     @overload
     def __call__(self, q: Numbers) -> Array: ...
     def __call__(self, q: Any) -> JaxArray | float | Array:
-        """Q(q): NumPy, or JAX where q is a JAX array, which may be traced.
+        """Q(q): NumPy, or JAX if q is a JAX array, which may be traced.
 
         Domain: q > 0. Raises: KcalcError outside it or for nan.
         """

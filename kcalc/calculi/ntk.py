@@ -59,7 +59,7 @@ Array = np.ndarray
 WIDTH = Assumption(
     "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
 )
-NUMBERS_HELD = 1 << 25  # most numbers in memory for one pass that computes the parts of many layers
+NUMBERS_HELD = 1 << 25  # maximal number of values in memory for one pass over many layers
 
 
 @overload
@@ -119,30 +119,29 @@ def ntk(
 
     ``parameterization``: "ntk", where ``f = sigma_w W x / sqrt(fan_in) + sigma_b b`` is
     differentiated in W and b, or "standard", in the weights themselves; that kernel grows with
-    width. ``features``: the width of the layers that state none, for "standard".
+    width. ``features``: the width of layers without one, for "standard".
 
     ``spatial``: "delta", the kernel at one location, as for Delta-initialised convolutions; or
-    "exact", dense convolutions and mean pooling over the locations of actual images:
-    ``K.matrix(X, Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``:
-    (height, width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for
-    "exact". ``tokens``, ``token_cosine``: the tokens of an input, for networks with attention, as
-    in :func:`kcalc.c_map`; the kernel is that of one token of either input. ``tokens`` may also be
-    an array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N,
-    T, features). The kernels are then arrays between all tokens of all sequences, for causal masks
-    too; softmax attention is sampled as ``sampling`` says.
+    "exact", dense convolutions and mean pooling over the locations of actual images: ``K.matrix(X,
+    Y=None)`` and ``K.nngp.matrix(X, Y=None)`` on arrays of images. ``image_shape``: (height,
+    width), for "exact". ``weights``: "dense" or "delta", the law of convolutions, for "exact".
+    ``tokens``, ``token_cosine``: the tokens of an input, for networks with attention, as in
+    :func:`kcalc.c_map`; the kernel is between one token of each input. ``tokens`` may also be an
+    array, as in :func:`kcalc.node_values`: a covariance (T, T), token ids (N, T), or inputs (N, T,
+    features). The kernels are then arrays between all tokens of all sequences, also for causal
+    masks; softmax attention is sampled as specified by ``sampling``.
 
     ``K(c)`` and ``K.nngp(c)`` are kernels of one output channel, not divided by q values: at c = 1
     ``K.nngp`` is its mean square. Inputs have cosine c, and q = 1 unless ``q1``, ``q2`` are given;
-    the last Affine is included. Embeddings and learned positions count, each as an Affine without
-    bias that reads one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
+    the last Affine is included. Embeddings and learned positions count as Affine layers without
+    bias that read one-hot vectors. [DKS sec. 24; Jacot et al. 2018]
 
     Returns: a :class:`TangentKernel`, for "exact" a
     :class:`kcalc.calculi.spatial.SpatialTangentKernel`, for an array of tokens a
     :class:`kcalc.calculi.attention.kernels.TokenKernels`.
     Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an
-    embedding, activations that jump, gradients that are not known, an unknown parameterisation or
-    missing widths; FreshnessError or NoRule where the kernel calculus does not apply, naming the
-    node.
+    embedding, activations that jump, unknown gradients, an unknown parameterisation or missing
+    widths; FreshnessError or NoRule naming the node if the kernel calculus does not apply.
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)
@@ -153,8 +152,8 @@ def ntk(
     if not any(getattr(network.layer(n), "trained", True) for n in parameter_nodes(network)):
         raise KcalcError(
             "no weights of the network are trained (all are frozen, as requires_grad=False says), "
-            "so its tangent kernel is 0; say trained=True in those that are, or ask kc.c_map and "
-            "kc.gradients, which have no need of them"
+            "so its tangent kernel is 0; set trained=True where weights are trained, or use "
+            "kc.c_map and kc.gradients, which do not need trained weights"
         )
     if not truth(assume_independent, "assume_independent"):
         refuse_tied(network)
@@ -177,9 +176,9 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 
     The number is 1 for tables of vectors.
 
-    ``features``: the width of layers that state none. The taps of a convolution do not count, as
-    only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming the node
-    whose width is not known.
+    ``features``: the width of layers without one. The taps of a convolution do not count, because
+    only the centre tap of a Delta initialisation is non-zero. Raises: KcalcError naming a node of
+    unknown width.
     """
     known = filled(network, features, Affine, Input).features
     out: dict[Node, int] = {
@@ -206,7 +205,7 @@ def fan_ins(network: Network, features: int | None = None) -> dict[Node, int]:
 class TangentReading(KernelReading):
     """A network with the options of the tangent calculus, for all parts of a TangentKernel.
 
-    ``fan_in``: that of :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
+    ``fan_in``: from :func:`fan_ins` for the standard parameterisation, else None; ``assume``: as
     ``assume_independent``.
     """
 
@@ -227,7 +226,7 @@ class TangentReading(KernelReading):
 
     @cached_property
     def unseen(self) -> frozenset[Node]:
-        """The nodes of the lowered network from which no gradient of an output passes."""
+        """The nodes of the lowered network that no gradient of an output reaches."""
         return unseen_nodes(self.network)
 
     def run(
@@ -254,7 +253,7 @@ class TangentReading(KernelReading):
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
     ) -> dict[Node, tuple[Any, Any]]:
-        """{output: (NNGP, NTK)} in float64; infinite where they exceed it."""
+        """{output: (NNGP, NTK)} in float64; infinite if they exceed it."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
             found = {node: kernel.kernels(states[node]) for node in self.network.outputs}
@@ -266,8 +265,8 @@ class TangentReading(KernelReading):
 
         ``part``: 0 for the NNGP, 1 for the NTK; ``node``: the NTK of this node alone, if given.
 
-        It is 0 for an odd network without biases, as all pre-activations of orthogonal inputs are
-        independent. In the standard parameterisation biases count even if they start at 0.
+        It is 0 for an odd network without biases, because all pre-activations of orthogonal inputs
+        are independent. In the standard parameterisation biases count even if they start at 0.
         """
         if part == 1 and self.fan_in is not None:
             nodes = parameter_nodes(self.network) if node is None else (node,)
@@ -285,7 +284,10 @@ class TangentReading(KernelReading):
         return self.assumed(None)
 
     def assumed(self, seeds: Mapping[Node, Any] | None) -> tuple[Assumption, ...]:
-        """The assumptions of the kernels of some parameters. Raises: KcalcError as these do."""
+        """The assumptions of the kernels of some parameters.
+
+        Raises: KcalcError as the kernels do.
+        """
         if self.network.free_symbols:
             return self.network.assumptions
         half, one = np.asarray(0.5), np.asarray(1.0)
@@ -307,8 +309,8 @@ def _orthogonal(gap: Mapping[Node, Any]) -> Array:
 class KernelFunction(OfReading, Formula):
     """A kernel of two inputs as a function of their c and q values: covariances, not cosines.
 
-    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` where
-    the two inputs differ in q (``q2=None`` means ``q1``); all methods take q values in these two
+    Call ``K(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``K(c, q1, q2)`` if
+    the two inputs differ in q (``q2=None`` means ``q1``); all methods accept q values in these two
     ways.
     """
 
@@ -406,23 +408,22 @@ class KernelFunction(OfReading, Formula):
 
         It is an (N, M) array, exact for equal rows.
 
-        The kernel depends on the angles between rows and their q values |x|^2/d.  Where all q
-        values agree, or the network is positively homogeneous, it is a function of the angle,
-        tabulated once (see :meth:`table`); for |c| > 0.992 the angle is computed from the
-        difference (or sum) of the rows.  Where norms differ, pairs are followed through the layers
-        by tables of the activations in the angle and in both q values, or, for many pairs and
-        activations without kinks, by one such table of the whole network; both have errors of about
-        1e-12, and ``matrix_method`` states them.  Activations with kinks elsewhere than at 0, such
-        as hard tanh, have no table: then the recursion runs for every pair of rows, exactly, at
-        about a millisecond per pair and layer.
-        NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask; float32 gives
-        float32, computed in double precision.
+        The kernel depends on the angles between rows and their q values |x|^2/d.  If all q values
+        agree, or the network is positively homogeneous, it is a function of the angle, tabulated
+        once (see :meth:`table`); for |c| > 0.992 the angle is computed from the difference (or sum)
+        of the rows. If norms differ, pairs are followed through the layers by tables of the
+        activations in the angle and both q values. For many pairs and activations without kinks,
+        one such table covers the whole network. Both have errors of about 1e-12, which
+        ``matrix_method`` reports. Activations with kinks away from 0, such as hard tanh, have no
+        table: the exact recursion then runs for every pair of rows and takes about a millisecond
+        per pair and layer. NumPy gives NumPy, JAX gives JAX (differentiable in X), dask gives dask;
+        float32 gives float32, computed in double precision.
 
         kind: "ntk", "nngp", or "both" as for :meth:`matrices`; by default the kind of this kernel.
         method: "auto"; "angle" to insist on the function of the angle; "pairs" for the general
-        recursion in (c, q1, q2), exact and slow. q: take all rows to have this q value, so that
-        only angles count. out: a path (``.npy``; a record beside it lets a stopped run continue) or
-        an array to fill;
+        recursion in (c, q1, q2), exact and slow. q: assume this q value for all rows, so only
+        angles count. out: a path (``.npy``; a record next to it lets an interrupted run continue)
+        or an array to fill;
             two of them for both kernels.
         memory: bytes of work space besides X and the result (512 MiB).
         block_rows: the number of rows computed at once, instead of memory.
@@ -431,12 +432,12 @@ class KernelFunction(OfReading, Formula):
         backend: "numpy" or "jax", for NumPy data.
         mesh: a :class:`jax.sharding.Mesh` over whose devices rows are distributed.
 
-        A zero row has no angle; its kernels depend on the other row's norm. They are 0 where
-        nothing but the input feeds the network, and what biases, and activations with phi(0) != 0,
-        give it elsewhere; a norm of a feature map that is 0 is 0, as in frameworks.
+        A zero row has no angle; its kernels depend on the other row's norm. They are 0 if only the
+        input feeds the network; otherwise biases and activations with phi(0) != 0 contribute. A
+        norm of a zero feature map returns 0, as in frameworks.
 
-        Raises: KcalcError for zero rows where ``q`` is given, nan, unsuitable shapes, several
-        inputs or outputs, files of another run, unknown options.
+        Raises: KcalcError for zero rows if ``q`` is given, nan, wrong shapes, several inputs or
+        outputs, files of another run, or unknown options.
         """
         work = (dtype, out, block_rows, memory, progress, backend, mesh)
         return self._on_rows.matrix(X, Y, kind, method, q, work)
@@ -459,20 +460,20 @@ class KernelFunction(OfReading, Formula):
         return self.matrix(X, Y, **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
-        """The table behind :meth:`matrix` for inputs of one q value.
+        """The table after :meth:`matrix` for inputs of one q value.
 
-        It has an ``error_bound`` and is read by ``at_gap(1 - c)``.
+        It has an ``error_bound``; evaluate it with ``at_gap(1 - c)``.
         """
         return self._on_rows.table(q)
 
     def condition_number(self, X: Any, **options: Any) -> float:
         """lambda_max / lambda_min of the kernel matrix of the rows of X.
 
-        It is infinite where lambda_min is below the rounding error. Options as for :meth:`matrix`.
+        It is infinite if lambda_min is below the rounding error. Options are as for :meth:`matrix`.
         """
         if options.get("kind") == "both":
             raise KcalcError(
-                "kind='both' gives two matrices, which have no one condition number; ask with "
+                "kind='both' gives two matrices with separate condition numbers; call with "
                 "kind='ntk' and kind='nngp'"
             )
         return self._on_rows.condition_number(self.matrix(X, **options))
@@ -513,11 +514,11 @@ class KernelFunction(OfReading, Formula):
         with field.working():
             try:
                 kernel, states = self.reading.run(field, gap, first, second, self._seeds)
-            except FreshnessError as error:  # the rule exists in double precision only
+            except FreshnessError as error:  # the rule exists only in double precision
                 why = str(error).split(";")[0]
                 raise KcalcError(
-                    f"{why}; there is no certified enclosure of it. {self.name}(c) gives it in "
-                    f"double precision"
+                    f"{why}; it has no certified enclosure. {self.name}(c) computes it in double "
+                    "precision"
                 ) from None
             found = {
                 node: kernel.kernels(states[node])[self._part] for node in self.network.outputs
@@ -566,9 +567,9 @@ class KernelFunction(OfReading, Formula):
 class TangentKernel(KernelFunction):
     """The neural tangent kernel: ``K(c)`` is the sum of ``K.layers[node](c)``.
 
-    The nodes with parameters are Affine layers, and embeddings and learned positions, whose tables
-    are trained as the weights of an Affine on one-hot vectors. ``K.nngp`` is the kernel of the
-    network as a Gaussian process.
+    The nodes with parameters are Affine layers, embeddings and learned positions; the tables of the
+    latter two are trained like the weights of an Affine on one-hot vectors. ``K.nngp`` is the
+    kernel of the network as a Gaussian process.
     """
 
     def __init__(self, reading: TangentReading) -> None:

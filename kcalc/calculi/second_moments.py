@@ -1,7 +1,7 @@
 """Second moments of feature maps for two inputs, and of sums from those of their addends.
 
 For nearly equal inputs the gap 1 - c is a small difference of large numbers; here the gap of a sum
-is added up from small terms, so that it keeps its digits.
+is added up from small terms, so it keeps its digits.
 """
 
 from __future__ import annotations

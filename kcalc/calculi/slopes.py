@@ -5,11 +5,11 @@ They are factored as the network is.
 Replace the C map of every nonlinear layer by ``r(x) = psi x`` and every mix by a convex
 combination; the network then multiplies 1 by its slope polynomial ``p(psi)``, with ``p(1) = 1`` and
 coefficients >= 0 [DKS sec. 17.1, 21.3]. The slope of a Product is the sum of its k factors' slopes,
-so that ``p(1) = k`` there. The reading is formal: it assumes a shaped network (``sigma_b = 0``,
-``C(0) = 0`` before each LayerNorm), does not check that inputs of activations are Gaussian or
-addends independent, and counts a feature map that a Sum reads twice as two addends. With the q
-value of the inputs, mixes are weighted by true q values, and a LayerNorm that reads channel means
-``m`` has its true slope ``q / (q - m^2) >= 1``, so that ``p(1) >= 1``.
+so ``p(1) = k`` there. The reading is formal: it assumes a shaped network (``sigma_b = 0``, ``C(0) =
+0`` before each LayerNorm), does not check that inputs of activations are Gaussian or addends
+independent, and counts a feature map that a Sum reads twice as two addends. With the q value of the
+inputs, mixes are weighted by true q values, and a LayerNorm that reads channel means ``m`` has its
+true slope ``q / (q - m^2) >= 1``, so ``p(1) >= 1``.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def tied_heads(network: Network) -> tuple[Node, ...]:
 
 
 def refuse_tied(network: Network) -> None:
-    """Refuse a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
+    """Reject a readout tied to an embedding, whose tangent kernel has cross terms of the two."""
     for node in tied_heads(network):
         raise KcalcError(
             f"node {node!r} is a readout tied to an embedding: the tangent kernel has cross terms "
@@ -258,7 +258,7 @@ def trained_part(op: Fresh, covariance: Number) -> Number:
 
 
 def refuse_indirect(op: Fresh, node: Node) -> None:
-    """Refuse weights whose trained parameters are others, of which they are made.
+    """Reject weights whose trained parameters are others, of which they are made.
 
     Raises: KcalcError.
     """
@@ -289,8 +289,8 @@ def refuse_jumps(phi: Activation, node: Node) -> None:
     if any(phi.jump_sizes(0)):
         raise KcalcError(
             f"node {node!r}: {phi.name} jumps; gradients of networks leave the jump out, while the "
-            f"slope of its C map at c = 1 is infinite, so that kernel calculus does not have their "
-            f"tangent kernel; use a continuous activation"
+            "slope of its C map at c = 1 is infinite, so kernel calculus does not have their "
+            "tangent kernel; use a continuous activation"
         )
     if steep := _steep_points(phi):
         raise KcalcError(

@@ -63,7 +63,7 @@ class NamedSlopes(NamedMaps):
     """Local maps ``C_phi`` and their derivatives ``DC_phi`` as named functions."""
 
     def gap(self, phi: Activation, gap: Jet, q1: sp.Expr, q2: sp.Expr) -> Jet:
-        """The Jet (1 - C, its coefficient of e) behind phi, written with the named functions."""
+        """The Jet (1 - C, its coefficient of e) after phi, written with the named functions."""
         (value,) = super().gap(phi, gap, q1, q2).coefficients
         phi, _ = unscaled(phi)
         uniform = q1 == q2

@@ -101,7 +101,7 @@ class ZeroMaps(FieldMaps):
         return np.where(dead, constant**2, size), np.where(dead, constant, mean)
 
     def gap(self, phi: Activation, gap: Jet, q1: Array, q2: Array) -> Jet:
-        """``1 - C`` behind phi, a jet of order 0 or 1; gap and q values broadcast together."""
+        """``1 - C`` after phi, a jet of order 0 or 1; gap and q values broadcast together."""
         dead1, dead2 = np.asarray(q1) == 0, np.asarray(q2) == 0
         live1, live2 = np.where(dead1, 1.0, q1), np.where(dead2, 1.0, q2)
         parts = self.taylor(phi, gap.value, live1, live2, gap.order)
@@ -187,7 +187,7 @@ def zero_kernel(assume_independent: bool) -> Kernel:
 
 
 def check_not_negative(field: Any, q: Any, node: Node) -> None:
-    """Refuse q values that are negative or not finite; 0 is allowed."""
+    """Reject q values that are negative or not finite; 0 is allowed."""
     bad = ~(np.isfinite(q) & (np.asarray(q) >= 0))
     if np.any(bad):
         raise KcalcError(

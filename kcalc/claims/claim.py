@@ -134,7 +134,7 @@ class Claim(Shown):
     mathematically different form that the paper prints and that fails; ``caveat``: a hypothesis or
     limit that the paper leaves out. ``expected``: the verdict that the check must reach.
     ``reason``: the reason why it cannot be decided here, for claims without a check.
-    ``may_stay_open``: the quick budget may be too small, so that "undecided" is no contradiction.
+    ``may_stay_open``: the quick budget may be too small, so "undecided" is no contradiction.
     """
 
     id: str

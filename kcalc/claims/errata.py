@@ -173,7 +173,7 @@ _TAT = (
 )
 _SCALING = (
     (
-        "Sec. 4, display behind eq. 2",
+        "Sec. 4, display after eq. 2",
         r"$\rho_l^2$",
         r"$\rho_{l+1}^2$, as in App. C",
         "SC-extrinsic",
@@ -252,7 +252,7 @@ _SKIPS = (
         "SKIP-eq37-end",
     ),
     (
-        "Example A.1, behind eq. 21",
+        "Example A.1, after eq. 21",
         r"$DP(w)\in\mathbb R^{d_0N\times p}$",
         r"$\mathbb R^{d_1d_0\times p}$",
         "SKIP-eq21",

@@ -70,7 +70,7 @@ def _largest(counts: Iterable[Counts]) -> Counts:
 
 
 def check_degree(expr: Any, degrees: Degrees | None = None) -> None:
-    """Refuse an expression of which some part has too high a degree.
+    """Reject an expression of which some part has too high a degree.
 
     ``degrees``: bounds of its parts that are known already. Raises: KcalcError.
     """

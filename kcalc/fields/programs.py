@@ -1,7 +1,7 @@
 """Expressions as lists of steps, run over numbers of any kind: balls, and jets of them.
 
-Derivatives of functions come from SymPy's, one function at a time, so that f'' of a product of
-functions costs a few products of numbers and no symbolic derivative of the whole.
+Derivatives of functions come from SymPy's, one function at a time, so f'' of a product of functions
+costs a few products of numbers and no symbolic derivative of the whole.
 """
 
 from __future__ import annotations

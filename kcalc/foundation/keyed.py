@@ -45,7 +45,7 @@ class Keyed(Mapping[Any, V]):
     @overload
     def get(self, name: Any, default: D) -> V | D: ...
     def get(self, name: Any, default: object = None) -> object:
-        """The result of a name, or the default where there is none."""
+        """The result of a name, or the default if there is none."""
         if name not in self:
             return default
         return self[name]

@@ -94,7 +94,7 @@ def _sign(item: ET.Element) -> str:
 
 
 def _set_primes(node: ET.Element) -> None:
-    """Primes at full size behind their letter.
+    """Primes at full size after their letter.
 
     Fonts have them raised already, and twice raised nobody sees them.
     """

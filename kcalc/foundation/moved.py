@@ -68,7 +68,7 @@ class _Below(MetaPathFinder, Loader):
         """A plain one, for which exec_module puts the moved module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module itself in the place of its old path, so that classes stay the same."""
+        """Put the module itself in the place of its old path, so classes stay the same."""
         old, new = self._places(module.__name__) or ("", "")
         found = import_module(f"{HERE}.{new}")
         _warn(old, new)

@@ -1,4 +1,4 @@
-"""Pages and drawings from Jinja templates: whatever is put in is escaped."""
+"""Pages and drawings from Jinja templates; all values are escaped."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def clean(text: Any) -> str:
 
 
 def one_line(text: Any) -> str:
-    """A text in one line."""
+    """Text in one line."""
     return " ".join(clean(text).split())
 
 
 def sentence(text: Any) -> str:
-    """A text in one line, with a full stop."""
+    """Text in one line, with a full stop."""
     words = one_line(text)
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 @lru_cache(maxsize=8)
 def template(text: str) -> Template:
-    """A template in which values are escaped, with filters for lines and formulas."""
+    """A template that escapes values, with filters for lines and formulas."""
     jinja2, markup = imported("jinja2"), imported("markupsafe").Markup
 
     def shown(value: Any) -> Any:

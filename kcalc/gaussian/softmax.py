@@ -10,10 +10,10 @@ The scores ``a_j`` of row A and ``b_j`` of row B are independent over the T toke
     dS/dk    = T (T-1) int int Phi_uw Phi^(T-3) [2 Phi_uw Phi + (T-2) Phi_u Phi_w] du dw
     dS/dv1   = T (T-1) / 2 int int Phi_uw Phi^(T-3) [2 Phi_uu Phi + (T-2) Phi_u^2] du dw
 
-The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so that
-the trapezoidal rule is exact to rounding. The Gaussians are split, ``a = l1 z + own``,
-``b = +-l2 z + own'``, which makes the double integrals over them matrix products. ``1 - Phi`` is a
-sum of positive numbers, never a difference.
+The integrands are analytic in a strip of half-width pi/2 and decay doubly exponentially, so the
+trapezoidal rule is exact to rounding. The Gaussians are split, ``a = l1 z + own``, ``b = +-l2 z +
+own'``, which makes the double integrals over them matrix products. ``1 - Phi`` is a sum of positive
+numbers, never a difference.
 """
 
 from __future__ import annotations

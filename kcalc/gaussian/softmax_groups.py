@@ -1,4 +1,4 @@
-"""Moments of two softmax rows over tokens that are alike and one token that is not.
+"""Moments of two softmax rows over exchangeable tokens and one token that is not.
 
 The scores of n alike tokens are ``a_j, b_j``, independent over j, with variances and a covariance;
 those of the one other token, ``a_0, b_0``, have variances and a covariance of their own. With

@@ -326,7 +326,7 @@ class Formula:
     def closed_form(self) -> sp.Expr | None:
         """The result as one SymPy expression.
 
-        None where there is none, for the reason in ``closed_form_obstacle``.
+        None if there is none, for the reason in ``closed_form_obstacle``.
         """
         return self.expr.closed_form if isinstance(self.expr, Composition) else None
 
@@ -438,7 +438,7 @@ class _Rate:
 
     def __call__(self, expr: Any) -> Any:
         calls: dict[Any, Any] = {call: sp.Dummy() for call in expr.atoms(AppliedUndef)}
-        plain = expr.xreplace(calls)  # from the outside in: calls inside of calls stay in them
+        plain = expr.xreplace(calls)  # from the outside in: calls inside calls stay in them
         back: dict[Any, Any] = {dummy: call for call, dummy in calls.items()}
         parts = []
         for symbol in plain.free_symbols:

@@ -484,8 +484,8 @@ class CMapDerivative(MapDerivative):
             if np.isnan(value).any():
                 raise KcalcError(
                     f"node {node!r}: the derivative of order {self.order} of its C map is not "
-                    f"known where lower derivatives, or those of earlier nodes, are infinite: at "
-                    f"c = +-1, behind activations with kinks or jumps; take |c| < 1"
+                    "known where lower derivatives, or those of earlier nodes, are infinite: at c "
+                    "= +-1, after activations with kinks or jumps; take |c| < 1"
                 )
         return sole(
             {n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()}

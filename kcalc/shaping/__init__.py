@@ -236,32 +236,29 @@ def shape(
 def shape(
     network: Network | Reading, activation: Any = None, method: str = "dks", **targets: Any
 ) -> Shaping | RegionalShaping:
-    """Shape a network: find the constants that meet the conditions of a method.
+    """Shape a network: find constants that meet the conditions of a method.
 
-    The constants are those of its activations, or of its weights.
+    The constants belong to its activations or its weights.
 
-    ``activation``: replaces every activation; None keeps each layer's own. ``method``: a name
-    below. The other options are targets of the methods, refused for methods that do not take them:
+    ``activation``: replaces every activation; None keeps the present ones. ``method``: a name
+    below. The other options are targets of the methods. A target that the method does not accept
+    raises an error:
 
     - ``"dks"``: ``zeta=1.5`` bounds the slopes of all subnetworks' C maps at 1;
-      ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, a
-      value, ``"minimize"`` or None (dropped); ``free_slope=True`` gives leaky_relu its slope as a
-      further constant; ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1.
-      See :func:`dks`.
+      ``subnetworks="strict"`` or ``"forward"``; ``q_slope=1``, another value, ``"minimize"`` or
+      None (no condition); ``free_slope=True`` also adjusts the negative slope of leaky_relu;
+      ``gates="normalise"`` keeps the activations of gates, scaled to Q(1) = 1. See :func:`dks`.
     - ``"tat"``: ``eta=.9`` (relu, leaky_relu: the largest c value that orthogonal inputs reach) or
       ``tau=.3`` (smooth activations: the
       largest curvature). See :func:`tat`.
     - both of them, for networks with TokenMix: ``tokens`` are the cosines between the tokens of an
-      input, (T, T), for which q = 1 must hold
-      at every activation; ``token_rows="rescale"`` divides the rows of the matrices so that it
-      does.
+      input, (T, T), for which q = 1 must hold at every activation; ``token_rows="rescale"`` divides
+      the rows of the matrices to achieve this.
     - ``"normalisation"``: Q(1) = 1 only; ``"he"``, ``"lecun"``, ``"glorot"``, ``"fan_out"``: weight
-      variances, with the consequences for q
-      and c as ``values``. No targets.
-    - ``"self_normalising"``: mean 0 and variance 1 as SELU has them; ``parameters="shift"`` or
-      ``"halves"`` (elu gives SELU),
-      ``input_scale=1``. See :func:`self_normalising`. ``"looks_linear"``: mirrored weights, linear
-      at first; no targets.
+      variances; ``values`` lists the consequences for q and c. No targets.
+    - ``"self_normalising"``: mean 0 and variance 1, as in SELU; ``parameters="shift"`` or
+      ``"halves"`` (elu gives SELU), ``input_scale=1``. See :func:`self_normalising`.
+      ``"looks_linear"``: mirrored weights, linear at first; no targets.
     - ``"eoc"``: the edge of chaos, chosen by ``sigma_b``, ``sigma_w`` or ``q``; changes the
       weights' scales. See :func:`eoc`.
     - ``"residual_weights"``: weights of residual blocks by ``scheme="layernorm_equivalent"``,
@@ -269,30 +266,30 @@ def shape(
       ``"power"`` (``power``), ``"common"`` (``shortcut_weight`` or ``residual_weight``) or
       ``"slope"`` (``slope``, ``local_slope=None``). See :func:`residual_weights`. ``"nf"``:
       normaliser-free nets; ``alpha=.2``, ``standardise=True``. See :func:`normaliser_free`.
-    - ``"geometric"``: Var W by the geometric mean of fan-in and fan-out, so that all weights learn
-      at the same relative rate; needs widths.
-      ``features``, ``image_shape``, ``typical``, ``input_moment``, ``input_scaling``,
-      ``output_std``, ``balance``. See :func:`kcalc.finite_width.geometric`.
+    - ``"geometric"``: Var W from the geometric mean of fan-in and fan-out, so all weights learn at
+      the same relative rate; needs widths. ``features``, ``image_shape``, ``typical``,
+      ``input_moment``, ``input_scaling``, ``output_std``, ``balance``. See
+      :func:`kcalc.finite_width.geometric`.
     - ``"edge"``: transformers, ``L.Attend``. Residual weights, value gains, query-key scale and
       shaped attention from ``growth``, ``token_slope``, ``gradient_mean``, ``gradient_difference``
       and ``score_variance``; ``centre``, ``mlp``, ``zeta``; ``tokens=128`` is the number of tokens,
-      ``token_cosine=0`` that of two of them. See :func:`kcalc.shaping.transformer_edge.edge`.
-    - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` goes on where a
-      hypothesis of the kernel calculus fails: activations behind depthwise convolutions, products
-      and sums of feature maps that share weights. What is correlated is taken as independent, a
-      heuristic that ``assumptions`` names node by node.
-    - targets of a method of your own in ``METHODS``.
+      ``token_cosine=0`` the cosine of two of them. See :func:`kcalc.shaping.transformer_edge.edge`.
+    - all methods but ``"geometric"`` and ``"edge"``: ``assume_independent=True`` continues where a
+      hypothesis of the kernel calculus fails: activations after depthwise convolutions, products
+      and sums of feature maps that share weights. Correlated quantities then count as independent,
+      a heuristic that ``assumptions`` lists node by node.
+    - targets of a method that you added to ``METHODS``.
 
-    A :class:`kcalc.Reading` of :func:`kcalc.read` is shaped too. BatchNorm is removed and sums are
-    normalised then, where the method needs that, and gates keep their activations unless ``gates``
-    is given. Where operations were not read, the model relies on the range of an activation (which
-    feeds a logarithm, a root, an exponential, a division, a scale, an output), or a hypothesis of
-    the method fails at a node, every connected part around is shaped by its own slopes, as if its
-    inputs had q = 1, and all else is left alone.
+    You can also shape a :class:`kcalc.Reading` from :func:`kcalc.read`. If the method needs it,
+    BatchNorm is then removed and sums are normalised; gates keep their activations unless ``gates``
+    is given. Some parts of a model cannot be shaped: operations that were not read, activations
+    whose range the model relies on (before a logarithm, root, exponential, division, scale or
+    output), and nodes where a hypothesis of the method fails. kcalc then shapes every connected
+    part around them by its own slopes, as if its inputs had q = 1, and leaves the rest unchanged.
 
-    Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
-    alone. Raises: KcalcError for an unknown method or target, and the refusals of the method, for a
-    reading where nothing is left to be shaped.
+    Returns: a :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left
+    unchanged. Raises: KcalcError for an unknown method or target, and the errors of the method (for
+    a reading, only if nothing can be shaped).
     """
     shape_other = SHAPED.of(network)
     if shape_other is None:
@@ -322,10 +319,10 @@ def shape(
 
 
 def works(remedy: Remedy, network: Network | Reading, activation: Any = None) -> bool:
-    """Whether a remedy that a refusal suggests shapes the network, found out by trying it.
+    """Whether a remedy suggested by an error shapes the network; this tries it.
 
-    ``remedy``: one of an error's ``remedies``; one with a target that only you know (``...``), such
-    as the cosines between tokens, does not.
+    ``remedy``: one of the ``remedies`` of an error. False for one with a target that only you know
+    (``...``), such as the cosines between tokens.
     """
     if any(value is ... for value in remedy.options.values()):
         return False

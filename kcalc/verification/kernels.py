@@ -38,8 +38,8 @@ Node = Hashable
 Array = Any
 
 EQUAL = (
-    "all locations of an image hold one vector, so that mean and max pooling are the identity, as "
-    "in the maps"
+    "all locations of an image hold one vector, so mean and max pooling are the identity, as in "
+    "the maps"
 )
 
 
@@ -210,7 +210,7 @@ class _Work:
     # -- expected values ---------------------------------------------------------------------------
 
     def _theory(self, what: str, make: Callable[[], Any]) -> Any:
-        """Expected values; None where there are none, of which a remark then gives the reason."""
+        """Expected values; None if there are none, of which a remark then gives the reason."""
         try:
             return make()
         except KcalcError as error:

@@ -1,7 +1,7 @@
 """A network run on arrays, with measurements at every node, and shifts to differentiate in.
 
-Both run inside the scans of repeated blocks, so that neither the trace of a deep network is kept
-nor its graph unrolled.
+Both run inside the scans of repeated blocks, so neither the trace of a deep network is kept nor its
+graph unrolled.
 """
 
 from __future__ import annotations

@@ -103,10 +103,10 @@ def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
     Exact maps exceed it, among all ``comparisons``, as rarely as one Gaussian exceeds ``errors``
     standard errors.
 
-    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level
-    ``1 - (1 - p)^(1/comparisons)``, p of the Gaussian (6.3e-5 at 4): Sidak's correction, which
-    holds for Gaussians however they are correlated [Sidak 1967]. With few draws it is large: 5
-    draws and 20 comparisons allow 36, so that only gross deviations show.
+    The two-sided quantile of Student's law with ``draws - 1`` degrees of freedom at the level ``1 -
+    (1 - p)^(1/comparisons)``, p of the Gaussian (6.3e-5 at 4): Sidak's correction, which holds for
+    Gaussians however they are correlated [Sidak 1967]. With few draws it is large: 5 draws and 20
+    comparisons allow 36, so only gross deviations show.
     """
     from scipy import stats
 

@@ -32,7 +32,7 @@ Array = Any
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TokenPairs(InputPairs):
-    """Pairs of sequences of tokens that are alike; the inherited values are those at equal places.
+    """Pairs of sequences of exchangeable tokens; the inherited values are those at equal places.
 
     ``tokens``: how many there are, and the cosine of any two of them; ``sampling``: of attention in
     kernel maps.

@@ -469,7 +469,7 @@ REFUSED = {
     "no tokens, gradients": (lambda: kc.gradients(plain()), "pass tokens="),
     "an array where a number is meant": (
         lambda: kc.q_values(plain(), tokens=[1, 2, 2]),
-        "kc.node_values, kc.gradients and kc.ntk take arrays of tokens",
+        "kc.node_values, kc.gradients and kc.ntk accept arrays of tokens",
     ),
     "heads and channels": (
         lambda: wired(
@@ -546,7 +546,7 @@ NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"scale": -1, "key_width": 3}, "must be > 0"),
     ({"dropout": 1}, r"\[0, 1\)"),
     ({"relative": (1, 8)}, r"is \(sigma, buckets, furthest\)"),
-    ({"relative": (0, 8, 9)}, "sigma of relative lies between"),
+    ({"relative": (0, 8, 9)}, "sigma of relative must lie between"),
     ({"relative": (1, 3, 9)}, "buckets of Attend.relative"),
     ({"relative": (1, 32, 8)}, "more than 8"),
 ]

@@ -173,7 +173,7 @@ def test_gradients_of_saturating_norms_are_stretched_exponentials() -> None:
 @pytest.mark.parametrize(
     ("net", "options", "words"),
     [
-        (stack(placement="none"), {"tokens": T}, "put a norm in front of attention"),
+        (stack(placement="none"), {"tokens": T}, "put a norm before attention"),
         (stack(attention={"wide": False}), {"tokens": T}, "laws of depth need exact gradients"),
         (A.gpt2(2), {"tokens": T}, "keeps tokens alike"),
         (stack(), {}, "tokens"),

@@ -205,7 +205,7 @@ def test_causal_maps_are_sampled():
     ("options", "message"),
     [
         ({"tokens": 0}, "tokens"),
-        ({"tokens": 4, "token_cosine": -0.9}, "token_cosine lies between"),
+        ({"tokens": 4, "token_cosine": -0.9}, "token_cosine must lie between"),
         ({"token_cosine": 0.1}, "tokens="),
         ({"sampling": kc.Sampling()}, "say how many tokens"),
         ({"tokens": 4, "sampling": 3}, "sampling is a kc.Sampling"),

@@ -1,7 +1,7 @@
 """Tables of token maps: cosines from ``least`` to 1, by polynomials in the root of the gap.
 
-With u = 1 - rho and t = sqrt(u), ``1 - R = (1 - R(1)) + u f(t)``. The factor f is smooth in t where
-the network's activations have no jumps: kinks make ``1 - R`` a series in powers of t.
+With u = 1 - rho and t = sqrt(u), ``1 - R = (1 - R(1)) + u f(t)``. The factor f is smooth in t if
+the activations of the network have no jumps: with kinks, ``1 - R`` is a series in powers of t.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SAFETY = 4.0
 _ROUNDING = 16 * 2.0**-52
 _USELESS = 1e-6
 _HALVINGS = 5
-_OUTSIDE = 1e-12  # by which cosines may be out of range
+_OUTSIDE = 1e-12  # tolerance for cosines out of range
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenTable(Shown):
-    """R(rho) for least <= rho <= 1 by table; call it with rho, arrays of NumPy or JAX.
+    """A table of R(rho) for least <= rho <= 1; call it with rho, a NumPy or JAX array.
 
-    JAX in, JAX out (jit, vmap, grad), nan out of range. ``error_bound``: of |table - R|, from the
-    residuals measured between the nodes, times 4, plus rounding (float32 arrays: 2e-7 more).
+    JAX in, JAX out (jit, vmap, grad), nan out of range. ``error_bound``: a bound of |table - R|, 4
+    times the residuals measured between the nodes, plus rounding (float32 arrays: 2e-7 more).
     ``nodes``, ``values``: the gaps 1 - rho where the map was evaluated, ascending, and 1 - R there.
     """
 
@@ -48,7 +48,7 @@ class TokenTable(Shown):
     factor: Piecewise = field(repr=False)  # f over t / sqrt(1 - least)
 
     def __call__(self, rho: Any) -> Any:
-        """R at rho, of any shape. Raises: KcalcError for other cosines than those of the tokens."""
+        """R at rho, of any shape. Raises: KcalcError for cosines that the tokens cannot have."""
         if is_jax(rho):
             return 1 - self.gap(1 - rho)
         return finished(1 - self.gap(1 - self._cosines(rho)), np.shape(rho), single_precision(rho))
@@ -69,7 +69,7 @@ class TokenTable(Shown):
     def slope(self, rho: Any) -> Any:
         """R'(rho), of any shape, by NumPy; ``jax.grad`` of the table is the same for JAX.
 
-        Raises: KcalcError for other cosines than those of the tokens.
+        Raises: KcalcError for cosines that the tokens cannot have.
         """
         array = self._gaps(1 - self._cosines(rho))
         rising = self.factor.slope()
@@ -131,13 +131,13 @@ class TokenTable(Shown):
         outside = ~((array >= -_OUTSIDE) & (array <= 1 - self.least + _OUTSIDE))
         if outside.any():
             raise KcalcError(
-                f"cosines of these tokens lie between {self.least:.6g} and 1, got "
+                f"cosines of these tokens must lie between {self.least:.6g} and 1, got "
                 f"{1 - array[outside].ravel()[0]:.6g}"
             )
         return np.clip(array, 0.0, 1 - self.least)
 
     def _drop(self, gap: Any, xp: Any) -> Any:
-        """1 - R by NumPy or JAX, differentiable at a gap of 0 too."""
+        """1 - R by NumPy or JAX, differentiable even at a gap of 0."""
         there = gap > 0
         t = xp.where(there, xp.sqrt(xp.where(there, gap, 1)), 0)
         return self.end + gap * self.factor(t / self._extent)
@@ -148,12 +148,12 @@ def tabulate_tokens(
 ) -> TokenTable:
     """The table of a token map given by its gap function, for cosines from ``least`` to 1.
 
-    ``gap_function``: the gap 1 - R at a float64 array of gaps 1 - rho. Panels of t are halved until
-    the table is within ``tolerance`` of R between the nodes, 5 times at most.
-    Raises: KcalcError for functions that are not finite, and for those missed by 1e-6 or more.
+    ``gap_function``: the gap 1 - R at a float64 array of gaps 1 - rho. Panels of t are halved, at
+    most 5 times, until the table is within ``tolerance`` of R between the nodes. Raises: KcalcError
+    for functions that are not finite, and for a table with an error of 1e-6 or more.
     """
     if not 0 < tolerance < 1:
-        raise KcalcError(f"tolerance = {tolerance}: a number between 0 and 1 is needed")
+        raise KcalcError(f"tolerance must be a number between 0 and 1, got {tolerance}")
     extent = float(np.sqrt(1 - least))
     (end,) = _evaluated(gap_function, np.zeros(1), name)
     for fit, (probes, truth), (gaps, drops) in halved(
@@ -172,7 +172,7 @@ def tabulate_tokens(
     if not table.error_bound < _USELESS:
         raise KcalcError(
             f"the token map{f' of {name}' if name else ''} is too rough for a table: its error "
-            f"would be {error:.1e}; call the map, which takes arrays of cosines"
+            f"would be {error:.1e}; call the map, which accepts arrays of cosines"
         )
     return table
 

@@ -76,7 +76,7 @@ def smoothness(
     epsilon
         a number > 0; the value for all nodes is also that of BatchNorm.
     scale
-        a factor, or "contracting", so that the spectral norm of P(w) is at most 0.99 for all w.
+        a factor, or "contracting", so the spectral norm of P(w) is at most 0.99 for all w.
     biases
         False keeps biases constant at their given value, by default 0.
     loss
@@ -226,7 +226,7 @@ def _given_data(network: Network, X: Any) -> dict[Node, tuple[Bound, int, np.nda
 
 
 def _residual(loss: Any, level: Any, targets: Any, out: Bound, examples: int) -> float | None:
-    """The log of a bound of N |D gamma|, gamma the mean loss; None where there is none.
+    """The log of a bound of N |D gamma|, gamma the mean loss; None if there is none.
 
     Losses without bounded slope need the ``level`` or the ``targets``.
     """

@@ -68,7 +68,7 @@ class Smoothness(Shown):
     the singular values of the Jacobian from the layer to the output from below and above;
     ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
 
-    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so that deep networks do not
+    ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so deep networks do not
     overflow; the properties are plain numbers, inf where they overflow (the printed text shows
     these as powers of ten).
     """

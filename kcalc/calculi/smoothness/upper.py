@@ -14,8 +14,8 @@ one example alone:
 w >= |W|, beta >= |b|, p1 >= |DP| and p2 >= |D2P| bound the layer's parameters, R is the number of
 rows (examples times locations), l1 >= |phi'| and l2 >= |phi''|. Bounds of DZ are kept per source:
 the parameters of one layer, or all parameters before a node that every path crosses. Different
-sources are orthogonal directions, so that their squares add up. A residual block x + g(x)
-multiplies the bound of earlier sources by 1 + |Jg|, and adds sources of its own.
+sources are orthogonal directions, so their squares add up. A residual block x + g(x) multiplies the
+bound of earlier sources by 1 + |Jg|, and adds sources of its own.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def _joined(parts: list[Bound], add: Any, channels: int) -> Bound:
 
 
 def rounded_up(reach: float) -> float:
-    """A reach rounded up to a power of 2^(1/4), so that similar layers share one cached bound."""
+    """A reach rounded up to a power of 2^(1/4), so similar layers share one cached bound."""
     return 2.0 ** (math.ceil(4 * math.log2(reach)) / 4) if 0 < reach < 1e60 else reach
 
 

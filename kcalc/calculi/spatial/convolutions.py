@@ -121,8 +121,8 @@ class Convolutions:
         if op.standardised:
             if not many:
                 raise KcalcError(
-                    f"node {node!r} standardises weights over one input channel, so that all are "
-                    f"0; use standardised=False"
+                    f"node {node!r} standardises weights over one input channel, so all are 0; use "
+                    "standardised=False"
                 )
             source, window = self.forms.parents[node][0], self.forms.places[node].window
             assert isinstance(window, TapWindow)

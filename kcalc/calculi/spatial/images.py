@@ -85,7 +85,7 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
                 f"{what} holds {np.abs(array).max():g}, whose square is beyond double precision; "
                 f"scale the images"
             )
-        # the sum with 0.0 turns -0.0 into 0.0, so that equal images have equal bytes
+        # the sum with 0.0 turns -0.0 into 0.0, so equal images have equal bytes
         out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0
     counts = {len(array) for array in out.values()}
     if len(counts) > 1 or 0 in counts:

@@ -8,13 +8,12 @@ locations are followed, for NNGP, tangent kernel and kernel maps alike.
 Cost per pair of images and layer, P locations: O(P taps) operations, or O(P^2 taps) in layers
 before a mean pooling.
 
-Accuracy: kernels to rounding.
-1 - c of near-duplicates keeps its digits through convolutions, homogeneous activations and Flatten.
-Mean pooling forms 1 - c from covariances, with an absolute error of about 1e-16; C' of a kinked
-activation behind it has an error of about 1e-8. The kernel of equal images is that of one image
-with itself. Activations without a closed form are evaluated by Hermite series; where a series is
-too long, they are integrated numerically, and more than :data:`kcalc.calculi.location_maps.MOST`
-pairs of q values are refused.
+Accuracy: kernels to rounding. 1 - c of near-duplicates keeps its digits through convolutions,
+homogeneous activations and Flatten. Mean pooling forms 1 - c from covariances, with an absolute
+error of about 1e-16; C' of a kinked activation after it has an error of about 1e-8. The kernel of
+equal images is that of one image with itself. Activations without a closed form are evaluated by
+Hermite series; where a series is too long, they are integrated numerically, and more than
+:data:`kcalc.calculi.location_maps.MOST` pairs of q values are refused.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Node = Hashable
 Array = np.ndarray
 Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
-CACHED = 2**18  # numbers per array in a block, so that arrays stay in the cache
+CACHED = 2**18  # numbers per array in a block, so arrays stay in the cache
 NUMBERS = (4, 20)  # float64 arrays per node: kept, and temporary ones of one rule
 COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
 
@@ -121,7 +120,7 @@ class LocationReading:
             return kernel, interpret(self.network, kernel, inputs)
 
     def values(self, kernel: LocationKernel, states: Mapping[Node, Channels]) -> Values:
-        """Kernels at the outputs; averaged over locations behind a Flatten."""
+        """Kernels at the outputs; averaged over locations after a Flatten."""
         out: Values = {}
         for node in self.network.outputs:
             q1, q2, gap = kernel.whole(states[node])
@@ -191,7 +190,7 @@ class LocationReading:
         return Own(values, q, pooled)
 
     def refuse_slow(self, own: Own) -> None:
-        """Refuse activations with too many numerical integrals at the q values of these images.
+        """Reject activations with too many numerical integrals at the q values of these images.
 
         Raises: KcalcError naming the node.
         """

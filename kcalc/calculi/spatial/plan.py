@@ -36,8 +36,8 @@ class SpatialPlace:
     """The locations of one feature map.
 
     ``full``: all pairs of locations are followed, otherwise only equal ones. ``flat``: after a
-    Flatten, so that locations are channels. ``window``: the locations of its input that an Affine,
-    Pool or TokenMix reads; None for other layers.
+    Flatten, so locations are channels. ``window``: the locations of its input that an Affine, Pool
+    or TokenMix reads; None for other layers.
     """
 
     shape: tuple[int, ...]

@@ -48,7 +48,7 @@ def _of_images(options: dict[str, Any]) -> tuple[Any, str]:
         raise KcalcError("image_shape and weights need spatial='exact'; pass it too, or drop them")
     if options:
         raise KcalcError(
-            f"{next(iter(options))}= is for tokens that are alike; with spatial='exact' say "
-            f"image_shape=(tokens,)"
+            f"{next(iter(options))}= is for exchangeable tokens; with spatial='exact' say "
+            "image_shape=(tokens,)"
         )
     return shape, weights

@@ -31,7 +31,7 @@ Function = Callable[[Values], Values]
 
 
 class _NegativeFactor(Exception):
-    """Raised where a Product has a negative factor, so that it decreases in the others."""
+    """Raised where a Product has a negative factor, so it decreases in the others."""
 
 
 class _Expressions(ConvexCalculus[int]):
@@ -138,7 +138,7 @@ def _finite(after: Any, before: Values) -> Values:
 
 
 def _check_monotone(pairs: Sequence[tuple[Values, Values]]) -> None:
-    """Refuse an ``r`` that decreases on the values it was called with, point by point."""
+    """Reject an ``r`` that decreases on the values it was called with, point by point."""
     if not pairs:
         return
     shape = np.shape(pairs[0][0])

@@ -2,7 +2,7 @@
 
 DKS and TAT choose activations for given values of these maxima. The reading is strict: no
 subnetwork contains an interior feature map with a reader outside, an output, or the meeting of two
-inputs, so that a maximum over subnetworks does not count the depth across them: see
+inputs, so a maximum over subnetworks does not count the depth across them: see
 ``MaximalSlope.bounds`` and ``.warning``.
 """
 
@@ -186,9 +186,9 @@ class MaximalSlope(Approximable):
         ``mu(1)`` is 1, or greater where LayerNorms have slopes > 1.
 
         ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so
-        that Newton's method descends monotonically from ``log psi = log target``.
-        Raises: KcalcError for other targets, a network without nonlinear layers, several slope
-        symbols, or symbols in mixing weights.
+        Newton's method descends monotonically from ``log psi = log target``. Raises: KcalcError for
+        other targets, a network without nonlinear layers, several slope symbols, or symbols in
+        mixing weights.
         """
         if len(self.symbols) != 1:
             reason = (

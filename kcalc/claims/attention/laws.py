@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-deepnorm", PLACE)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""DeepNorm's $\alpha = (2N)^{1/4}$ and $\beta = (8N)^{-1/4}$ solve $2N(2\beta^2)/\alpha^2 =
-    1$; with ReLU a block has the token slope $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so that N
+    1$; with ReLU a block has the token slope $\alpha^2/(\alpha^2+\beta^4)$ at $\rho = 1$, so N
     blocks keep $1 - \frac{1}{8\sqrt{2N}}$ or more of small differences of tokens
     """
     n = symbols("N", positive=True)

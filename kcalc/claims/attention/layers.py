@@ -1,4 +1,4 @@
-"""One layer of attention over tokens that are alike.
+"""One layer of attention over exchangeable tokens.
 
 One sequence, two sequences, and the tangent kernel.
 """
@@ -156,7 +156,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 
 def block() -> Network:
-    """Two residual layers of attention and one MLP, behind an Affine."""
+    """Two residual layers of attention and one MLP, after an Affine."""
     return chain(
         L.Affine(),
         layer(1.2, 0.9, 1.1, skip=0.8, biases=(0.3, 0)),

@@ -53,7 +53,7 @@ def attention(bench: Bench, draws: int, queries: Array, keys: Array) -> Array:
 def averaged(
     bench: Bench, matrices: Array, one: tuple[float, str], two: tuple[float, str]
 ) -> Iterator[Evidence]:
-    """Drawn matrices over tokens that are alike: entries at one token, and at two, in the mean.
+    """Drawn matrices over exchangeable tokens: entries at one token, and at two, in the mean.
 
     ``one``, ``two``: the expected means and what they are.
     """

@@ -238,7 +238,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("ATT-norms", VARIANTS)
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""norms on wide queries and keys make $\operatorname{Cov}(s_{ij}, s_{kl})$ the product of
-    their cosines, so that $\sigma_Q$ and $\sigma_K$ drop out
+    their cosines, so $\sigma_Q$ and $\sigma_K$ drop out
     """
     found = []
     for sigma in (0.3, 4.0):

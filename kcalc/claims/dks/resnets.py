@@ -77,7 +77,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     Under: ReLU, no biases, weights $N(0,\sigma^2/m)$, one linear output
 
     But: exact for $x'=x$; for $x'\ne x$ it takes the weights to be independent of which paths are
-    active: behind one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
+    active: after one hidden layer the term $\frac{\sigma^4}{2\pi k}\|x\|\|x'\|\sin\theta$ is
     missing
     """
     relu = activation("relu")
@@ -362,7 +362,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         values, composed(_GRID, 152), "the library on all of [-1, 1], by the formulas", 1e-11
     )
     yield at_most(
-        values[:-1], values[1:], "the map rises, so that the image of $-1$ is the least", 1e-13
+        values[:-1], values[1:], "the map rises, so the image of $-1$ is the least", 1e-13
     )
     yield equal(values[-1], 1, "and 1 stays", 1e-13)
     c = np.asarray(-1.0)

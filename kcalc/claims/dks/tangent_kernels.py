@@ -85,7 +85,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 np.abs(form - test).max(),
                 0,
-                "eq. 21 against steps of gradient descent in the parameters of random linear models",
+                "eq. 21 against steps of gradient descent in the parameters of random linear "
+                "models",
                 1e-9,
             )
             yield equal(
@@ -153,7 +154,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for i in (1, depth // 2 + 1, depth):
         left = q[i - 1] * sp.prod([q[j] / q[j - 1] for j in range(i, depth + 1)])
         yield exact(left - q[depth], f"the factors of q for D = {depth}, i = {i}, against q_D")
-    # a linear network whose q grows: c' = 1 everywhere, so that Theta_i = q_D c
+    # a linear network whose q grows: c' = 1 everywhere, so Theta_i = q_D c
     gain = 1.5
     depth = 3
     net = chain(*[L.Affine(sigma_w=gain)] * depth)

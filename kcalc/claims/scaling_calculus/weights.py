@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     )
 
 
-@claim("SC-extrinsic", "Sec. 4, display behind eq. 2")
+@claim("SC-extrinsic", "Sec. 4, display after eq. 2")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\gamma_l = n_lk_l^2\rho_{l+1}^2E[x_l^2]^2E[\Delta x_{l+1}^2]/E[x_{l+1}^2]$"""
     yield exact(_EXTRINSIC - _INTRINSIC, "with the locations of the output")
@@ -231,7 +231,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         s.biases["affine_1"],
         "kcalc's scaling of the bias against drawn gradients",
     )
-    yield equal(s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f behind the layer", 1e-13)
+    yield equal(s.biases["affine_1"], 4 * y.backward / y.forward, "P b/f after the layer", 1e-13)
     draws = bench.size(4000, 30000)
     # the Hessian at y: 2 locations of 3 channels, loss y^T R y / 2 with R as in Fig. 1
     R = bench.normal(draws, 2, 3, 2, 3)

@@ -332,8 +332,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("TAT-prop4", "App. C, Proposition 4, eqs. 38-39")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so that leaky ReLUs
-    of double width compute any ReLU network
+    r"""$\phi_0(x)=\frac{1}{1-\alpha^2}(\phi_\alpha(x)+\alpha\phi_\alpha(-x))$, so leaky ReLUs of
+    double width compute any ReLU network
 
     Under: $\alpha\ne\pm1$
     """

@@ -159,7 +159,7 @@ def _composes(pair: tuple[Any, Any], pairs: set[tuple[Any, Any]]) -> bool:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""for non-decreasing $r$ with $r(x)\ge x$ on the values that occur ($\mathcal C$ of leaky
     ReLUs, $\psi x$ with $\psi\ge1$, $x+\kappa$), $U_{g\circ h,r}(x)\ge U_{g,r}(x),U_{h,r}(x)$, so
-    that subnetworks that compose to larger ones can be left out
+    subnetworks that compose to larger ones can be left out
 
     Printed: this holds for every non-decreasing $r$
     """

@@ -161,8 +161,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 c_map(architectures.vanilla(depth, activations.leaky_relu(slope)))(0.0),
                 c,
-                "global C maps at 0 against iterates of the angular integral (of eq. 9 for 100 layers and "
-                "more)",
+                "global C maps at 0 against iterates of the angular integral (of eq. 9 for 100 "
+                "layers and more)",
                 1e-11,
             )
 
@@ -170,7 +170,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("TAT-eq14", "Sec. 4.2, eq. 14")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$\mathcal C_f''(1)=L\,\mathcal C''(1)$ for $L$ layers with $\mathcal C(1)=\mathcal C'(1)=1$,
-    so that $\mathcal C''(1)=\tau/L$ gives $\tau$
+    so $\mathcal C''(1)=\tau/L$ gives $\tau$
     """
     c, k, third = symbols("c k d")
     local = 1 + (c - 1) + k / 2 * (c - 1) ** 2 + third * (c - 1) ** 3

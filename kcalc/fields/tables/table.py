@@ -1,8 +1,8 @@
 """C maps by table: 10^6 values in the time of a few arccos, from a few thousand exact ones.
 
 ``tabulate`` fits the gap 1 - C as a function of the gap u = 1 - c by polynomials on dyadic
-intervals (:mod:`.dyadic`); near u = 0 they hold it to a relative error, so that a table serves C,
-the gap itself, and angles however small.
+intervals (:mod:`.dyadic`); near u = 0 they hold it to a relative error, so a table serves C, the
+gap itself, and angles however small.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def _distance(c: Array) -> Array:
 
 
 def chunked(array: Array, function: Callable[[Array], Array]) -> Array:
-    """``function`` of an array, part by part, so that its work arrays stay in cache."""
+    """``function`` of an array, part by part, so its work arrays stay in cache."""
     flat = array.reshape(-1)
     if flat.size <= _CHUNK:
         return function(flat).reshape(array.shape)

@@ -3,8 +3,8 @@
 Real ones, and complex ones whose analyticity is checked.
 
 A complex evaluation encloses f on the whole box, and is not finite unless f is analytic on all of
-it, so that error bounds of quadrature rules may rest on it. Functions with branch cuts are refused
-on their cuts; log(1 + e^g), log cosh g and 1/(1 + e^g) are rewritten so that no cut, and no
+it, so error bounds of quadrature rules may rest on it. Functions with branch cuts are refused on
+their cuts; log(1 + e^g), log cosh g and 1/(1 + e^g) are rewritten so that no cut, and no
 overestimation, stands where the function is harmless.
 """
 

@@ -25,7 +25,7 @@ _ROOM = 2.0**-38  # how far, relatively, a numeric kink may be from the true one
 def certain_kinks(phi: Any) -> tuple[Callable[[], Ball], ...]:
     """The kinks of an activation as functions that give balls at the current precision.
 
-    Raises KcalcError for a kink that was found numerically and at which the function jumps, so that
+    Raises KcalcError for a kink that was found numerically and at which the function jumps, so
     nothing says where it is exactly.
     """
     return tuple(

@@ -99,7 +99,7 @@ def _closed(
 ) -> tuple[Ball, ...] | None:
     """The closed form at the digits of the field, and at more of them while its balls are wide.
 
-    None where there is none.
+    None if there is none.
     """
     best: tuple[Ball, ...] | None = None
     for factor in _DEEPER if all(x.is_exact() for x in given) else _DEEPER[:2]:

@@ -80,7 +80,7 @@ class EndZone:
     def _variance(self, theta: float) -> float:
         """The drop of one function: its variance, given the common part.
 
-        Rounding is relative to a standard deviation, so that it keeps 12 digits at CLOSE.
+        Rounding is relative to a standard deviation, so it keeps 12 digits at CLOSE.
         """
         far = 2 * math.sin(theta / 2) ** 2
         near, z = 1 - far, self._outer_rule(far)

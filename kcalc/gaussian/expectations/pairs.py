@@ -170,7 +170,7 @@ class PairMap:
     def _mark_infinite(out: list[Array], here: Any, zone: EndZone | RoughZone) -> None:
         """Add infinity to the derivatives at c = +-1 that are infinite.
 
-        The jumps behind an infinite derivative may weigh less than rounding.
+        The jumps after an infinite derivative may weigh less than rounding.
         """
         if here.any():
             for order in range(1, min(len(out), 3)):

@@ -1,8 +1,8 @@
 """Derivatives in q of expectations of functions of u = sqrt(q) z.
 
-They fall on the Gaussian, ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``, so that kinks and jumps
-of f need no care; at small q that cancels. There they fall on f, ``E f^(2k)(u) / 2^k``, where a
-jump J of f^(j) at x adds the derivative of order 2k - 1 - j of J delta(u - x).
+They fall on the Gaussian, ``d^k/dq^k E f(u) = E[f(u) He_2k(z)] / (2q)^k``, so kinks and jumps of f
+need no care; at small q that cancels. There they fall on f, ``E f^(2k)(u) / 2^k``, where a jump J
+of f^(j) at x adds the derivative of order 2k - 1 - j of J delta(u - x).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _product_jumps(factors: Factors, x: float, order: int) -> list[float]:
 
 
 def _jump(factor: Profile, x: float, order: int) -> float:
-    """The jump of a derivative of one factor at x, 0 where x is no kink of it."""
+    """The jump of a derivative of one factor at x, 0 where x is not a kink of it."""
     sizes = zip(factor.kink_points, factor.jump_sizes(order), strict=True)
     return sum(size for point, size in sizes if point == x)
 

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 NODES = 20
 WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
-# integrands are followed down to exp(-DEPTH) of their peak, so that Hermite projections keep 1e-17
+# integrands are followed down to exp(-DEPTH) of their peak, so Hermite projections keep 1e-17
 DEPTH = 78.0
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
 _NARROWEST = 1e-9
@@ -227,7 +227,7 @@ def _divisible(profile: Profile, left: Array, right: Array) -> NDArray[np.bool_]
 
 @lru_cache(maxsize=2048)
 def z_range(profile: Profile, q: float, depth: float = DEPTH) -> tuple[float, float]:
-    """The interval of z outside of which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
+    """The interval of z outside which phi(sqrt q z)^2 N(z) is below exp(-depth) of its peak.
 
     Raises KcalcError where E phi(sqrt q z)^2 diverges or overflows double precision.
     """

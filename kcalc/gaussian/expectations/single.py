@@ -214,8 +214,8 @@ def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
     over the even nodes and over the odd ones agree to 1e-10, for phi^2 and for phi times waves of
     every frequency that the Hermite functions have: no wave of phi comes back as a slower one. The
     first step resolves the fastest wave that the narrowest panel of the mesh may hold, within the
-    greatest number of nodes. A shifted grid and the panels must give the same E phi^2, so that no
-    narrow feature and no wave of the grid's own frequency is missed.
+    greatest number of nodes. A shifted grid and the panels must give the same E phi^2, so no narrow
+    feature and no wave of the grid's own frequency is missed.
     """
     edges = z_edges(profile, q)
     reach, truth = 2 * math.ceil(max(-edges[0], edges[-1]) / 2), second_moment(profile, q)

@@ -158,7 +158,7 @@ def _known(
 def _traced(kernels: Kernels, given: list[Any], parts: tuple[int, ...]) -> _Shares:
     """The same inside a transformation.
 
-    q values count through a power, so that derivatives in X know of norms.
+    q values count through a power, so derivatives in X know of norms.
     """
     import jax
     import jax.numpy as jnp

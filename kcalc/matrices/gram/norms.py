@@ -2,8 +2,8 @@
 
 The kernel of two rows is a function F(x, log q1, log q2), x a coordinate of the gap 1 - c. As a
 Chebyshev series in x its coefficients are functions of q1 and q2, symmetric and of low rank, so
-that those of all pairs of rows are products of a factor per row and a factor per column. The series
-is summed by Clenshaw's rule, at a cost that knows nothing of the network's depth.
+those of all pairs of rows are products of a factor per row and a factor per column. The series is
+summed by Clenshaw's rule, at a cost that knows nothing of the network's depth.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class FileOutput:
     The record is the file ``<name>.progress.json`` beside the first ``.npy`` file.
 
     The record is replaced in one step, after the numbers have reached the file; it holds a
-    fingerprint of the data and some values of the kernel, so that a run with others is refused.
+    fingerprint of the data and some values of the kernel, so a run with others is refused.
     """
 
     paths: dict[int, Path]
@@ -90,7 +90,7 @@ class FileOutput:
                 raise KcalcError(f"there is no folder {path.parent} to write {path.name} in")
         sink = cls(paths, arrays, record)
         try:
-            sink._save()  # first, so that files without numbers are recognised
+            sink._save()  # first, so files without numbers are recognised
             for part, path in paths.items():
                 arrays[part] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
         except OSError as error:
@@ -105,7 +105,7 @@ class FileOutput:
         try:
             old = json.loads(read_at_most(beside, RECORD))
             if not (isinstance(old, dict) and isinstance(old.get("finished"), dict)):
-                raise ValueError("it is no record of finished rows")
+                raise ValueError("it is not a record of finished rows")
             done = {int(k): list(marks) for k, marks in old.pop("finished").items()}
             kernel = np.array(old["kernel"], dtype=float)
             if any(not 0 <= stripe < len(job.stripes) for stripe in done):

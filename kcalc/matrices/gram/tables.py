@@ -3,9 +3,9 @@
 NNGP and tangent kernel together, one gather and one Horner pass each over a shared interval index.
 
 As in :mod:`kcalc.fields.tables.dyadic`, the octaves of the distance w to the nearer of c = 1 and c
-= -1 are cut into equal intervals, so that the leading bits of w are the index and those that follow
-the coordinate. Rows that differ need few octaves, which stay in cache; near-duplicates, whose gaps
-come from differences, need up to a thousand: those are made when they are needed.
+= -1 are cut into equal intervals, so the leading bits of w are the index and those that follow the
+coordinate. Rows that differ need few octaves, which stay in cache; near-duplicates, whose gaps come
+from differences, need up to a thousand: those are made when they are needed.
 """
 
 from __future__ import annotations

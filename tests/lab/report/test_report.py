@@ -351,7 +351,7 @@ def test_plain_sums_have_no_shortcut_weight() -> None:
 def test_products_have_a_page() -> None:
     network = A.gated_mlp(2)
     found = kc.report(network)
-    assert "zeta is 3.375 here" in found.html and "adds up the slopes of its factors" in found.html
+    assert "zeta is 3.375 here" in found.html and "adds the slopes of its factors" in found.html
     theta = np.array([0.1, 1.0, 2.5])
     (state,) = run(compiled(network), 2 * np.sin(theta / 2) ** 2)
     assert np.allclose(
