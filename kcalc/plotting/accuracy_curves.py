@@ -1,4 +1,4 @@
-"""Curves of training."""
+"""Training curves."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from . import axis_names
 from . import frame as plot_frame
 from . import titles as plot_claims
 
-MARKED = 12  # evaluation steps up to which each has a marker; a single one has no line
+MARKED = 12  # number of evaluation steps up to which each has a marker, as a single one has no line
 
 
 def accuracies(
     lines: Mapping[str, Sequence[tuple[int, float]]], ax: Any = None, title: str = ""
 ) -> Any:
-    """Shares of correct answers against steps, a line per label; returns the Axes."""
+    """Plot accuracies against steps, a line per label; returns the Axes."""
     from matplotlib import ticker
 
     made = ax is None
@@ -34,7 +34,7 @@ def accuracies(
             markersize=3.5,
         )
     steps = [step for points in lines.values() for step, _ in points]
-    if len(set(steps)) == 1:  # a tick at the only evaluation step, room beside it
+    if len(set(steps)) == 1:  # a tick at the only evaluation step, with room around it
         ax.set_xlim(0, 1.1 * steps[0])
     ax.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
     ax.set_ylim(0, 101)

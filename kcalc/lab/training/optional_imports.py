@@ -1,4 +1,4 @@
-"""Libraries that are installed by an extra, imported when they are used."""
+"""Libraries that an extra installs, imported when they are used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ...foundation.errors import KcalcError
 
 
 def extra(module: str, package: str | None = None, name: str = "train") -> Any:
-    """An imported module.
+    """Return an imported module.
 
-    Raises: KcalcError saying which extra brings it where it is missing, or lacks something itself.
+    Raises: KcalcError naming the extra to install if it is missing or lacks a dependency.
     """
     try:
         return import_module(module)

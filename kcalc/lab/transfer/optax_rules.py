@@ -12,7 +12,7 @@ OPTIMIZERS = ("sgd", "adamw")
 
 
 def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> Any:
-    """One transformation for every rule; see :meth:`Transfer.optax`."""
+    """Return one transformation for every rule; see :meth:`Transfer.optax`."""
     try:
         import optax
     except ModuleNotFoundError:
