@@ -119,8 +119,7 @@ class Model(Shown):
         train: bool = False,
         key: Any = None,
     ) -> dict[Node, Array]:
-        """Return the feature maps of all nodes, including inputs, as :meth:`apply` computes
-        them."""
+        """Return the feature maps of all nodes (inputs too), as :meth:`apply` computes them."""
         return self._run(params, x, state, train, key, keep=True)[0]
 
     def _run(

@@ -222,7 +222,7 @@ def reaches(ends: Sequence[float], what: str, where: str) -> str:
 
 
 def bounded(values: Sequence[float], what: str) -> str:
-    """Return "<what> is between 0.1 and 2"."""
+    """Return "<what> lies between 0.1 and 2"."""
     found = [float(v) for v in np.ravel(values)]
     return (
         f"{what} {'is' if np.ptp(found) == 0 else 'lies'} {span(found)}"

@@ -34,7 +34,7 @@ from .splicing import (
 from .training_code import in_training
 
 NOT_RUN = "did not run when the model was read; give an example that runs it"
-TRAINING = "did not run when the model was read, which happens in evaluation mode"
+TRAINING = "did not run when the model was read, because reading uses evaluation mode"
 DEEPEST = 5  # functions that a call enters one inside the other
 NAMED = 3  # modules that are named
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
