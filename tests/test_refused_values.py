@@ -179,7 +179,7 @@ def test_plots_that_have_nothing_to_draw() -> None:
     one = kc.scaling(kc.chain(L.Input(3), L.Nonlinear("relu")))
     for call, says in (
         (lambda: moment_trace({"": kc.moments(vanilla(2, n))}), "symbols"),
-        (lambda: fluctuation_trace({"": found}, value="q"), "value is one of .*'q'"),
+        (lambda: fluctuation_trace({"": found}, value="q"), "value must be one of .*'q'"),
         (lambda: fluctuation_trace({"": found}, value="c_variance"), "give c="),
         (lambda: weight_scalings({}), "no weights"),
         (lambda: weight_scalings({"": one}), "no weights"),

@@ -403,6 +403,7 @@ class KernelReading:
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
         """The notes of one reading, after the assumptions common to every reading of the
-        network."""
+        network.
+        """
         said = () if self.said is None else self.said.assumptions(self.network)
         return (first, *said, *self.network.assumptions, *notes)

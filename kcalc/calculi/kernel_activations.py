@@ -1,5 +1,6 @@
 """Activations in kernel maps: applied to a Gaussian, fused with earlier activations, or
-rejected."""
+rejected.
+"""
 
 from __future__ import annotations
 

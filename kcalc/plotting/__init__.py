@@ -1,4 +1,4 @@
-"""Pictures: one layout for matplotlib and SVG, and titles computed from the drawn values."""
+"""Plots: one layout for matplotlib and SVG, and titles computed from the drawn values."""
 
 from . import axis_names
 from .accuracy_curves import accuracies

@@ -1,4 +1,4 @@
-"""Curves of training."""
+"""Training curves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKED = 12  # evaluation steps up to which each has a marker; a single one has 
 def accuracies(
     lines: Mapping[str, Sequence[tuple[int, float]]], ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Shares of correct answers against steps, a line per label; returns the Axes."""
+    """Plot accuracies against steps, a line per label; returns the Axes."""
     from matplotlib import ticker
 
     made = ax is None
@@ -37,7 +37,7 @@ def accuracies(
             markersize=3.5,
         )
     steps = [step for points in lines.values() for step, _ in points]
-    if len(set(steps)) == 1:  # a tick at the only evaluation step, room beside it
+    if len(set(steps)) == 1:  # a tick at the only evaluation step, with room around it
         ax.set_xlim(0, 1.1 * steps[0])
     ax.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
     ax.set_ylim(0, 101)

@@ -1,4 +1,4 @@
-"""One activation at a glance: the function, its Q map, and its C map at several q values."""
+"""A summary of one activation: the function, its Q map, and its C map at several q values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ Q_VALUES = (0.1, 1.0, 10.0)
 def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUES) -> Array:
     """Draw phi, its Q map over [1e-2, 1e2] and its C maps on three Axes.
 
-    The C maps are at the q values given. The Axes are those given in ``ax`` or new ones.
+    The C maps are at the given q values. The Axes are those in ``ax`` or new ones.
 
-    ``phi`` is an activation; ``q`` up to four positive numbers (one curve where C does not depend
-    on q). Returns: the array of Axes.
-    Raises: KcalcError for another number of Axes or of q values.
+    ``phi`` is an activation; ``q`` up to four positive numbers (one curve if C does not depend on
+    q). Returns: the array of Axes. Raises: KcalcError for another number of Axes or of q values.
     """
     try:
         values = tuple(float(value) for value in np.atleast_1d(floats(q)))
@@ -49,7 +48,7 @@ def card(phi: Any, ax: Sequence[Any] | None = None, q: Sequence[float] = Q_VALUE
 
 
 def _q_panel(phi: Any, ax: Any) -> str:
-    """Q over q as far as it is finite, with its fixed points. Returns: a title."""
+    """Draw Q over q where it is finite, with its fixed points. Returns: a title."""
     q = finite_part(phi.q_map, np.geomspace(1e-2, 1e2, 121))
     q_maps({"Q": phi.q_map}, ax=ax, low=float(q[0]), high=float(q[-1]))
     low, high = ax.get_ylim()
@@ -59,9 +58,9 @@ def _q_panel(phi: Any, ax: Any) -> str:
 
 
 def _c_panel(phi: Any, ax: Any, values: tuple[float, ...]) -> str:
-    """C over [-1, 1] at the q values where it exists. Returns: a title.
+    """Draw C over [-1, 1] at the q values where it exists. Returns: a title.
 
-    One curve where it is the same at all of them.
+    It is one curve if it is the same at all of them.
     """
     sizes = [float(q) for q in finite_part(phi.q_map, np.array(sorted(values)))]
     c = np.cos(np.linspace(np.pi, 0.0, 201))

@@ -1,6 +1,6 @@
 """Plots of kernels and gradients on a given Axes.
 
-See :mod:`kcalc.plotting` for the habits they share.
+See :mod:`kcalc.plotting` for the conventions they share.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def kernel_curves(
     ``kernels``: {label: kernel}, each called by ``at_angle(theta, q1, q2)``; ``q``: q of both
     inputs.
 
-    ``points`` are spread evenly in the angle, so that the rise next to c = 1 is seen. ``line``:
-    keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for keywords that matplotlib
-    does not know.
+    ``points`` are spread evenly in the angle, which resolves the rise near c = 1. ``line``:
+    keywords of matplotlib lines. Returns: the Axes. Raises: KcalcError for unknown keywords.
     """
     theta = np.linspace(np.pi, 0.0, points)
     c = np.cos(theta)
@@ -82,9 +81,9 @@ def gradient_trace(gradients: Any, ax: Axes | None = None, **line: Any) -> Axes:
 
 
 def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw eigenvalues over the largest against their rank, on logarithmic axes.
+    """Draw eigenvalues relative to the largest against their rank, on logarithmic axes.
 
-    Dotted below their rounding error.
+    They are dotted below their rounding error.
 
     ``spectrums``: {label: :class:`kcalc.matrices.spectrum.Spectrum`}. Returns: the Axes.
     """
@@ -106,7 +105,7 @@ def spectra(spectrums: Mapping[str, Any], ax: Axes | None = None, **line: Any) -
 
 
 def layer_profile(regimes: Mapping[str, Any], ax: Axes | None = None, **line: Any) -> Axes:
-    """Draw per layer the ratio of a kernel value to that of equal inputs.
+    """Draw, layer by layer, the ratio of a kernel value to that of equal inputs.
 
     The numerator is the kernel of inputs with c = ``regime.c``; the prediction at infinite depth is
     dashed.

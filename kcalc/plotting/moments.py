@@ -1,6 +1,6 @@
 """Plots of exact moments and fluctuations on a given Axes.
 
-See :mod:`kcalc.plotting` for the habits they share.
+See :mod:`kcalc.plotting` for the conventions they share.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def moment_trace(results: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 
 
 def _read_nodes(one: Any) -> list[Any]:
-    """Inputs of weights at which all paths meet, in order, and the output."""
+    """Return inputs of weights at which all paths meet, in order, and the output."""
     cuts = set(one.network.cut_nodes())
     read = (
         one.network.parents(node)[0]
@@ -72,7 +72,7 @@ def depth_trace(
     """Draw Var |y_out|^2 against depth on a logarithmic scale [Per-layer gradient, Figs. 2 and 3].
 
     ``results``: {label: {depth: Moments}}. ``weights``: a node's name, or a function of the result
-    that gives one, to draw Var |J|^2 there instead. Returns: the Axes.
+    that returns one, to draw Var |J|^2 there instead. Returns: the Axes.
     """
 
     def variance(one: Any) -> float:
@@ -106,11 +106,11 @@ def fluctuation_trace(
 
     ``value``: Var log q ("log_variance"), Var q/q^2 ("relative") or Var c ("c_variance").
 
-    ``results``: {label: :class:`kcalc.calculi.fluctuations.Fluctuations`}, e.g. before and after
+    ``results``: {label: :class:`kcalc.calculi.fluctuations.Fluctuations`}, such as before and after
     shaping. Returns: the Axes.
     """
     if value not in VALUES:
-        raise KcalcError(f"value is one of {', '.join(VALUES)}, got {glimpse(value)}")
+        raise KcalcError(f"value must be one of {', '.join(VALUES)}, got {glimpse(value)}")
     groups, ends = [], []
     for label, one in results.items():
         nodes = [n for n in one.nodes if type(one.network.layer(n)).__name__ == "Nonlinear"]

@@ -1,4 +1,4 @@
-"""Pictures of phase diagrams: a quantity in colour over two gains, and where a slope is 1."""
+"""Phase diagrams: a quantity in colour over two gains, and the line where a slope is 1."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def phase_diagram(diagram: Any, ax: Axes | None = None) -> Axes:
     """
     ax = axes(ax, *SIZE)
     level = np.log10(np.clip(diagram.depth, 0.1, 1e4))
-    # single cells next to the edge would take the scale
+    # single cells next to the edge would dominate the scale
     top = float(np.nanpercentile(level, 97)) if np.isfinite(level).any() else 4.0
     finite = np.where(np.isfinite(diagram.chi), diagram.chi, 1.0)
     label = r"$\log_{10}$ of the depth scale (layers)"

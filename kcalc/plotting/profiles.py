@@ -29,8 +29,8 @@ PANELS: dict[str, tuple[bool, dict[str, str]]] = {
 def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Array:
     """Draw the quantities of a depth profile over its blocks, a panel per kind of quantity.
 
-    Panels of quantities that the network does not have are left out. Lines with standard errors
-    have bars. ``ax``: as many Axes as panels; None: those of a new figure. Returns: the Axes.
+    Panels of quantities that the network does not have are omitted. Lines with standard errors have
+    error bars. ``ax``: as many Axes as panels; None: those of a new figure. Returns: the Axes.
     """
     columns = profile.columns
     drawn = {

@@ -1,6 +1,6 @@
 """Plots of the scaling calculus.
 
-Gamma by weight, predicted over measured values, Hessian blocks [Scaling Fig. 1, 2].
+They show gamma by weight, predicted over measured values, and Hessian blocks [Scaling Fig. 1, 2].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 MARKS = ("o", "s", "^", "D", "v")
-NAMED = 14  # weights whose names are written under the axis
+NAMED = 14  # number of weights whose names are written below the axis
 
 
 def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes:
@@ -29,8 +29,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
     The weights are in the order of the network.
 
     ``scalings``: {label: :class:`kcalc.calculi.scaling.Scaling`} with the same number of weights.
-    Returns: the Axes.
-    Raises: KcalcError for symbols and where there are no weights.
+    Returns: the Axes. Raises: KcalcError for symbols, and if there are no weights.
     """
     if any(one.symbolic for one in scalings.values()):
         raise KcalcError("a plot of gamma needs numbers; give symbols values with net.subs")
@@ -63,7 +62,7 @@ def weight_scalings(scalings: Mapping[str, Any], ax: Axes | None = None) -> Axes
 def ratio_histogram(ratios: Mapping[str, Any], ax: Axes | None = None, bins: int = 24) -> Axes:
     """Draw histograms of the ratio of predicted to measured values [Scaling Fig. 1].
 
-    The values are of many draws. Each weight has a histogram in a row of its own, with the median
+    The values come from many draws. Each weight has a histogram in a separate row, with the median
     marked.
 
     ``ratios``: {weight: (draws,) positive numbers}; bins are even in the logarithm. Returns: the
@@ -104,7 +103,7 @@ def block_map(squares: Any, names: Sequence[str], ax: Axes | None = None) -> Axe
     The colour of a block is the mean of its squared singular values.
 
     ``squares``: (L, L), not negative; ``names``: the L weights. Returns: the Axes. Raises:
-    KcalcError for other shapes and where all are 0.
+    KcalcError for other shapes, and if all are 0.
     """
     from matplotlib.colors import LogNorm
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["depth_traces", "shaping_figure"]
 
 Array = np.ndarray
-# activations have the palette
+# activations use the palette
 LOOKS: dict[str, tuple[str, Any]] = {
     "before": ("#B2182B", STYLES[1]),
     "after": ("#1A1A1A", "-"),
@@ -38,13 +38,13 @@ def shaping_figure(
     traces: Mapping[str, Any] | None = None,
     ax: Sequence[Axes] | None = None,
 ) -> Array:
-    """The effect of a shaping method.
+    """Draw the effect of a shaping method.
 
-    Activations, the global C map and, where given, the depth traces, before and after.
+    It shows activations, the global C map and, if given, the depth traces, before and after.
 
-    ``pairs`` is {name: (before, after)}; ``c_before`` (None where there is none) and ``c_after``
-    are maps; ``traces`` is as for :func:`depth_traces`. ``ax``: two (three with traces) Axes to
-    draw on.
+    ``pairs`` is {name: (before, after)}; ``c_before`` (None if there is none) and ``c_after`` are
+    maps; ``traces`` is as for :func:`depth_traces`. ``ax``: two (three with traces) Axes to draw
+    on.
 
     Returns: the array of Axes. Raises: KcalcError for anything else.
     """
@@ -77,7 +77,7 @@ def shaping_figure(
 
 
 def _levels(maps: Mapping[str, Any]) -> str:
-    """C(0) before and after, where each is one number."""
+    """Return C(0) before and after, if each is a single number."""
     found = {label: one(0.0) for label, one in maps.items()}
     if any(isinstance(value, Mapping) for value in found.values()):
         return "The global C map" + (" before and after" if len(found) > 1 else "")
@@ -88,7 +88,7 @@ def _levels(maps: Mapping[str, Any]) -> str:
 
 
 def _spread(traces: Mapping[str, Any]) -> str:
-    """How far apart in c the inputs end that began apart."""
+    """Describe how far apart in c inputs end that began apart."""
     ends = {
         label: float(np.ptp(trace.values[trace.trunk[-1]]))
         for label, trace in traces.items()
@@ -102,7 +102,7 @@ def _spread(traces: Mapping[str, Any]) -> str:
 
 
 def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
-    """Styles of the lines of several outputs: a colour each, in the styles of before and after."""
+    """Return line styles for several outputs: a colour each, and styles for before and after."""
     outputs = getattr(c_after, "outputs", ())
     if len(outputs) < 2:
         return {}
@@ -115,13 +115,14 @@ def _looks(c_after: Any) -> dict[str, tuple[str, Any]]:
 
 
 def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool = True) -> Axes:
-    """c values of layers over depth: dots for all of them, lines along the trunk of the network.
+    """Draw c values of layers over depth: dots for all layers, lines along the trunk.
 
-    ``traces`` is {label: trace}, a trace having ``depth`` (nodes,), ``values`` (nodes, starts), and
-    the rows ``layers`` to dot and ``trunk`` to join. Labels "before" and "after" have the styles of
+    ``traces`` is {label: trace}; a trace has ``depth`` (nodes,), ``values`` (nodes, starts), and
+    the rows ``layers`` for dots and ``trunk`` for lines. Labels "before" and "after" have the
+    styles of
     :func:`shaping_figure`.
 
-    Returns: the Axes. Raises: KcalcError where there is no trace.
+    Returns: the Axes. Raises: KcalcError if there is no trace.
     """
     if not traces:
         raise KcalcError("there is no depth trace to draw")

@@ -1,6 +1,6 @@
-"""Plots of singular values and of bounds, on a given Axes.
+"""Plots of singular values and of their bounds, on a given Axes.
 
-See :mod:`kcalc.plotting` for the habits they share.
+See :mod:`kcalc.plotting` for the conventions they share.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
     samples = values if isinstance(values, Mapping) else {next(iter(laws)): values}
     if not set(samples) <= set(laws):
         raise KcalcError(
-            f"values are given for {glimpse(sorted(map(str, samples)))}, the laws are "
+            f"values are given for {glimpse(sorted(map(str, samples)))}, but the laws are "
             f"{', '.join(map(str, laws))}"
         )
     measured = {label: _singular(one) for label, one in samples.items() if one is not None}
@@ -50,7 +50,7 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
         groups.append([(grid, density, {"label": label}), *edges])
     ends = [end for one in laws.values() for end in one.support]
     says = (
-        f"At large width the singular values lie {plot_claims.span(ends)}"
+        f"At large width the singular values are {plot_claims.span(ends)}"
         if np.isfinite(ends).all()
         else "Singular values"
     )

@@ -2,7 +2,7 @@
 
 A title is a short sentence that the drawn numbers support, or else the name of the quantity.
 
-Bounds are rounded outward, so that a sentence never says more than the picture.
+Bounds are rounded outward, so a sentence never claims more than the picture shows.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
-ALIKE = 0.5  # least c that is worth a sentence
-KEPT = 0.3  # largest change of c that is
+ALIKE = 0.5  # least c worth a sentence
+KEPT = 0.3  # largest change of c worth a sentence
 
 
 def down(x: float, digits: int = 2) -> str:
-    """A number rounded towards -infinity to ``digits`` significant digits."""
+    """Round a number towards -infinity to ``digits`` significant digits."""
     return _rounded(x, digits, math.floor)
 
 
 def up(x: float, digits: int = 2) -> str:
-    """A number rounded towards +infinity."""
+    """Round a number towards +infinity."""
     return _rounded(x, digits, math.ceil)
 
 
@@ -38,7 +38,7 @@ def _rounded(x: float, digits: int, toward: Any) -> str:
 
 
 def span(values: Any, name: str = "") -> str:
-    """ "1.2" or "between 0.4 and 1.3", outward."""
+    """Return "1.2" or "between 0.4 and 1.3", rounded outward."""
     low, high = float(np.min(values)), float(np.max(values))
     low = 0.0 if 0 < low < 1e-12 * high else low  # rounding
     about = name and f"{name} "
@@ -48,7 +48,7 @@ def span(values: Any, name: str = "") -> str:
 
 
 def three_digits(x: float) -> str:
-    """A number with 3 significant digits; below 1e-12 as 0."""
+    """Write a number with 3 significant digits, and as 0 below 1e-12."""
     return "0" if abs(x) < 1e-12 else f"{x:.3g}"
 
 
@@ -57,7 +57,7 @@ def _finite(curves: Sequence[Array]) -> bool:
 
 
 def c_maps(c: Array, curves: Sequence[Array]) -> str:
-    """The effect of C maps on all pairs of inputs, or on orthogonal ones.
+    """Describe the effect of C maps on all pairs of inputs, or on orthogonal ones.
 
     ``curves`` are their values at ``c``.
     """
@@ -70,7 +70,7 @@ def c_maps(c: Array, curves: Sequence[Array]) -> str:
         low = math.floor(100 * least - 0.02) / 100
         return f"{every} sends every pair of inputs to c\u00a0>\u00a0{low:g}"
     if moved < 1e-6:
-        return f"{every} leaves all c values as they are"
+        return f"{every} leaves all c values unchanged"
     if moved < KEPT:
         return (
             f"{'No map moves a' if len(curves) > 1 else 'The map moves no'} c value by more than "
@@ -94,9 +94,10 @@ def _between(values: Sequence[float]) -> str:
 
 
 def q_maps(q: Array, curves: Sequence[Array], at_one: Sequence[float]) -> str:
-    """The effect of Q maps on q values.
+    """Describe the effect of Q maps on q values.
 
-    Kept, multiplied, or where q = 1 goes (``at_one``; nan where that is not drawn).
+    It says whether they are preserved or multiplied, or where q = 1 goes (``at_one``; nan if that
+    is not drawn).
     """
     if not _finite(curves):
         return "Q maps" if len(curves) > 1 else "Q map"
@@ -105,7 +106,7 @@ def q_maps(q: Array, curves: Sequence[Array], at_one: Sequence[float]) -> str:
     if all(np.ptp(r) <= 1e-9 * np.abs(r).max() for r in ratios):
         factors = [float(r[0]) for r in ratios]
         if max(abs(f - 1) for f in factors) < 1e-9:
-            return f"{every} keeps every q value"
+            return f"{every} preserves every q value"
         if len(factors) == 1:
             return f"The map multiplies every q value by {factors[0]:.3g}"
     if not np.all(np.isfinite(at_one)):
@@ -117,7 +118,7 @@ def q_maps(q: Array, curves: Sequence[Array], at_one: Sequence[float]) -> str:
 
 
 def activations(x: Array, before: Mapping[str, Array], after: Mapping[str, Array]) -> str:
-    """How far activations are from the identity on [-1, 1], before and after a transformation."""
+    """Say how far activations are from the identity on [-1, 1], before and after shaping."""
     near = np.abs(x) <= 1 + 1e-9
 
     def off(curves: Mapping[str, Array]) -> float:
@@ -146,7 +147,7 @@ def _who(curves: Mapping[str, Array]) -> str:
 
 
 def kernels(c: Array, curves: Sequence[Array]) -> str:
-    """The kernel of orthogonal inputs in relation to that of equal ones."""
+    """Describe the kernel of orthogonal inputs relative to that of equal ones."""
     if not _finite(curves) or any(curve[-1] <= 0 for curve in curves):
         return "Kernels of two inputs" if len(curves) > 1 else "Kernel of two inputs"
     shares = [float(np.interp(0.0, c, curve) / curve[-1]) for curve in curves]
@@ -159,7 +160,10 @@ def kernels(c: Array, curves: Sequence[Array]) -> str:
 
 
 def factor(values: Sequence[float], what: str) -> str:
-    """ "<what> differ by a factor of at most 12"; ``what`` alone where the factor is not finite."""
+    """Return "<what> differ by a factor of at most 12".
+
+    Only ``what`` if the factor is not finite.
+    """
     found = [v for v in values if v > 0 and math.isfinite(v)]
     if not found or len(found) < len(values):
         return what
@@ -172,7 +176,7 @@ def factor(values: Sequence[float], what: str) -> str:
 
 
 def spectra(given: Sequence[Any]) -> str:
-    """Condition numbers, or how many eigenvalues rounding leaves."""
+    """Describe condition numbers, or how many eigenvalues are above rounding."""
     conditions = [one.condition_number for one in given]
     if all(math.isfinite(value) for value in conditions):
         if len(given) == 1:
@@ -183,11 +187,11 @@ def spectra(given: Sequence[Any]) -> str:
         )
     if len(given) == 1:
         return f"{given[0].rank} of {given[0].eigenvalues.size} eigenvalues are above rounding"
-    return "Eigenvalues of kernel matrices, solid where above rounding"
+    return "Eigenvalues of kernel matrices, solid if above rounding"
 
 
 def regimes(given: Sequence[Any]) -> str:
-    """The ratios of the layers' kernels."""
+    """Describe the ratios of the layers' kernels."""
     ratios = [v for one in given for v in one.alphas.values()]
     if not ratios or not np.all(np.isfinite(ratios)):
         return "Kernels of the layers"
@@ -198,7 +202,7 @@ def regimes(given: Sequence[Any]) -> str:
 
 
 def losses(curves: Sequence[Array]) -> str:
-    """How far losses fall over the times drawn."""
+    """Say how far losses fall over the times drawn."""
     ends = [(float(y[0]), float(y[-1])) for y in curves if len(y)]
     if not ends or not all(math.isfinite(a) and math.isfinite(b) and a > 0 for a, b in ends):
         return "The loss over training"
@@ -211,14 +215,14 @@ def losses(curves: Sequence[Array]) -> str:
 
 
 def reaches(ends: Sequence[float], what: str, where: str) -> str:
-    """ "<what> is 0.3 <where>", or the span of several."""
+    """Return "<what> is 0.3 <where>", or the range of several."""
     if not ends or not np.all(np.isfinite(ends)):
         return what
     return f"{what} is {span(ends)} {where}"
 
 
 def bounded(values: Sequence[float], what: str) -> str:
-    """ "<what> lies between 0.1 and 2"."""
+    """Return "<what> lies between 0.1 and 2"."""
     found = [float(v) for v in np.ravel(values)]
     return (
         f"{what} {'is' if np.ptp(found) == 0 else 'lies'} {span(found)}"
@@ -228,7 +232,7 @@ def bounded(values: Sequence[float], what: str) -> str:
 
 
 def within(distances: Sequence[float], what: str, of: str) -> str:
-    """ "<what> is within 0.01 of <of>"."""
+    """Return "<what> is within 0.01 of <of>"."""
     found = [float(v) for v in distances]
     return (
         f"{what} is within {up(max(found))} of {of}"
@@ -238,19 +242,19 @@ def within(distances: Sequence[float], what: str, of: str) -> str:
 
 
 def powers(given: Sequence[tuple[str, Any]], what: str) -> str:
-    """The fitted power of the width of one curve; of several, the range."""
+    """Describe the fitted power of the width for one curve; for several, the range."""
     fits = [power.exponent for _, power in given if power.exponent is not None]
     if len(fits) == 1:
-        return f"{what} goes like width to the power {fits[0]:.2f}"
+        return f"{what} scales as width to the power {fits[0]:.2f}"
     return (
-        f"{what} over the width"
+        f"{what} against the width"
         if not fits
-        else f"{what} goes like width to powers from {min(fits):.2f} to {max(fits):.2f}"
+        else f"{what} scales as width to powers from {min(fits):.2f} to {max(fits):.2f}"
     )
 
 
 def accuracies(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """Who has the best share of correct answers at the end."""
+    """Say which run has the best accuracy at the end."""
     ends = {label: points[-1][1] for label, points in lines.items() if points}
     if not ends:
         return "Training"

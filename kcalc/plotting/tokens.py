@@ -1,6 +1,6 @@
-"""The picture of a shaping with tokens.
+"""The plot of a shaping with tokens.
 
-Activations, and the cosines between tokens at the input and at the output.
+It shows activations, and the cosines between tokens at the input and at the output.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def token_figure(
 
 
 def _mean(cosines: Array) -> float:
-    """The mean over different tokens; 1 of a single one."""
+    """Return the mean over different tokens; 1 for a single one."""
     count = len(cosines)
     return 1.0 if count == 1 else float((cosines.sum() - np.trace(cosines)) / (count * (count - 1)))
 

@@ -157,7 +157,7 @@ def test_parameters_node_by_node():
     with refused(r"own\['affine_7'\] must hold"):
         model.stack({node: leaves for node, leaves in own.items() if node != "affine_7"})
     loose = kc.to_jax(model.network, 8, rolled=False)
-    with refused("lack 'affine_2'.*rolled otherwise"):
+    with refused("lack 'affine_2'.*rolled differently"):
         loose.apply(params, x)
 
 

@@ -212,8 +212,8 @@ def test_hostile_documents_are_refused(name: str) -> None:
         (b"", "not valid JSON"),
         (
             b"1" * 5000,
-            r"net\.json holds a whole number of more than 4300 digits, far beyond any that a "
-            r"network has; correct it$",
+            r"net\.json contains a whole number of more than 4300 digits, far more than any "
+            r"network needs; correct it$",
         ),
     ],
 )

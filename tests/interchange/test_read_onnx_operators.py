@@ -386,9 +386,7 @@ def test_a_mean_that_counts_zeros_is_noted() -> None:
             )
         )
     )
-    assert any(
-        "count the zeros put around the image" in note.text for note in reading.network.notes
-    )
+    assert any("count the padding zeros" in note.text for note in reading.network.notes)
 
 
 def test_quantised_products_are_named_once_the_file_tells_their_shapes() -> None:
@@ -427,7 +425,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "empty": (case("Reshape", "x s", FLAT, s=A([0, 0, 6]), allowzero=1), "cannot take"),
     "axes of floats": (
         case("Squeeze", "x a", [2, 1], a=A([1.0], F)),
-        "no short list of whole numbers",
+        "not a short list of whole numbers",
     ),
     "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "not those of an array of 4 axes"),
     "bias": (
@@ -444,7 +442,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "strides": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[1]),
-        "do not belong to 2 location axes",
+        "do not match 2 location axes",
     ),
     "no strides": (
         case("Conv", "x w", [1, 2, 5, 5], w=weights(3, 2, 2, 2), strides=[0, 1]),
@@ -457,11 +455,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("Gemm", "x w c", [2, 3], w=weights(3, 4), c=weights(3, 2, 4)),
         "it adds an array",
     ),
-    "product misfit": (case("MatMul", "x w", [2, 3], w=weights(4, 2)), "do not act on"),
+    "product misfit": (case("MatMul", "x w", [2, 3], w=weights(4, 2)), "do not fit"),
     "a number": (case("MatMul", "x w", [2, 3], w=F(2)), "single number"),
     "einsum misfit": (
         case("Einsum", "x w", [2, 4, 3], equation="ntc,cd->ntd", w=weights(4, 5)),
-        "do not act on",
+        "do not fit",
     ),
     "parts": (
         case("Split", "x s", FLAT, outputs="a y", axis=1, s=A([2, 3])),
@@ -488,7 +486,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "infinite slope": (case("LeakyRelu", "x", FLAT, alpha=np.inf), "do not fit"),
     "attribute": (case("Softmax", "x", FLAT, axis="1"), "attribute axis is of the wrong type"),
     "branch": (case("If", "c", FLAT, c=A(True)), "no subgraph then_branch"),
-    "text": (folded("Constant", "", value_string="a"), "no tensor of numbers"),
+    "text": (folded("Constant", "", value_string="a"), "not a tensor of numbers"),
     "nothing to cast to": (folded("Cast", "a", a=SIX, to=8), "does not read"),
     "nothing to cast a feature map to": (case("Cast", "x", FLAT, to=8), "does not read"),
     "fill": (

@@ -330,7 +330,7 @@ def test_titles_are_true() -> None:
     orthogonal = float(title_of(shallow.plot()).split("= ")[1])
     assert orthogonal == pytest.approx(float(shallow(0.0)), abs=5e-3)
     linear = kc.c_map(kc.chain(kc.layers.Input(), kc.layers.Affine()))
-    assert title_of(linear.plot()) == "The map leaves all c values as they are"
+    assert title_of(linear.plot()) == "The map leaves all c values unchanged"
     few = title_of(kc.plotting.c_maps(deep, points=3)) if hasattr(kc, "plotting") else "C map"
     assert few == "C map"  # three points tell nothing of those between them
     q = kc.q_map(kc.architectures.vanilla(3))

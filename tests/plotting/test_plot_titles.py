@@ -19,8 +19,8 @@ BAD = np.array([0.5, np.nan, 1.0])
 @pytest.mark.parametrize(
     ("curves", "says"),
     [
-        ([C], "The map leaves all c values as they are"),
-        ([C, C], "Every map leaves all c values as they are"),
+        ([C], "The map leaves all c values unchanged"),
+        ([C, C], "Every map leaves all c values unchanged"),
         ([0.9 + 0.1 * C], "The map sends every pair of inputs to c\u00a0>\u00a00.79"),
         ([C + 0.125 * (1 - C**2)], "The map moves no c value by more than 0.13"),
         ([C, C - 0.125 * (1 - C**2)], "No map moves a c value by more than 0.13"),
@@ -39,8 +39,8 @@ def test_c_maps(curves: list[np.ndarray], says: str) -> None:
 @pytest.mark.parametrize(
     ("curves", "at_one", "says"),
     [
-        ([Q], [1.0], "The map keeps every q value"),
-        ([Q, Q], [1.0, 1.0], "Every map keeps every q value"),
+        ([Q], [1.0], "The map preserves every q value"),
+        ([Q, Q], [1.0, 1.0], "Every map preserves every q value"),
         ([2.5 * Q], [2.5], "The map multiplies every q value by 2.5"),
         ([2 * Q, 3 * Q], [2.0, 3.0], "q = 1 goes to values from 2 to 3"),
         ([Q**2], [1.0], "q = 1 becomes 1"),
@@ -120,7 +120,7 @@ def test_spectra() -> None:
     assert titles.spectra([_spectrum(0, 1, 8, rank=2)]) == "2 of 3 eigenvalues are above rounding"
     assert (
         titles.spectra([_spectrum(0, 1), _spectrum(1, 2)])
-        == "Eigenvalues of kernel matrices, solid where above rounding"
+        == "Eigenvalues of kernel matrices, solid if above rounding"
     )
 
 
@@ -172,12 +172,12 @@ def test_powers() -> None:
     def fit(exponent: float | None) -> tuple[str, SimpleNamespace]:
         return "label", SimpleNamespace(exponent=exponent)
 
-    assert titles.powers([fit(-0.5), fit(None)], "Var") == "Var goes like width to the power -0.50"
+    assert titles.powers([fit(-0.5), fit(None)], "Var") == "Var scales as width to the power -0.50"
     assert (
         titles.powers([fit(-0.5), fit(-1.0)], "Var")
-        == "Var goes like width to powers from -1.00 to -0.50"
+        == "Var scales as width to powers from -1.00 to -0.50"
     )
-    assert titles.powers([fit(None)], "Var") == "Var over the width"
+    assert titles.powers([fit(None)], "Var") == "Var against the width"
 
 
 def test_accuracies() -> None:

@@ -1,4 +1,4 @@
-"""Token ids that a PyTorch model takes for padding, and example ids without them."""
+"""Token ids that a PyTorch model treats as padding, and example ids without them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PARTS = ("text_config", "encoder", "decoder", "generator")
 
 
 def padding_ids(model: Any) -> frozenset[int]:
-    """The ids for padding, of the configurations in a model and of its tables.
+    """Return the ids for padding, from the configurations of a model and its tables.
 
-    Numbers below 0, which stand for no id, are left out.
+    Negative numbers, which are not ids, are left out.
     """
     import torch
 
@@ -28,7 +28,7 @@ def padding_ids(model: Any) -> frozenset[int]:
 
 
 def _configurations(model: Any) -> Iterator[Any]:
-    """The configurations of a model and its modules, with those in them."""
+    """Yield the configurations of a model and its modules, including nested ones."""
     held = {id(c): c for m in model.modules() if (c := vars(m).get("config")) is not None}
     for config in held.values():
         yield config
@@ -42,7 +42,10 @@ def _field(config: Any, name: str) -> Any:
 
 
 def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Tensor:
-    """Random ids below ``count``, none of them for padding where at least two others are left."""
+    """Return random ids below ``count``.
+
+    None of them is for padding if at least two others are left.
+    """
     import torch
 
     allowed = torch.tensor([i for i in range(count) if i not in padding_ids(model)])
@@ -52,9 +55,9 @@ def drawn_ids(model: Any, count: int, shape: tuple[int, ...], random: Any) -> Te
 
 
 def unpadded(model: Any, ids: Tensor, others: Tensor | None = None) -> Tensor:
-    """Ids in which those for padding are exchanged for ids that the array, or ``others``, has.
+    """Replace ids for padding by ids that the array, or ``others``, contains.
 
-    Where there are none, the ids as they are.
+    If there are none, return the ids unchanged.
     """
     import torch
 

@@ -3,7 +3,7 @@
 The functions are the activations, the sums and the normalisation of inputs.
 
 The model's graph calls every function once on its input x. Initial weights are data in ONNX, so
-that there is no initialiser.
+there is no initialiser.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LOCATIONS = "normalise_locations"
 
 
 def write_onnx(content: Content) -> str:
-    """The model as text."""
+    """Return the model as text."""
     from_onnx = _onnx()
     return from_onnx.printer.to_text(onnx_model(content)) + "\n"
 
 
 def onnx_bytes(content: Content) -> bytes:
-    """The model as the bytes of a file."""
+    """Return the model as the bytes of a file."""
     return onnx_model(content).SerializeToString(deterministic=True)
 
 
@@ -44,9 +44,9 @@ def _onnx() -> Any:
 
 
 def onnx_model(content: Content) -> Any:
-    """The ``onnx.ModelProto``.
+    """Return the ``onnx.ModelProto``.
 
-    Raises: KcalcError where onnx is missing, and for activations that have no exported form.
+    Raises: KcalcError if onnx is not installed, and for activations that have no exported form.
     """
     onnx = _onnx()
     refuse_unwritten(content, "ONNX")
@@ -89,7 +89,7 @@ def _opsets(helper: Any) -> list[Any]:
 
 
 def properties(content: Content) -> dict[str, str]:
-    """The model's metadata as JSON.
+    """Return the model's metadata as JSON.
 
     They are the settings, the conditions, and tables from nodes to functions and numbers.
     """
@@ -127,9 +127,9 @@ def _function(name: str, inputs: list[str], target: OnnxTarget, doc: str) -> Any
 
 
 def activation_functions(shaped: TransformedActivation) -> list[Any]:
-    """The function of an activation.
+    """Return the function of an activation.
 
-    a second one of basic operators where the standard ones often lack float64 kernels.
+    Add a second one of basic operators if the standard ones often lack float64 kernels.
     """
     doc = f"{formula(shaped)} {where_used(shaped.nodes)}"
     target = OnnxTarget("x")
@@ -140,7 +140,10 @@ def activation_functions(shaped: TransformedActivation) -> list[Any]:
         _activation(target, shaped.activation)
         functions.append(
             _function(
-                shaped.name + FLOAT64, ["x"], target, f"{doc} Of basic operators, for float64."
+                shaped.name + FLOAT64,
+                ["x"],
+                target,
+                f"{doc} Uses only basic operators, for float64.",
             )
         )
     return functions
@@ -157,7 +160,7 @@ def _activation(target: OnnxTarget, phi: Activation) -> None:
 
 
 def sum_function(mixed: WeightedSum) -> Any:
-    """The function of a weighted sum."""
+    """Return the function of a weighted sum."""
     target = OnnxTarget("x1")
     names = [f"x{index}" for index in range(1, len(mixed.weights) + 1)]
     terms = [
@@ -171,9 +174,9 @@ def sum_function(mixed: WeightedSum) -> Any:
 
 
 def locations_function() -> Any:
-    """The ONNX function for per-location normalisation of (batch, channels, *locations).
+    """Return the ONNX function for per-location normalisation of (batch, channels, *locations).
 
-    The root mean square of the example is added as a further channel.
+    The root mean square of the example becomes an additional channel.
     """
     target = OnnxTarget("x")
     node, whole = target.node, lambda *values: target.constant(np.array(values, np.int64))
@@ -199,7 +202,7 @@ def locations_function() -> Any:
         output="y",
     )
     doc = (
-        "Per-location normalisation of inputs (batch, channels, ...): a channel is added, every "
-        "location has mean square 1."
+        "Per-location normalisation of inputs (batch, channels, ...): adds a channel and gives "
+        "every location mean square 1."
     )
     return _function(LOCATIONS, ["x"], target, doc)

@@ -13,7 +13,7 @@ OPTIMIZERS = ("sgd", "adamw")
 
 
 def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> Any:
-    """One transformation for every rule; see :meth:`Transfer.optax`."""
+    """Return one transformation for every rule; see :meth:`Transfer.optax`."""
     optax = imported("optax")
     if transfer.optimizer not in OPTIMIZERS:
         raise unknown("optimizer with an optax transformation", transfer.optimizer, OPTIMIZERS)

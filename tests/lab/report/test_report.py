@@ -296,7 +296,7 @@ def test_methods_and_targets() -> None:
         ({"speed": 3}, "unknown target"),
         ({"zeta": True}, "zeta"),
         ({"activation": "nope"}, "unknown activation"),
-        ({"activation": 5}, "activation is a name"),
+        ({"activation": 5}, "activation must be a name"),
         ({"name": 3}, "name is a text"),
     ]
     for options, words in refused:
@@ -344,7 +344,7 @@ def test_plain_sums_have_no_shortcut_weight() -> None:
     ends = (L.Nonlinear(kc.activation("tanh")), L.Affine())
     plain = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch), 3), *ends)
     weighted = kc.chain(L.Input(), L.Affine(), kc.repeat(kc.residual(branch, 0.8), 3), *ends)
-    assert "'after' column only" in explored(plain)["shortcut"]["hint"]
+    assert "only the 'after' column" in explored(plain)["shortcut"]["hint"]
     assert "column" not in explored(weighted)["shortcut"]["hint"]
 
 
