@@ -1,8 +1,8 @@
-"""Families of models and what `kc.transfer` says of them: ``python -m benchmarks.transfer_families``.
+"""What ``kc.transfer`` says of families of models: ``python -m benchmarks.transfer_families``.
 
 Prints a table: family, the verdict that is expected, the verdict found, and why. "exact": rules for
-every parameter; "unknown=": an error that names ``unknown="heuristic"``, with which there are rules;
-"error": an error that says what to change. Two minutes of one core; ``--only NAME ...`` for some.
+every parameter; "unknown=": an error that names the option ``unknown="heuristic"``, which gives
+rules; "error": an error that says what to change. Two minutes of one core; ``--only NAME ...`` for some.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ FAMILIES = (
         "VQ-VAE",
         M.Quantised,
         (FLAT,),
-        "error",
-        "the codes are chosen, and no gradient reaches them without their own loss",
+        "exact",
+        "the choice passes no gradient; codes of a fixed size are readouts",
     ),
     Family("two halves", M.TwoHalves, (IDS,), "exact", "the words chosen are a new input"),
     Family("Siamese", M.Siamese, (FLAT, FLAT), "exact", "two uses of every matrix with one rule"),
@@ -211,10 +211,8 @@ def main() -> None:
     for family in FAMILIES:
         if family.name in chosen:
             found, told = verdict(family)
-            print(
-                f"{family.name:24}{family.expected:10}{found:10}{family.why if found == family.expected else told[:180]}",
-                flush=True,
-            )
+            why = family.why if found == family.expected else told[:180]
+            print(f"{family.name:24}{family.expected:10}{found:10}{why}", flush=True)
 
 
 if __name__ == "__main__":

@@ -215,6 +215,7 @@ class Encoder(nn.Module):
             nn.LayerNorm(width),
         )
         self.block, self.o = Block(width, causal=False), nn.Linear(width, 5)
+        del self.block.a, self.block.b
 
     def forward(self, ids: Any) -> Any:
         x = self.emb(ids)
@@ -327,7 +328,7 @@ class Variational(nn.Module):
 
 
 class Quantised(nn.Module):
-    """A VQ-VAE: the nearest of some codes, behind a straight-through gradient."""
+    """A VQ-VAE: the nearest of some codes, with a straight-through gradient, and its two losses."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -337,8 +338,9 @@ class Quantised(nn.Module):
 
     def forward(self, x: Any) -> Any:
         code = self.to(F.relu(self.a(x)))
-        near = torch.cdist(code, self.codes.weight).argmin(-1)
-        return self.o(F.relu(self.b(code + (self.codes(near) - code).detach())))
+        near = self.codes(torch.cdist(code, self.codes.weight).argmin(-1))
+        out = self.o(F.relu(self.b(code + (near - code).detach())))
+        return out, (near - code.detach()).square(), (near.detach() - code).square()
 
 
 class TwoHalves(nn.Module):
