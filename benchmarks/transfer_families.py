@@ -177,7 +177,13 @@ FAMILIES = (
         "the gate is a readout and its gradient sums over channels",
     ),
     Family("FNet", M.Fourier, (IDS,), "unknown=", "complex numbers have no rule"),
-    Family("tied autoencoder", M.TiedAutoencoder, (FLAT,), "error", "a matrix with two roles"),
+    Family(
+        "tied autoencoder",
+        M.TiedAutoencoder,
+        (FLAT,),
+        "exact",
+        "a first matrix is a readout, too; its outputs need an edit",
+    ),
     Family("NeRF", M.Field, (FLAT,), "error", "columns with two roles"),
 )
 

@@ -89,6 +89,7 @@ class Nanochat(GPT):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
+        del self.pos
         self.resid = nn.Parameter(torch.ones(2))
         self.first = nn.Parameter(torch.full((2,), 0.1))
 
@@ -332,12 +333,12 @@ class Quantised(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.a, self.to = nn.Linear(16, width), nn.Linear(width, 4)
+        self.a, self.c = nn.Linear(16, width), nn.Linear(width, 4)
         self.codes = nn.Embedding(12, 4)
         self.b, self.o = nn.Linear(4, width), nn.Linear(width, 16)
 
     def forward(self, x: Any) -> Any:
-        code = self.to(F.relu(self.a(x)))
+        code = self.c(F.relu(self.a(x)))
         near = self.codes(torch.cdist(code, self.codes.weight).argmin(-1))
         out = self.o(F.relu(self.b(code + (near - code).detach())))
         return out, (near - code.detach()).square(), (near.detach() - code).square()
