@@ -215,10 +215,14 @@ def outputs_of(model: Any, x: Any) -> dict[str, Any]:
     import torch
 
     found: dict[str, Any] = {}
+
+    def keep(name: str, out: Any) -> None:
+        first = out[0] if isinstance(out, list | tuple) and out else out  # of an LSTM its outputs
+        if isinstance(first, torch.Tensor):
+            found[name] = first.detach().double().clone()
+
     hooks = [
-        module.register_forward_hook(
-            lambda _m, _i, out, name=name: found.__setitem__(name, out.detach().double().clone())
-        )
+        module.register_forward_hook(lambda _m, _i, out, name=name: keep(name, out))
         for name, module in model.named_modules()
         if name and any(True for _ in module.parameters(recurse=False))
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ... import Network
@@ -27,6 +28,7 @@ def transfer(
     decay: Any = 1,
     branch_exponent: Any = 1,
     alignment: str = "full",
+    unknown: str | None = None,
 ) -> Transfer:
     """How settings tuned on a small network change on a larger one, parameter by parameter.
 
@@ -48,7 +50,9 @@ def transfer(
     weights start with standard deviation of order 1. ``decay``: weight decay is multiplied by
     ``(factor of the learning rate)^-decay``, 1 (their product stays), 1/2 or 0.
     ``branch_exponent``: a in ``x + L^-a f(x)``, from 1/2 to 1. ``alignment``: "full", changes of
-    weights are aligned with what they read, or "none".
+    weights are aligned with what they read, or "none". ``unknown``: None, operations of a
+    ``torch.nn.Module`` without a rule raise an error; "heuristic", they are assumed to keep
+    coordinates of order 1 in both directions, and rules that rest on it are marked.
 
     Returns: a :class:`kcalc.Transfer`.
 
@@ -59,6 +63,8 @@ def transfer(
     theory of transfer]
     """
     chosen = options(optimizer, gauge, decay, branch_exponent, alignment)
+    if unknown is not None:
+        chosen = replace(chosen, unknown=choice(unknown, "unknown", ("heuristic",)))
     along = _axes(axes)
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")

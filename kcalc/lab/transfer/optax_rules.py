@@ -8,6 +8,7 @@ from ...fields.arguments import one_number
 from ...foundation.errors import unknown
 from ...foundation.extras import imported
 from .result import ParameterRule, Transfer, require_known
+from .torch_groups import warn_guessed
 
 OPTIMIZERS = ("sgd", "adamw")
 
@@ -18,6 +19,7 @@ def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> 
     if transfer.optimizer not in OPTIMIZERS:
         raise unknown("optimizer with an optax transformation", transfer.optimizer, OPTIMIZERS)
     require_known(transfer)
+    warn_guessed(transfer)
     rate, decay, small = (
         float(one_number(v, n))
         for v, n in ((lr, "lr"), (weight_decay, "weight_decay"), (eps, "eps"))

@@ -34,7 +34,8 @@ class ParameterRule(Shown):
     ``exponents``: these products. ``optimizer``: the optimiser of the parameter; Muon passes all
     but hidden matrices to AdamW. ``base_std``: the standard deviation of the parameter in the base,
     None if that is not a model; ``base_entries``: its number of entries there; ``shape``: its shape
-    in the larger PyTorch model, else empty.
+    in the larger PyTorch model, else empty; ``guessed``: the operation without a rule on a path
+    through it, "" if all have one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ParameterRule(Shown):
     base_std: float | None = field(default=None, repr=False)
     base_entries: int = field(default=0, repr=False)
     shape: tuple[int, ...] = field(default=(), repr=False)
+    guessed: str = field(default="", repr=False)
 
     def exponent(self, quantity: str, axis: str = "width") -> Fraction | sp.Expr:
         """Return the exact exponent of the width or the depth in one of the four factors.
@@ -71,7 +73,8 @@ class ParameterRule(Shown):
         powers: dict[str, str | None] = {k: str(v) for k, v in self.exponents.items()}
         if self.optimizer not in EPSILONS:
             own["epsilon"] = powers["epsilon"] = None
-        return plain(own) | {"exponents": powers}
+        told = {"guessed": self.guessed} if self.guessed else {}
+        return plain(own) | {"exponents": powers} | told
 
 
 AXES = {"width": 0, "depth": 1}
@@ -175,7 +178,8 @@ class Transfer(Keyed[ParameterRule], Shown):
         head = ("parameter", "role", "optimizer", "init std", "learning rate", "epsilon", "decay")
         alike: dict[tuple[str, ...], list[str]] = {}
         for name, rule in self.parameters.items():
-            cells = (rule.role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
+            role = f"{rule.role} (heuristic)" if rule.guessed else rule.role
+            cells = (role, rule.optimizer, *(self._cell(rule, q) for q in QUANTITIES))
             alike.setdefault((family(name), *cells), []).append(name)
         return [
             head,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from ...fields.arguments import one_number
@@ -25,6 +26,7 @@ def param_groups(
         )
     if optimizer is not None:
         choice(optimizer, "optimizer of these parameters", takers)
+    warn_guessed(transfer)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in _matched(transfer, model).items():
         rule = transfer.parameters[name]
@@ -39,6 +41,19 @@ def param_groups(
             own["eps"] = small if rule.optimizer == "adamw" else (None, small)
         groups.setdefault(tuple(own.values()), {"params": []} | own)["params"].append(parameter)
     return list(groups.values())
+
+
+def warn_guessed(transfer: Transfer) -> None:
+    """Warn once where rules of parameters rest on a guess."""
+    guessed = [rule for rule in transfer.parameters.values() if rule.guessed]
+    if guessed:
+        places = ", ".join(repr(name) for name in dict.fromkeys(rule.guessed for rule in guessed))
+        warnings.warn(
+            f"the rules of {len(guessed)} parameters are heuristic, as {guessed[0].name!r}: "
+            f"{places} without a rule lies on a path through them (unknown='heuristic'); check "
+            f"with kc.trained_coordinates",
+            stacklevel=4,
+        )
 
 
 def rescale(transfer: Transfer, model: Any) -> None:
@@ -63,6 +78,11 @@ FEW = 24  # entries; with fewer, the standard deviation is known only to a sixth
 
 def _rescale(rule: ParameterRule, parameter: Any) -> None:
     """Rescale one parameter; constants do not change."""
+    if rule.role == "length":  # of rows: a factor of all
+        size = float(parameter.detach().double().square().mean()) ** 0.5
+        if rule.base_std and size:
+            parameter.mul_(rule.base_std * rule.init_std / size)
+        return
     if min(parameter.numel(), rule.base_entries) < FEW:
         parameter.mul_(1.0 if not parameter.numel() or _constant(parameter) else rule.init_std)
         return
