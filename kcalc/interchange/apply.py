@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Path = str | os.PathLike[str]
-Model = TypeVar("Model")
+AnyModel = TypeVar("AnyModel")
 Module = TypeVar("Module", bound="torch.nn.Module")
 
 Node = Hashable
@@ -133,14 +133,14 @@ def _left(shaping: Any) -> set[str]:
 
 
 def apply_edits(
-    model: Model,
+    model: AnyModel,
     edits: Edits,
     *,
     weights: str = "orthogonal_delta",
     generator: Any = None,
     key: Any = None,
     inplace: bool = False,
-) -> Model:
+) -> AnyModel:
     """Apply edits to a copy of a model, or to the model itself with ``inplace=True``.
 
     The result keeps the class, the methods and the training code of ``model``; only the edited
@@ -196,16 +196,16 @@ def apply_edits(
 
 @overload
 def load_edited(
-    model: type[Model], path: Path, edits: Path | Edits | None = None, **options: Any
-) -> Model: ...
+    model: type[AnyModel], path: Path, edits: Path | Edits | None = None, **options: Any
+) -> AnyModel: ...
 @overload
 def load_edited(
     model: Module, path: Path, edits: Path | Edits | None = None, **options: Any
 ) -> Module: ...
 @overload
 def load_edited(
-    model: Callable[..., Model], path: Path, edits: Path | Edits | None = None, **options: Any
-) -> Model: ...
+    model: Callable[..., AnyModel], path: Path, edits: Path | Edits | None = None, **options: Any
+) -> AnyModel: ...
 def load_edited(model: Any, path: Path, edits: Any = None, **options: Any) -> object:
     """Load an edited model with its saved weights.
 
