@@ -306,6 +306,6 @@ assert not spoilt.expected
 #
 # - Claims contain their statement, hypotheses, evidence and verdict. `claims.verify()` runs them, `kcalc verify --html page.html` writes the page, `docs/what_holds.md` lists them, and `claims.errata()` lists the errors in the copies.
 # - A refutation is small: a linear map, a wrong constant. Statements that hold are checked by the same kind of evidence.
-# - To add a claim, write a decorator and a generator.
+# - To add a claim, use a decorator and a generator.
 #
 # Next: `13_one_thing`, where four formalisms turn out to be one.
