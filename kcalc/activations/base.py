@@ -65,7 +65,7 @@ class Activation(PiecewiseFunction):
     closed_over_jets: ClassVar[bool] = True
     """Whether the closed form of Q keeps its digits when its Taylor series in q is read off."""
 
-    # --- hooks: closed forms over any field; None where unknown -----------------------------------
+    # --- hooks: closed forms over any field; None if unknown -----------------------------------
 
     def _closed_mean(self, q: Number, field: Field) -> Number | None:
         return truncated.mean(self, q, field)
@@ -83,7 +83,7 @@ class Activation(PiecewiseFunction):
     def _closed_derivatives(
         self, gap: Number, q1: Number, q2: Number, field: Field
     ) -> tuple[Number, Number] | None:
-        """(C', C'') at c = 1 - gap, infinite where they are."""
+        """(C', C'') at c = 1 - gap, infinite if they are."""
         return None
 
     @property
@@ -114,14 +114,14 @@ class Activation(PiecewiseFunction):
     def q_expr(self, q: object = 1) -> sp.Expr | None:
         """Q(q) in SymPy, for a number or a positive symbol q.
 
-        None where no closed form is known.
+        None if no closed form is known.
         """
         return self._closed_second_moment(symbolic_q(q, "q", "q_expr(q=1)"), SYMPY)
 
     def c_expr(self, c: object, q1: object = 1, q2: object = None) -> sp.Expr | None:
         """C(c, q1, q2) in SymPy as the textbooks write it, q2 = None meaning q1.
 
-        None where no closed form is known.
+        None if no closed form is known.
         """
         first = SYMPY.number(q1)
         gap = self._closed_gap(

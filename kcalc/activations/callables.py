@@ -34,7 +34,7 @@ _AGREEMENT = (1e-7, 1e-6, 1e-4)  # relative, of JAX's derivatives with those of 
 
 
 class _Named(UndefinedFunction):
-    """Undefined SymPy functions that stand for callables; two are equal if their callables are."""
+    """Undefined SymPy functions that represent callables; two are equal if their callables are."""
 
 
 def _function(rule: Elementwise) -> Any:
@@ -125,7 +125,7 @@ class FromCallable(Activation):
     def _jax_derivative(self, n: int) -> Callable[[Array], Array] | None:
         """The n-th derivative by nested ``jax.grad`` of sums.
 
-        None where it fails or is not the derivative of the values.
+        None if it fails or is not the derivative of the values.
         """
         jax, slope = sys.modules["jax"], self.rule.mapped
         for _ in range(n):

@@ -83,7 +83,7 @@ def _is_exponential(term: Any, coefficient: Any) -> bool:
 def near_zero(piece: sp.Expr, function: Callable[[Array], Array]) -> NearZero | None:
     """The series of ``piece`` where ``function``, its values as floats, has lost digits near 0.
 
-    None where it has not, or has no series.
+    None if it has not, or has no series.
     """
     if len(piece.free_symbols) != 1 or piece.is_polynomial(*piece.free_symbols):
         return None

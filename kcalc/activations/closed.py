@@ -22,7 +22,7 @@ NEARLY_ONE = 1e-7  # gaps below keep their digits for unequal q values too
 
 
 def diverging(numerator: Number, denominator: Number, field: Field) -> Number:
-    """numerator/denominator, infinite where the denominator vanishes.
+    """numerator/denominator, infinite if the denominator vanishes.
 
     The denominator of a derivative of C, for instance, vanishes at c = +-1.
     """

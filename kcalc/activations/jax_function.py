@@ -18,7 +18,7 @@ from kcalc.foundation.errors import KcalcError
 from kcalc.foundation.plain_arguments import whole
 from kcalc.foundation.process_state import lambdify
 
-LONGEST = 2**31 - 1  # of whole numbers that jax takes as they are
+LONGEST = 2**31 - 1  # of integers that jax takes as they are
 JaxFunction = Callable[[Any], Any]
 
 
@@ -30,7 +30,7 @@ def jax_function(phi: Any, n: int = 0) -> JaxFunction:
 
     The gradient is ``jax_function(phi, n + 1)``, itself differentiable; deltas at kinks do not
     show. float32 and float64 are kept; integers become floats. Raises KcalcError for n that is not
-    a whole number >= 0 and for functions that JAX does not have.
+    an integer >= 0 and for functions that JAX does not have.
     """
     import jax
     import jax.numpy as jnp

@@ -120,7 +120,7 @@ def _closed(
 def _value(phi: Any, gap: Any, q1: Number, q2: Number, field: Field) -> Any:
     """1 - C with the closed form of C' as its derivative in the gap, if there is one.
 
-    Automatic ones are nan where angles have corners.
+    Automatic ones are nan if angles have corners.
     """
     import jax
     import jax.numpy as jnp

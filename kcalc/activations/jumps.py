@@ -37,7 +37,7 @@ _ENTIRE = (
     *(sp.erf, sp.erfc, sp.erfi),
 )
 _DIFFERENTIATED = 1e-9  # relative error of derivatives from values
-_SHARE = 0.05  # of the greatest value for |x| <= 4: errors of functions of values are beside it
+_SHARE = 0.05  # of the largest value for |x| <= 4: errors of functions of values are beside it
 _EPS = float(np.finfo(float).eps)
 
 
@@ -67,7 +67,7 @@ def exact_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[sp.
 
 
 def rounded_jumps(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """The jumps as floats; 0 where the residue of rounding is all there is.
+    """The jumps as floats; 0 if the residue of rounding is all there is.
 
     Raises KcalcError where a one-sided limit is infinite.
     """
@@ -196,7 +196,7 @@ def may_be_rough(piece: sp.Expr) -> bool:
 
 
 def steepness(parts: Sequence[sp.Expr], kinks: Sequence[sp.Expr]) -> tuple[float, ...]:
-    """p where one of the two pieces at a kink k grows as |x - k|^-p, 0 where none does."""
+    """p where one of the two pieces at a kink k grows as |x - k|^-p, 0 if none does."""
     with decimal_digits(_DIGITS):
         return tuple(
             max(_growth(left, k, -1), _growth(right, k, 1))

@@ -126,7 +126,7 @@ class LocalCMap(_Local, CMap):
 
         b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
 
-        Raises: KcalcError where more coefficients are asked than can be computed to rounding.
+        Raises: KcalcError if more coefficients are asked than can be computed to rounding.
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
@@ -230,7 +230,7 @@ class LocalQMap(_Local, QMap):
     def symbolic(self, q: Any = symbols.q) -> Composition:
         """The map at a number or a SymPy expression q.
 
-        Raises: KcalcError where q is not positive or has symbols of other quantities.
+        Raises: KcalcError if q is not positive or has symbols of other quantities.
         """
         at = symbolic_q(q, "q", "symbolic(q)")
         value = self.activation.q_expr(at)
@@ -303,7 +303,7 @@ def _at_one_pair(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _from_closed_form(phi: Any, c: Array, q1: float, q2: float) -> Array | None:
-    """The same by a jet in q1 through the closed form; None where that is not finite."""
+    """The same by a jet in q1 through the closed form; None if that is not finite."""
     with np.errstate(all="ignore"):
         series = phi._closed_gap(
             1 - c, Jet.variable(np.full(c.shape, q1), 1), np.full(c.shape, q2), JetField(NUMPY)

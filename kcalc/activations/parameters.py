@@ -51,7 +51,7 @@ def real(factory: str, parameter: str, value: Any, symbolic: bool = False) -> sp
 def real_expression(value: sp.Expr, what: str) -> sp.Expr:
     """An expression in real symbols.
 
-    Raises KcalcError for others, and for symbols that stand for other quantities in formulas.
+    Raises KcalcError for others, and for symbols that represent other quantities in formulas.
     """
     if value.is_real is not True:
         raise KcalcError(
@@ -61,8 +61,8 @@ def real_expression(value: sp.Expr, what: str) -> sp.Expr:
     for symbol in sorted(value.free_symbols, key=str):
         if symbol.name in TAKEN:  # type: ignore[attr-defined]
             raise KcalcError(
-                f"{what} = {glimpse(value, 80)}: {symbol} stands for another quantity in "
-                f"formulas; give the parameter another letter"
+                f"{what} = {glimpse(value, 80)}: {symbol} represents another quantity in formulas; "
+                "give the parameter another letter"
             )
     return value
 

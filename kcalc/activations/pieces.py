@@ -98,7 +98,7 @@ def real_roots(expr: sp.Expr) -> list[sp.Expr]:
 def _polynomial_roots(expr: sp.Expr) -> list[sp.Expr] | None:
     """The real zeros of a polynomial.
 
-    None where its coefficients are beyond SymPy's algebra and its degree beyond 2.
+    None if its coefficients are beyond SymPy's algebra and its degree beyond 2.
     """
     level = poly(rational(expr), X)
     if level.domain.is_QQ or level.domain.is_ZZ:
@@ -375,7 +375,7 @@ def _plain(piece: sp.Expr) -> Callable[[Array], Array]:
 def series_near_zero(piece: sp.Expr) -> NearZero | None:
     """The Taylor series for evaluation of a smooth expression near 0, or None.
 
-    The series is used where floats would cancel in the expression; None where they do not.
+    The series is used where floats would cancel in the expression; None if they do not.
     """
     return near_zero(piece, _plain(piece))
 
@@ -403,7 +403,7 @@ def _exact_values(piece: sp.Expr, points: Array) -> Array:
 
 
 def _by_ball(piece: sp.Expr, point: float) -> float | None:
-    """``piece`` at a point from an enclosure; None where there is no narrow one."""
+    """``piece`` at a point from an enclosure; None if there is no narrow one."""
     from flint import arb
 
     from kcalc.fields.balls import working
@@ -421,7 +421,7 @@ def _by_ball(piece: sp.Expr, point: float) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _on_balls(piece: sp.Expr) -> Callable[[Any], Any] | None:
-    """A smooth expression as a function of balls; None where it has corners or no enclosures."""
+    """A smooth expression as a function of balls; None if it has corners or no enclosures."""
     from kcalc.fields.balls import Numbers
     from kcalc.fields.programs import Program
 
@@ -445,7 +445,7 @@ def _refuse_towers(piece: Any, at: dict[Any, Any]) -> None:
 
 @alone
 def _exact_value(piece: sp.Expr, point: float) -> float:
-    """``piece`` at ``point`` without overflow in between; nan where it is not real."""
+    """``piece`` at ``point`` without overflow in between; nan if it is not real."""
     if not np.isfinite(point):
         return float("nan")
     try:

@@ -216,7 +216,7 @@ class PiecewiseFunction:
 
     @cached_property
     def scale_free(self) -> bool:
-        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, a whole number or not."""
+        """Whether phi(a x) = a^p phi(x) for a > 0 and some p, an integer or not."""
         if self.degree is not None:
             return True
         if not self.rough or self.kink_points != (0.0,):
@@ -247,7 +247,7 @@ class PiecewiseFunction:
         return tuple(found.tolist())
 
     def _finite_jumps(self, n: int) -> list[float]:
-        """The jumps of phi^(n), 0 where it is infinite."""
+        """The jumps of phi^(n), 0 if it is infinite."""
         parts, found = self._piece_derivatives(n), []
         for index, p in enumerate(self.steepness(n)):
             pair, kink = parts[index : index + 2], self.kinks[index : index + 1]

@@ -26,8 +26,8 @@ def midpoints(
     """The midpoints of the balls that ``read`` gives, as numbers of an mpmath field.
 
     ``positive``: whether the first is known to be no 0, so a ball around 0 is too wide for it; the
-    others are taken for 0 where their radius is 10^-12 of the field's last digit. Raises:
-    KcalcError where no affordable number of digits is enough, and as ``read`` does.
+    others are taken for 0 if their radius is 10^-12 of the field's last digit. Raises: KcalcError
+    if no affordable number of digits is enough, and as ``read`` does.
     """
     digits: int = field.digits  # type: ignore[attr-defined]
     for spare in _SPARE:
@@ -53,5 +53,5 @@ def _narrow(ball: Ball, digits: int, positive: bool) -> bool:
 
 
 def _number(ball: Ball) -> Any:
-    """The midpoint of a ball; 0 where the ball is around 0."""
+    """The midpoint of a ball; 0 if the ball is around 0."""
     return mpmath.mpf(0) if ball.contains(0) else exact_mpf(ball.mid())

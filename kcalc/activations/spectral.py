@@ -24,9 +24,9 @@ from kcalc.foundation.process_state import ALONE
 from kcalc.gaussian.expectations.quadrature import Array
 
 _TERMS = 32
-_RESOLVED = 1e-15  # of the greatest value on the window: last coefficients below this are rounding
+_RESOLVED = 1e-15  # of the largest value on the window: last coefficients below this are rounding
 _NOISY = 1e-12  # of the size nearby: coefficients that have stopped falling may be this large
-_SHARE = 0.05  # of the greatest value for |x| <= 4 counts as the size of the function everywhere
+_SHARE = 0.05  # of the largest value for |x| <= 4 counts as the size of the function everywhere
 # a window whose values exceed the panel's by more is narrowed, to keep small values relatively
 # accurate
 _STEEP = 100.0

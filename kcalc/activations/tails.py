@@ -33,7 +33,7 @@ class Core:
 
 
 Tails = tuple[Tail | None, Tail | None] | Core
-"""The tails on the left and on the right, None where none is declared; or a core."""
+"""The tails on the left and on the right, None if none is declared; or a core."""
 
 
 def tails(start: Any, left: tuple[Any, ...], right: tuple[Any, ...]) -> Tails:

@@ -161,8 +161,8 @@ def cross_drop(
     The decrease is that of ``E f(u) g(v)`` when the cosine decreases by ``loss``; its derivative is
     by ``loss``.
 
-    ``top`` is None where f and g see one Gaussian (cosine 1), ``loss`` where only the first is
-    asked for.
+    ``top`` is None if f and g see one Gaussian (cosine 1), ``loss`` where only the first is asked
+    for.
     """
     import jax
     import jax.numpy as jnp
@@ -310,8 +310,8 @@ def _over_pairs(
     """``compute(gap, q1, q2, *more, most=...)``, integrals over the plane at all pairs.
 
     Of many kinks (a periodic function has endless ones) those count that the Gaussians reach, which
-    is known when the kernel runs: one of a few sizes is chosen then; nan where endless kinks are
-    not known so far out. So many pairs at a time as memory bears.
+    is known when the kernel runs: one of a few sizes is chosen then; nan if endless kinks are not
+    known so far out. So many pairs at a time as memory bears.
     """
     import jax
     import jax.numpy as jnp

@@ -134,7 +134,7 @@ _KNOWN += (sp.erf, sp.erfc)
 
 @lru_cache(maxsize=1024)
 def compile_wide(expr: sp.Expr, symbol: sp.Symbol) -> Callable[[Array], Array]:
-    """A smooth expression as a function of arrays of floats; nan where it is not real.
+    """A smooth expression as a function of arrays of floats; nan if it is not real.
 
     Raises KcalcError for functions that are not known here.
     """

@@ -1,5 +1,4 @@
-"""Activations in kernel maps: applied to a Gaussian, fused with earlier activations, or
-rejected."""
+"""Activations in kernel maps: applied to a Gaussian, fused with earlier ones, or rejected."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal:
 def cosine_array(c: Any) -> Array:
     """c values clipped to [-1, 1] after a check.
 
-    Raises: KcalcError where |c| > 1 beyond rounding.
+    Raises: KcalcError if |c| > 1 beyond rounding.
     """
     array = real_array(c, "c")
     if np.any(np.abs(array) > 1 + ROUNDING):
@@ -139,7 +139,7 @@ def angle_array(theta: Any) -> Array:
 
 
 def derivative_order(n: Any) -> int:
-    """The order of a derivative. Raises: KcalcError unless it is a whole number from 0 to 100."""
+    """The order of a derivative. Raises: KcalcError unless it is an integer from 0 to 100."""
     return whole(n, "the order of a derivative", 0, 100)
 
 
@@ -159,7 +159,7 @@ def pair_arrays(c: Any, q1: Any, q2: Any = None) -> tuple[Array, Array, Array]:
 def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Result, Result | None]:
     """``read(value, name)`` of both q values.
 
-    The second is None where one q serves both inputs, whose name is then q.
+    The second is None if one q serves both inputs, whose name is then q.
     """
     return read(q1, "q" if q2 is None else "q1"), None if q2 is None else read(q2, "q2")
 
@@ -186,7 +186,7 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
 def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp.Symbol, ...]:
     """``own``, the arguments of a formula, and the other symbols in it, sorted by name.
 
-    Raises: KcalcError where two of them have one name.
+    Raises: KcalcError if two of them have one name.
     """
     every = (*own, *sorted(others, key=str))
     names = Counter(sp.latex(symbol) for symbol in every)
@@ -202,7 +202,7 @@ def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp
 def series_length(n: Any) -> int:
     """A number of series coefficients.
 
-    Raises: KcalcError unless it is a whole number from 1 to a million.
+    Raises: KcalcError unless it is an integer from 1 to a million.
     """
     return whole(n, "a number of coefficients", 1, MOST_COEFFICIENTS)
 
@@ -255,10 +255,10 @@ def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
 def q_of_inputs(
     inputs: tuple[Node, ...], q1: Any, q2: Any, gap: Mapping[Node, Any]
 ) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
-    """({input: q1}, {input: q2} or None where they are equal, their shape with the gaps).
+    """({input: q1}, {input: q2} or None if they are equal, their shape with the gaps).
 
-    The shape is that to which all broadcast. Raises: KcalcError where a q value is not positive,
-    and where shapes do not fit.
+    The shape is that to which all broadcast. Raises: KcalcError if a q value is not positive, and
+    where shapes do not fit.
     """
     first, second = read_pair(
         lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2
@@ -275,7 +275,7 @@ def q_of_inputs(
 
 
 def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Node, Any]:
-    """One q value per input as balls of a field. Raises: KcalcError where one is not positive."""
+    """One q value per input as balls of a field. Raises: KcalcError if one is not positive."""
     given = per_input(inputs)(q, field.number, what)
     for value in given.values():
         if not value > 0:
@@ -284,7 +284,7 @@ def q_balls(inputs: tuple[Node, ...], q: Any, what: str, field: Any) -> dict[Nod
 
 
 def gap_balls(inputs: tuple[Node, ...], c: Any, field: Any) -> dict[Node, Any]:
-    """1 - c per input as balls of a field. Raises: KcalcError where |c| > 1."""
+    """1 - c per input as balls of a field. Raises: KcalcError if |c| > 1."""
     given = per_input(inputs)(c, field.number, "c")
     with field.working():
         for node, value in given.items():

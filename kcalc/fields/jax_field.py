@@ -42,9 +42,9 @@ def precision(*arguments: Any) -> AbstractContextManager[Any]:
 
 
 def within(cosine: Any, low: float) -> Any:
-    """c values of a JAX array; nan where a traced one lies outside [low, 1], but for rounding.
+    """c values of a JAX array; nan if a traced one lies outside [low, 1], but for rounding.
 
-    Raises: KcalcError where one that is not traced does.
+    Raises: KcalcError if one that is not traced does.
     """
     import jax.numpy as jnp
     from jax.core import Tracer

@@ -132,8 +132,7 @@ def fit(
 
     ``floor``: values at u = 0 (functions,) -> sizes (functions,); errors need not be below
     ``tolerance`` times these. ``symmetric``: signs (functions,) with f(2 - u) = sign f(u); then the
-    upper side is reflected, not evaluated.
-    Raises: KcalcError where the function is not finite.
+    upper side is reflected, not evaluated. Raises: KcalcError if the function is not finite.
     """
     waiting = [
         _Panel(a, b, side)

@@ -203,7 +203,7 @@ class _Numpy(Field):
 
 
 class _Mpmath(Field):
-    """mpmath numbers in a context of its own, whose precision no function changes.
+    """mpmath numbers in its own context, whose precision no function changes.
 
     Threads share it, and ``mpmath.mp`` is never touched.
     """

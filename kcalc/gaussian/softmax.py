@@ -384,8 +384,8 @@ def _columns(
 ) -> tuple[_Side, Functions]:
     """The grid of one side, and its functions at ``u + shared z``, (u, z) each.
 
-    They are averages over what is its own. ``tokens``: the most and the fewest, 0 where they are
-    the same.
+    They are averages over what is its own. ``tokens``: the most and the fewest, 0 if they are the
+    same.
     """
     own = math.sqrt(max(0.0, (width - shared) * (width + shared)))
     fine = shared * spacing

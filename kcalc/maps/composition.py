@@ -144,7 +144,7 @@ class Composition:
 
     @property
     def closed_form_obstacle(self) -> str | None:
-        """The reason why ``closed_form`` is None; None where there is a closed form."""
+        """The reason why ``closed_form`` is None; None if there is a closed form."""
         return found if isinstance(found := self._closed(), str) else None
 
     def _closed(self) -> sp.Expr | str:
@@ -175,7 +175,7 @@ class Composition:
     def _opened(self, expr: Any) -> Any:
         """The expression with local maps replaced by their closed forms.
 
-        None where one has none.
+        None if one has none.
         """
         table = {(f.function, len(f.arguments)): f for f in self.functions}
         while applied := expr.atoms(AppliedUndef):
@@ -281,7 +281,7 @@ class Composition:
     def shown(self, remark: str = "") -> str | None:
         """The LaTeX array for a notebook.
 
-        None where it is too long to read and to set, as in densely connected networks.
+        None if it is too long to read and to set, as in densely connected networks.
         """
         symbols = sum(
             1
@@ -332,7 +332,7 @@ class Formula:
 
     @property
     def closed_form_obstacle(self) -> str | None:
-        """The reason why ``closed_form`` is None; None where there is a closed form."""
+        """The reason why ``closed_form`` is None; None if there is a closed form."""
         composition = self.expr
         if isinstance(composition, Composition):
             return composition.closed_form_obstacle
@@ -343,7 +343,7 @@ class Formula:
 
         Several outputs one below the other.
 
-        A dagger and a last line say where it is heuristic. Raises: KcalcError where there is no
+        A dagger and a last line say where it is heuristic. Raises: KcalcError if there is no
         symbolic form.
         """
         composition = self.expr
@@ -374,7 +374,7 @@ def _stacked(parts: Mapping[Any, Any]) -> str:
 
 
 def _applied(name: str, forms: Mapping[int, Any], *values: Any) -> Any:
-    """A local map at numbers. Raises: KcalcError where it has no closed form."""
+    """A local map at numbers. Raises: KcalcError if it has no closed form."""
     form = forms.get(len(values))
     if form is None:
         raise KcalcError(f"{name} has no closed form; evaluate the map itself with numbers")

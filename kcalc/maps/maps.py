@@ -71,7 +71,7 @@ INFINITE_WIDTH = Assumption(
 class FixedPoint(Shown):
     """A fixed point: its value, the slope of the map there, and whether it attracts.
 
-    Whether it attracts is None where the slope does not decide.
+    Whether it attracts is None if the slope does not decide.
     """
 
     value: float
@@ -120,7 +120,7 @@ def sole(found: dict[Node, Any]) -> Any:
 
 
 def one_output(of: KernelMap, what: str) -> Node:
-    """The only output of a map. Raises: KcalcError where there are several; ``what`` needs one."""
+    """The only output of a map. Raises: KcalcError if there are several; ``what`` needs one."""
     if len(of.outputs) != 1:
         raise KcalcError(
             f"{what} need one output, the network has {len(of.outputs)}: "
@@ -515,7 +515,7 @@ class QMap(KernelMap):
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
         """The isolated solutions of Q(q) = q in [low, high], in increasing order.
 
-        None where every q is fixed.
+        None if every q is fixed.
         """
         from ..foundation.rootfinding import finite_part, sign_changes
 

@@ -68,7 +68,7 @@ class RepeatedStages:
 
     @property
     def has_distinct_letters(self) -> bool:
-        """Whether each changing value of the block can be written by a letter of its own.
+        """Whether each changing value of the block can be written by its own letter.
 
         False if no value changes. The letters must differ from each other and from the other
         symbols of the block.

@@ -58,7 +58,7 @@ class Spectrum(Shown):
     def condition_number(self) -> float:
         """lambda_max / lambda_min, or infinity.
 
-        It is infinite where lambda_min is below ``resolution`` (equal inputs, a kernel that has
+        It is infinite if lambda_min is below ``resolution`` (equal inputs, a kernel that has
         collapsed).
         """
         return self.largest / self.smallest if self.smallest > self.resolution else math.inf
@@ -153,7 +153,7 @@ def spectrum(matrix: Any) -> Spectrum:
 def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
     """The spectrum of descending eigenvalues.
 
-    Raises: KcalcError where one is negative beyond rounding, or none is positive.
+    Raises: KcalcError if one is negative beyond rounding, or none is positive.
     """
     largest = max(float(eigenvalues[0]), -float(eigenvalues[-1]))
     if largest == 0:
@@ -165,7 +165,7 @@ def checked_spectrum(eigenvalues: Array, kind: Any) -> Spectrum:
 
 
 def condition_number(matrix: Any) -> float:
-    """lambda_max / lambda_min of a kernel matrix; infinite where it is singular to its precision.
+    """lambda_max / lambda_min of a kernel matrix; infinite if it is singular to its precision.
 
     Raises: as :func:`spectrum`.
     """

@@ -18,7 +18,7 @@ from .records import ALONE, DEPENDENT, OPTION, OPTION_ABOUT, MethodCall, Record,
 from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
-AT_LEAST = DEPENDENT.replace(" to go", " and zeta={zeta:g} to go")
+AT_LEAST = DEPENDENT.replace(" to continue", " and zeta={zeta:g} to continue")
 
 
 def shaping_method(

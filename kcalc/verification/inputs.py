@@ -110,7 +110,7 @@ class InputPairs:
 
     @property
     def key(self) -> tuple[tuple[float, ...], ...]:
-        """All values, by which compiled functions are told apart."""
+        """All values, by which compiled functions are distinguished."""
         return tuple(tuple(v.tolist()) for d in (self.c, self.q1, self.q2) for v in d.values())
 
     @property
@@ -141,7 +141,7 @@ class InputPairs:
     statistics = staticmethod(pair_statistics)
 
     def shapes(self, model: Model) -> dict[Node, tuple[int, ...]]:
-        """{input: shape of one example}.  Raises: KcalcError where its channels are not known."""
+        """{input: shape of one example}.  Raises: KcalcError if its channels are not known."""
         return {node: model._stated(node).axes for node in model.network.inputs}
 
     def values(

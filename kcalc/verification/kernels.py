@@ -218,7 +218,7 @@ class _Work:
             return None
 
     def _tangent_theory(self) -> np.ndarray:
-        """(Affine nodes, kinds, cases).  Raises: KcalcError where theory has no such kernel."""
+        """(Affine nodes, kinds, cases).  Raises: KcalcError if theory has no such kernel."""
         network, cases = self.network, (self.cases.c, self.cases.q1, self.cases.q2)
         first = [values[network.inputs[0]] for values in cases]
         others = [
@@ -252,7 +252,7 @@ class _Work:
     def _gradient_theory(self) -> tuple[tuple[Node, ...], np.ndarray, np.ndarray]:
         """Nodes, expected gradients and their standard errors.
 
-        Of shape (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan where a
+        Of shape (nodes,), over tokens (nodes, 3) with the mean and the difference mode, nan if a
         node has none.
         """
         cases = self.cases
@@ -295,7 +295,7 @@ class _Work:
     def run(self, key: Array, draws: int, memory: int) -> dict[str, np.ndarray]:
         """{statistic: array of draws on axis 0}.
 
-        Raises: KcalcError naming the node where a feature map vanishes or overflows.
+        Raises: KcalcError naming the node if a feature map vanishes or overflows.
         """
         import jax
 

@@ -110,8 +110,8 @@ class Probes:
     """A model that can be measured and shifted at every node.
 
     Values of nodes are lists: an array per input and per set of corresponding nodes of repeated
-    blocks, which are stacked. ``located``: every location has a shift of its own, else all
-    locations have one.
+    blocks, which are stacked. ``located``: every location has its own shift, else all locations
+    have one.
     """
 
     model: Model

@@ -83,10 +83,10 @@ class KernelCheck(Tabled):
     q and c of every node, and further quantities asked for.
 
     ``c[i]`` and ``q1[i]``, ``q2[i]`` are the values of the inputs in case i (of the first input,
-    where there are several). ``tangent``, ``gradients`` and ``jacobians`` are None where they were
-    not measured; ``assumptions`` say why. ``tokens``: how many tokens an input has, and their
-    cosine, None for networks that have none. A network of finite width deviates from the maps by
-    O(1/width) even in the mean, so enough draws show a difference at any width.
+    where there are several). ``tangent``, ``gradients`` and ``jacobians`` are None if they were not
+    measured; ``assumptions`` say why. ``tokens``: how many tokens an input has, and their cosine,
+    None for networks that have none. A network of finite width deviates from the maps by O(1/width)
+    even in the mean, so enough draws show a difference at any width.
     """
 
     nodes: tuple[Node, ...]
@@ -108,7 +108,7 @@ class KernelCheck(Tabled):
 
     @property
     def widths(self) -> tuple[int | None, ...]:
-        """The widths, None where layers state their own."""
+        """The widths, None if layers state their own."""
         return tuple(sample.width for sample in self.samples)
 
     @property
@@ -154,7 +154,7 @@ class KernelCheck(Tabled):
 
     @cached_property
     def deviations(self) -> tuple[Deviation, ...]:
-        """Every judged node, quantity, width and case, the greatest |z| first."""
+        """Every judged node, quantity, width and case, the largest |z| first."""
         found: list[Deviation] = []
         for width in self.widths:
             rows = np.flatnonzero(self.judged(width))
@@ -172,7 +172,7 @@ class KernelCheck(Tabled):
 
     @property
     def worst(self) -> Deviation:
-        """The greatest |z|.  Raises: KcalcError where no node has 16 channels."""
+        """The largest |z|.  Raises: KcalcError if no node has 16 channels."""
         if not self.deviations:
             raise KcalcError(UNJUDGED)
         return self.deviations[0]
@@ -217,8 +217,8 @@ class KernelCheck(Tabled):
         The quantities are q, c and, where they were compared, the tangent kernel and the gradients.
 
         Four is said for one Gaussian: each of the three checks, at any number of cases, errs as
-        rarely (6e-5) as if it were one, see :meth:`allowed`. None where no q or c value was judged
-        and nothing else deviates: that is no success.
+        rarely (6e-5) as if it were one, see :meth:`allowed`. None if no q or c value was judged and
+        nothing else deviates: that is no success.
         """
         if not all(part.passed for part in self._parts) or self.deviating():
             return False
@@ -230,7 +230,7 @@ class KernelCheck(Tabled):
         return [part for part in (self.tangent, self.gradients) if part is not None]
 
     def largest_error(self, quantity: str = "c", width: int | None = None) -> float:
-        """The largest standard error of a judged node.  Raises: KcalcError where none is."""
+        """The largest standard error of a judged node.  Raises: KcalcError if none is."""
         if not self.judged(width).any():
             raise KcalcError(UNJUDGED)
         return float(self.statistic(quantity, width).error[self.judged(width)].max())
@@ -293,7 +293,7 @@ class KernelCheck(Tabled):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _powers(self, quantity: str) -> tuple[Power, Power]:
-        """(fluctuation, bias), nan where no node is judged at all widths."""
+        """(fluctuation, bias), nan if no node is judged at all widths."""
         try:
             return self.fluctuation(quantity), self.bias(quantity)
         except KcalcError:

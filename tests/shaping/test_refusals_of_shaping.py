@@ -327,9 +327,7 @@ def test_the_least_zeta_of_products_can_be_had_or_is_not_named() -> None:
     stack = A.gated_mlp(blocks, "tanh", w)
     text = check(stack, None, "dks")
     least = (1 + (1 - w**2)) ** blocks
-    assert f"zeta > {least:.6g}" in text and text.endswith(
-        "shortcut weights nearer to 1 lower it"
-    )
+    assert f"zeta > {least:.6g}" in text and text.endswith("shortcut weights nearer to 1 lower it")
     assert check(stack, None, "dks", zeta=least * 1.001) == ""
     assert outcome(lambda: kc.shape(A.gated_mlp(blocks, "tanh", 0.95), zeta=least)) == ""
     gate = check(networks()["gate"], None, "dks")

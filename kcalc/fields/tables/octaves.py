@@ -85,8 +85,8 @@ class Side:
     def finished(self, end: float) -> tuple[Array, float | None]:
         """(the coefficients of the side, the slope of the side at its end).
 
-        The slope is infinite where the function's slope is, and None where it has to be taken from
-        the polynomials.
+        The slope is infinite if the function's slope is, and None if it has to be taken from the
+        polynomials.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             noisy = not np.all(self.error <= _NOISY * self.size)

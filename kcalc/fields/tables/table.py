@@ -64,7 +64,7 @@ class Table(Shown):
     def __call__(self, c: Any) -> Any:
         """C at c in [-1, 1], of any shape.
 
-        Raises: KcalcError where |c| > 1 beyond rounding and for nan (JAX arrays: nan there).
+        Raises: KcalcError if |c| > 1 beyond rounding and for nan (JAX arrays: nan there).
         """
         if is_jax(c):
             return self._jax("value")(c)

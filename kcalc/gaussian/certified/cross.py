@@ -227,7 +227,7 @@ def _tiling(*given: Any) -> Tiling | None:
         near = arb(top * (0.5 - 2**-20)).union(arb(top))
     try:
         return _plane(near, *given).tiling()
-    except KcalcError:  # two kinks cannot be told apart for so wide a range, or too many cells
+    except KcalcError:  # two kinks cannot be distinguished for so wide a range, or too many cells
         return None
 
 

@@ -153,7 +153,7 @@ class _Derived(Fold[Growth]):
         )
 
     def _greatest(self, n: int, bottom: float, upper: float) -> float:
-        """The greatest coefficient of |x|^n that c x^n has on the side(s) of the interval."""
+        """The largest coefficient of |x|^n that c x^n has on the side(s) of the interval."""
         sides = [upper] if self.high > 0 else []
         if self.low < 0:
             sides.append(upper if n % 2 == 0 else -bottom)

@@ -1,6 +1,6 @@
 """Kinks as balls.
 
-Symbolic ones are exact; a float is taken as exact only where that is provable, else refined or
+Symbolic ones are exact; a float is treated as exact only where that is provable, else refined or
 refused.
 """
 

@@ -67,7 +67,7 @@ def growths(factors: Sequence[Factor]) -> list[tuple[Growth, float]]:
 def breaks(factors: Sequence[Factor]) -> list[Break]:
     """Where the factors change their pieces on the z axis, in order.
 
-    Places that cannot be told apart are one.
+    Places that cannot be distinguished are one.
     """
     from flint import arb
 
@@ -243,7 +243,7 @@ def moment(phi: Any, quantity: str, q: Ball, field: BallField) -> Ball:
 
 
 def positive(q: Ball) -> Ball:
-    """A q value that is certainly positive. Raises: KcalcError for others."""
+    """A q value that is certainly positive. Raises: KcalcError for other values."""
     if not q > 0:
         raise KcalcError(
             f"q = {q.str(8)}: a q value is a mean square and must be certainly positive"

@@ -125,7 +125,7 @@ def _closed(
 
 
 def _width(values: tuple[Ball, ...]) -> float:
-    """The greatest radius, relative where the midpoint is greater than 1.
+    """The largest radius, relative where the midpoint is greater than 1.
 
     Infinite for a ball that is not finite.
     """

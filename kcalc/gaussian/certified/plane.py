@@ -259,7 +259,7 @@ class Plane:
         below = ends[0]
         for line in [*inside, ends[1]]:
             if not line.at(middle) > below.at(middle):
-                raise KcalcError("two kinks cannot be told apart: more digits are needed")
+                raise KcalcError("two kinks cannot be distinguished: more digits are needed")
             f, g = (
                 profile.pieces[count]
                 for (profile, _), count in zip(self.factors, counts, strict=True)
@@ -344,8 +344,8 @@ class Plane:
     def tiling(self) -> Tiling | None:
         """Cells with rules for them, good for every 1 - c in the ball that the plane was given.
 
-        None where that ball is so wide that the order of two lines is uncertain somewhere: the
-        strips of other planes would then be others.
+        None if that ball is so wide that the order of two lines is uncertain somewhere: the strips
+        of other planes would then be others.
         """
         with working(self.bits):
             cuts, strips = self._strips()

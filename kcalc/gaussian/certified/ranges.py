@@ -90,7 +90,7 @@ def real_power(x: Interval, p: Interval) -> Interval:
 def whole_power(x: Interval, n: int) -> Interval:
     """An interval that contains the n-th powers of x, n an integer.
 
-    The whole line for n < 0 where x has both signs.
+    The whole line for n < 0 if x has both signs.
     """
     if n < 0:
         return inverse(whole_power(x, -n))
@@ -118,7 +118,7 @@ def raised(x: float, p: float) -> float:
 
 
 def bounded_exp(x: float) -> float:
-    """exp(x), infinite where it overflows."""
+    """exp(x), infinite if it overflows."""
     return math.inf if x > 709 else math.exp(x)
 
 

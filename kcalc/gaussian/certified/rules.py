@@ -70,7 +70,7 @@ def best_rule(
 
     n is a multiple of 4 and at most ``most``; None if no such n reaches it.
 
-    bound: covering boxes -> log of a bound of the function on them, inf where it is not analytic.
+    bound: covering boxes -> log of a bound of the function on them, inf if it is not analytic.
     """
     start = math.exp(max(-log_allowed, 4.0) / (2 * most))
     found: tuple[int, float] | None = None

@@ -52,7 +52,7 @@ def meet(a: Array, b: Array) -> NDArray[np.bool_]:
 class Corners:
     """The jumps of phi at q1 and of psi at q2, at c = sign (1 - far).
 
-    far > 0, or far = 0 where no two of the jumps meet.
+    far > 0, or far = 0 if no two of the jumps meet.
     """
 
     phi: Profile
@@ -143,7 +143,7 @@ class Corners:
     def _difference(self, second: Jumps, first: Jumps) -> Array:
         """j/sqrt q2 - sign k/sqrt q1 (rows k, columns j).
 
-        For equal kinks it is computed from q1 - q2, and it is 0 where they meet.
+        For equal kinks it is computed from q1 - q2, and it is 0 if they meet.
         """
         a, b = first.standard[:, None], second.standard
         equal = first.points[:, None] == self.sign * second.points

@@ -222,7 +222,7 @@ class EndZone:
     def derivative(self, order: int, theta: Array) -> Array:
         """Gamma^(order) at c = sign cos(theta), order 1 or 2.
 
-        Infinite at theta = 0 where corners meet.
+        Infinite at theta = 0 if corners meet.
         """
         power = self._power(order)
         if (theta.all() or not power) and self._few(

@@ -247,7 +247,7 @@ def smooth_taylor(phi: Profile, q1: Array, q2: Array, gap: Array, order: int) ->
     C is Gamma / sqrt(Q(q1) Q(q2)) for phi alone. The Hermite coefficients alpha of each distinct q,
     divided by sqrt(Q), give 1 - C = |alpha - alpha'|^2/2 + sum_n alpha_n alpha'_n (1 - c^n).
 
-    Returns: arrays like ``gap`` (n,), or None where the Hermite series are too long.
+    Returns: arrays like ``gap`` (n,), or None if the Hermite series are too long.
     """
     distinct, which = np.unique(np.concatenate([q1, q2]), return_inverse=True)
     found = hermites(phi, distinct)

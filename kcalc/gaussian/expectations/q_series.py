@@ -38,7 +38,7 @@ Factors = tuple[Profile, ...]
 def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[float, ...]:
     """Taylor coefficients in q of E phi(u)^power.
 
-    Raises: KcalcError where rounding leaves nothing of one.
+    Raises: KcalcError if rounding leaves nothing of one.
     """
     return _series((profile,) * power, rule(profile, q), q, order)
 
@@ -47,7 +47,7 @@ def moment_series(profile: Profile, power: int, q: float, order: int) -> tuple[f
 def product_series(phi: Profile, psi: Profile, q: float, order: int) -> tuple[float, ...]:
     """Taylor coefficients in q of E[phi(u) psi(u)].
 
-    Raises: KcalcError where rounding leaves nothing of one.
+    Raises: KcalcError if rounding leaves nothing of one.
     """
     return _series((phi, psi), normal_rule(split(joint_edges(phi, q, psi, q, 1), 1.0)), q, order)
 
@@ -150,7 +150,7 @@ def _product_jumps(factors: Factors, x: float, order: int) -> list[float]:
 
 
 def _jump(factor: Profile, x: float, order: int) -> float:
-    """The jump of a derivative of one factor at x, 0 where x is not a kink of it."""
+    """The jump of a derivative of one factor at x, 0 if x is not a kink of it."""
     sizes = zip(factor.kink_points, factor.jump_sizes(order), strict=True)
     return sum(size for point, size in sizes if point == x)
 

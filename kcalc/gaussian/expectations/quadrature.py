@@ -31,11 +31,11 @@ WINDOW = 8.5  # |y| <= WINDOW holds all but 2e-17 of a standard normal
 DEPTH = 78.0
 _RESOLVED = 2e-14  # of phi's size nearby: last Legendre coefficients below this count as rounding
 _NARROWEST = 1e-9
-_STEEPEST = 1e-30  # width of panels beside a kink at 0 where a function is infinitely steep
+_STEEPEST = 1e-30  # width of panels beside a kink at 0 if a function is infinitely steep
 _BESIDE = 1e-6  # such panels are nearer to the kink than this
 _SHARE = 0.05
 _MOST = 20_000  # panels on one level
-# share of the greatest value: a function that changes by more over a panel of the narrowest kind
+# share of the largest value: a function that changes by more over a panel of the narrowest kind
 # jumps
 _STEEP = 1e-6
 _STEPS = np.concatenate([[0.0], *([s * 2.0**k] for k in range(-1, 5) for s in (1, -1))])
@@ -102,8 +102,8 @@ def _envelope(
 ) -> Callable[[Array], Array]:
     """x -> the size against which rounding errors at x are judged, from samples.
 
-    That is max |f| over [-|x|, |x|], or a share of the greatest |f| within reach of ordinary inputs
-    and of narrow features: what a function loses by cancellation is small beside its greatest
+    That is max |f| over [-|x|, |x|], or a share of the largest |f| within reach of ordinary inputs
+    and of narrow features: what a function loses by cancellation is small beside its largest
     values, not beside those nearby.
     """
     centres = np.array([c + w * step for c, w in landmarks for step in (-0.7, 0.0, 0.7)]).reshape(

@@ -73,7 +73,7 @@ class RoughZone:
         return self._values(None, theta)
 
     def derivative(self, order: int, theta: Array) -> Array:
-        """Gamma^(order) at c = sign cos(theta), order 1 or 2, infinite at theta = 0 where it is."""
+        """Gamma^(order) at c = sign cos(theta), order 1 or 2, infinite at theta = 0 if it is."""
         values = self._values(order, theta)
         end = theta == 0
         if end.any():
@@ -281,7 +281,7 @@ def _apart(places: Array) -> list[float]:
 
 
 def _spread(counts: Any) -> tuple[Any, Any]:
-    """Rows (i, k), k = 0 ... counts[i] - 1, as two arrays of whole numbers."""
+    """Rows (i, k), k = 0 ... counts[i] - 1, as two arrays of integers."""
     owner = np.repeat(np.arange(counts.size), counts)
     start = np.repeat(np.cumsum(counts) - counts, counts)
     return owner, np.arange(counts.sum()) - start
@@ -294,7 +294,7 @@ def steep_square(profile: Profile, q: float) -> float:
 
 @lru_cache(maxsize=4096)
 def slope_square(profile: Profile, q: float) -> float:
-    """E phi'(u)^2 of a continuous phi; infinite where phi jumps."""
+    """E phi'(u)^2 of a continuous phi; infinite if phi jumps."""
     if is_rough(profile):
         return steep_square(profile, q)
     if any(profile.jump_sizes(0)):

@@ -29,7 +29,7 @@ from kcalc.gaussian.expectations.quadrature import (
 from kcalc.gaussian.expectations.rough import is_rough
 
 MAX_TERMS = 640
-LONGEST = 16384  # terms of fast waves, whose greatest coefficients lie beyond MAX_TERMS
+LONGEST = 16384  # terms of fast waves, whose largest coefficients lie beyond MAX_TERMS
 _BLOCK = 32
 _KEPT = 2**21  # values of Hermite functions that are kept for every grid: 16 MB
 # share of the variance: a fast oscillation hides behind a block of zeros, but not from Parseval
@@ -206,7 +206,7 @@ def _range_top(q: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
-    """The grid of the greatest step that passes all checks at q.
+    """The grid of the largest step that passes all checks at q.
 
     Returns: None for functions with narrow features.
 
@@ -214,7 +214,7 @@ def _checked_grid(profile: Profile, q: float, terms: int) -> _Grid | None:
     over the even nodes and over the odd ones agree to 1e-10, for phi^2 and for phi times waves of
     every frequency that the Hermite functions have: no wave of phi comes back as a slower one. The
     first step resolves the fastest wave that the narrowest panel of the mesh may hold, within the
-    greatest number of nodes. A shifted grid and the panels must give the same E phi^2, so no narrow
+    largest number of nodes. A shifted grid and the panels must give the same E phi^2, so no narrow
     feature and no wave of the grid's own frequency is missed.
     """
     edges = z_edges(profile, q)
@@ -284,8 +284,8 @@ def hermite(profile: Profile, q: float) -> Hermite:
 
     Functions without kinks are sampled on an equidistant grid, whose Hermite functions are kept
     from one q to the next. MAX_TERMS coefficients are computed, or up to LONGEST where that
-    completes the series of a smooth function.
-    Raises: KcalcError where the variance, or a square on the way to it, is beyond double precision.
+    completes the series of a smooth function. Raises: KcalcError if the variance, or a square on
+    the way to it, is beyond double precision.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         grid = grid_for(profile, q)

@@ -95,7 +95,7 @@ def _averaged(profile: Profile, values: Values, centres: Array, sigma: float) ->
 
 
 def _spread(first: Any, last: Any) -> tuple[Any, Any]:
-    """Rows (i, k) for every k from first[i] to last[i], as two arrays of whole numbers."""
+    """Rows (i, k) for every k from first[i] to last[i], as two arrays of integers."""
     counts = last - first + 1
     owner = np.repeat(np.arange(counts.size), counts)
     start = np.repeat(np.cumsum(counts) - counts, counts)

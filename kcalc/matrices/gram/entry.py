@@ -122,7 +122,7 @@ def _arrays(
 
 
 def _check_apart(targets: list[Array], left: RowSet, right: RowSet) -> None:
-    """Raises: KcalcError where results would be written over each other or over the data."""
+    """Raises: KcalcError if results would be written over each other or over the data."""
     for k, array in enumerate(targets):
         if any(
             np.may_share_memory(array, other) for other in (*targets[:k], left.rows, right.rows)

@@ -399,7 +399,7 @@ def _lookup() -> Callable[..., Any]:
     """The JAX function that evaluates a table at distances w, with a derivative in w.
 
     It maps (shape, w, first row of the side, columns) to values. The derivative is the slope of the
-    polynomials, and 0 where w is 0.
+    polynomials, and 0 if w is 0.
     """
     import jax
     import jax.numpy as jnp

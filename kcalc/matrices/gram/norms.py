@@ -27,7 +27,7 @@ from .tables import AngleTable
 Array = np.ndarray
 
 ACCURATE = 4e-11
-"""Greatest error bound of a table that is used."""
+"""Largest error bound of a table that is used."""
 
 _STEP = 0.25  # ranges of log q are rounded outwards to its multiples, to serve further data
 _OFFSETS = tuple(4.0**k for k in range(2, -14, -1))
@@ -126,7 +126,7 @@ class NormTable:
 
 
 def q_range(*q: Array) -> tuple[float, float]:
-    """(low, high): the least and the greatest log q, rounded outwards to multiples of 0.25."""
+    """(low, high): the least and the largest log q, rounded outwards to multiples of 0.25."""
     low, high = (float(f([f(np.log(v)) for v in q])) for f in (np.min, np.max))
     return math.floor(low / _STEP) * _STEP, max(
         math.ceil(high / _STEP) * _STEP, math.floor(low / _STEP) * _STEP + _STEP
@@ -152,7 +152,7 @@ class NormFunctions:
 
 
 def tabulate_norms(functions: NormFunctions, low: float, high: float) -> NormTable | None:
-    """The table for log q in [low, high], or None where no short series serves."""
+    """The table for log q in [low, high], or None if no short series serves."""
     try:
         coordinate, angles = _coordinate(functions.angle(math.exp(high)), functions.odd)
     except (OverflowError, KcalcError):  # kernels of the rows themselves may yet be finite

@@ -88,7 +88,7 @@ class Options:
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raises: KcalcError where an option was given that would do nothing."""
+        """Raises: KcalcError if an option was given that would do nothing."""
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
             raise KcalcError(f"{given}= does nothing here: {why}")
@@ -104,7 +104,7 @@ def _check_mesh(mesh: Any, backend: str | None) -> None:
 
 
 def check_widths(kernels: Widths, left: int, right: int) -> None:
-    """Raises: KcalcError where X, Y and the network do not agree on the number of features."""
+    """Raises: KcalcError if X, Y and the network do not agree on the number of features."""
     if left != right:
         raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
     if kernels.features is not None and kernels.features != left:
@@ -115,7 +115,7 @@ def check_widths(kernels: Widths, left: int, right: int) -> None:
 
 
 def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
-    """Raises: KcalcError where rows of q values ``q`` have means that the kernels take to be 0."""
+    """Raises: KcalcError if rows of q values ``q`` have means that the kernels take to be 0."""
     off = np.flatnonzero(np.abs(means) > _CENTRED * np.sqrt(q)) if kernels.centred else means[:0]
     if off.size:
         i = int(off[0])

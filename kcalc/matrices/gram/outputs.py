@@ -62,7 +62,7 @@ class FileOutput:
     def opened(cls, paths: dict[int, Path], job: Job, dtype: np.dtype) -> FileOutput:
         """New files, or those of a run that was interrupted.
 
-        Raises: KcalcError where they belong to another run.
+        Raises: KcalcError if they belong to another run.
         """
         shape = (len(job.left), len(job.right))
         record = {

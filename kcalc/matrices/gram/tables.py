@@ -208,8 +208,7 @@ def tabulate(function: GapFunctions, banks: int = 1, odd: bool = False) -> Angle
     """The table of ``function``: gaps (n,) -> (2 * banks, n), NNGP and NTK of every bank in turn.
 
     ``odd``: the kernels of an odd network, -NNGP(-c) = NNGP(c) and NTK likewise; then c < 0 is not
-    evaluated.
-    Raises: KcalcError where the function is not finite.
+    evaluated. Raises: KcalcError if the function is not finite.
     """
     return AngleTable(
         fit(function, _TOLERANCE, _floor, -np.ones(2 * banks) if odd else None), banks
