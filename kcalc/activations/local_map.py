@@ -61,8 +61,7 @@ class LocalCMap(_Local, CMap):
 
     (u, v) is Gaussian of variances q1, q2 and correlation c.
 
-    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and where the second moment
-    diverges.
+    Domain: -1 <= c <= 1, q > 0. Raises: KcalcError outside it, and if the second moment diverges.
     """
 
     def gaps(
@@ -78,7 +77,7 @@ class LocalCMap(_Local, CMap):
         return {self.name: Jet((first, *(-part for part in rest)))}
 
     def __call__(self, c: Any, q1: Any = None, q2: Any = None, *, q: Any = None) -> Any:
-        """C(c, q1, q2): NumPy, or JAX where an argument is a JAX array.
+        """C(c, q1, q2): NumPy, or JAX if an argument is a JAX array.
 
         Raises: KcalcError outside -1 <= c <= 1, q > 0.
         """
@@ -126,7 +125,7 @@ class LocalCMap(_Local, CMap):
 
         b_n = a_n^2/Q >= 0, a_n = E[phi(sqrt(q) z) h_n(z)], sum b_n = 1.
 
-        Raises: KcalcError if more coefficients are asked than can be computed to rounding.
+        Raises: KcalcError for more coefficients than can be computed to rounding.
         """
         count, size = series_length(n), one_q(q)
         found = hermite(self.activation, size)
@@ -180,8 +179,8 @@ class LocalCMap(_Local, CMap):
 class LocalCMapQDerivative:
     """A derivative of a local C map in q values; call it like the map.
 
-    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), phi' a distribution
-    where phi jumps.
+    dC/dq1 = E[u phi'(u) phi(v)] / (2 q1 sqrt(Q1 Q2)) - C Q'(q1)/(2 Q(q1)), with phi' a distribution
+    if phi jumps.
     """
 
     base: LocalCMap
@@ -212,7 +211,7 @@ class LocalCMapQDerivative:
 class LocalQMap(_Local, QMap):
     """Q(q) = E phi(sqrt(q) z)^2, z standard normal  [DKS eq. 8].
 
-    Domain: q > 0. Raises: KcalcError outside it and where it diverges.
+    Domain: q > 0. Raises: KcalcError outside it and if Q diverges.
     """
 
     def values(self, q: dict[Node, Any], order: int) -> dict[Node, Jet]:
@@ -331,7 +330,7 @@ def _from_jumps(phi: Any, c: Array, q1: float, q2: float) -> Array:
 
 
 def _middle(phi: Any, x: Array) -> Array:
-    """phi, at a jump the mean of its two sides."""
+    """phi, with the mean of both sides at a jump."""
     step = 1e-13 * (1 + np.abs(x))
     return (phi.numeric(0)(x - step) + phi.numeric(0)(x + step)) / 2
 

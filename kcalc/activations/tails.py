@@ -1,4 +1,4 @@
-"""What activations declare about x far out, so their bounds on the whole line are known.
+"""Declared behaviour of activations at infinity, for bounds on the whole line.
 
 A catalogue entry states where its features end; that its expression agrees is tested to 50 digits.
 """

@@ -1,6 +1,6 @@
-"""Arguments of maps, checked: c values, angles, q values, orders.
+"""Checks of arguments of maps: c values, angles, q values, orders.
 
-Numbers, arrays, or one value per input.
+Arguments are numbers, arrays, or one value per input.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def as_number(value: Any, what: str) -> Any:
 def number_within(value: Any, what: str, allowed: Callable[[Any], Any], refusal: str) -> float:
     """A number without symbols that is ``allowed``.
 
-    Raises: KcalcError(refusal) for others.
+    Raises: KcalcError(refusal) for other values.
     """
     number = as_number(value, what)
     if getattr(number, "free_symbols", None) or not allowed(number):
@@ -126,7 +126,7 @@ def cosine_array(c: Any) -> Array:
 
 
 def one_cosine(c: Any, what: str = "c") -> float:
-    """One c value, clipped. Raises: KcalcError for anything else, and where |c| > 1."""
+    """One c value, clipped. Raises: KcalcError for anything else, and if |c| > 1."""
     return float(cosine_array(one_number(c, what)))
 
 
@@ -167,9 +167,9 @@ def read_pair(read: Callable[[Any, str], Result], q1: Any, q2: Any) -> tuple[Res
 def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbol] = ()) -> sp.Expr:
     """A q value as a SymPy number or expression.
 
-    ``what`` and ``signature`` are the names of the argument and of the call, for messages;
-    ``cosines`` are symbols of c values in the formula, beside those of ``kc.symbols``.
-    Raises: KcalcError for values that are not positive, and for symbols of other quantities.
+    ``what`` and ``signature`` name the argument and the call in messages; ``cosines`` are symbols
+    of c values in the formula, in addition to those of ``kc.symbols``. Raises: KcalcError for
+    values that are not positive, and for symbols of other quantities.
     """
     q = SYMPY.number(value)
     if q.is_real is False or q.is_nonpositive:
@@ -177,8 +177,8 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
     meant = MEANT | {symbol.name: "a c value" for symbol in cosines}
     for name in sorted(str(symbol) for symbol in q.free_symbols if str(symbol) in meant):
         raise KcalcError(
-            f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} takes "
-            "the mean squares of inputs there, numbers or symbols such as kc.symbols.q"
+            f"{what} = {glimpse(value)}: the symbol {name} is {meant[name]}, but {signature} needs "
+            "mean squares of inputs here, numbers or symbols such as kc.symbols.q"
         )
     return q
 
@@ -186,7 +186,7 @@ def symbolic_q(value: Any, what: str, signature: str, cosines: Iterable[sp.Symbo
 def formula_symbols(own: Iterable[sp.Symbol], others: Iterable[Any]) -> tuple[sp.Symbol, ...]:
     """``own``, the arguments of a formula, and the other symbols in it, sorted by name.
 
-    Raises: KcalcError if two of them have one name.
+    Raises: KcalcError if two of them have the same name.
     """
     every = (*own, *sorted(others, key=str))
     names = Counter(sp.latex(symbol) for symbol in every)
@@ -241,7 +241,7 @@ def gaps_at(inputs: tuple[Node, ...], c: Any) -> dict[Node, Gap]:
 
 
 def gaps_at_angle(inputs: tuple[Node, ...], theta: Any) -> dict[Node, Gap]:
-    """1 - c per input, from angles theta = arccos c, of which small ones keep their digits.
+    """1 - c per input, from angles theta = arccos c; small angles keep their digits.
 
     Raises: KcalcError outside [0, pi].
     """
@@ -257,8 +257,8 @@ def q_of_inputs(
 ) -> tuple[dict[Node, Any], dict[Node, Any] | None, tuple[int, ...]]:
     """({input: q1}, {input: q2} or None if they are equal, their shape with the gaps).
 
-    The shape is that to which all broadcast. Raises: KcalcError if a q value is not positive, and
-    where shapes do not fit.
+    All broadcast to this shape. Raises: KcalcError if a q value is not positive or shapes do not
+    fit.
     """
     first, second = read_pair(
         lambda given, what: per_input(inputs)(given, lambda v: q_array(v, what), what), q1, q2

@@ -1,4 +1,4 @@
-"""C maps and Q maps by table."""
+"""Tables of C maps and Q maps."""
 
 from .q_table import QTable, tabulate_q
 from .table import Table, tabulate
