@@ -1,7 +1,7 @@
 """Proven extreme values of derivatives of smooth pieces on intervals, by branch and bound.
 
-Intervals bound cells: by the ends where the next derivative has one sign, else by the mean value
-theorem. Cells are split until the bound is within 1e-9 (relative) of a value that is attained, or
+Intervals bound cells: by the ends if the next derivative has one sign, else by the mean value
+theorem. Cells are split until the bound is within 1e-9 (relative) of an attained value, or until
 the budget is spent; the bound holds in either case.
 """
 
@@ -65,7 +65,7 @@ class _Search:
         return (sum(piece.steps for piece in self.pieces) - self.start) / _STEPS
 
     def _settled(self, rank: float) -> bool:
-        """Whether a cell of this bound can change the result no more."""
+        """Whether a cell with this bound can no longer change the result."""
         if math.isinf(self.attained):
             return False
         gap = _GAP * _PATIENCE ** max(0.0, 2 * self._spent() - 1)

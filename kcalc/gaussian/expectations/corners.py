@@ -44,7 +44,7 @@ class Jumps:
 
 
 def meet(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Whether two points are the same but for rounding."""
+    """Whether two points are the same up to rounding."""
     return np.abs(a - b) <= 1e-13 * np.maximum(np.abs(a), np.abs(b))
 
 
@@ -63,7 +63,7 @@ class Corners:
     far: float
 
     def total(self, order: int, symmetric: bool) -> float:
-        """E[D^n phi D^n psi] less that of the smooth parts.
+        """E[D^n phi D^n psi] minus that of the smooth parts.
 
         ``symmetric`` if both functions and q values are the same.
         """

@@ -1,4 +1,4 @@
-"""The request to an engine: kernels, and how their matrices are to be computed."""
+"""The request to an engine: kernels and options for their matrices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _EQUAL = 64  # rounding units within which q values count as equal
 class Widths(Protocol):
     """The requirements of a kernel on the rows of data.
 
-    ``features``: how many features the rows have (None: any); ``centred``: whether their mean must
-    be 0.
+    ``features``: the number of features of the rows (None: any); ``centred``: whether their mean
+    must be 0.
     """
 
     @property
@@ -88,10 +88,10 @@ class Options:
         return np.dtype(self.dtype or (np.float32 if single else np.float64))
 
     def refuse(self, *names: str, why: str) -> None:
-        """Raises: KcalcError if an option was given that would do nothing."""
+        """Raises: KcalcError for an option without effect."""
         given = next((name for name in names if getattr(self, name)), None)
         if given is not None:
-            raise KcalcError(f"{given}= does nothing here: {why}")
+            raise KcalcError(f"{given}= has no effect here: {why}")
 
 
 def _check_mesh(mesh: Any, backend: str | None) -> None:
@@ -109,8 +109,8 @@ def check_widths(kernels: Widths, left: int, right: int) -> None:
         raise KcalcError(f"X has {left} features and Y has {right}; they must agree")
     if kernels.features is not None and kernels.features != left:
         raise KcalcError(
-            f"the network's input has {kernels.features} features, X has {left}; "
-            f"L.Input(features={left}) states them"
+            f"the network's input has {kernels.features} features, but X has {left}; set "
+            f"L.Input(features={left})"
         )
 
 
@@ -120,10 +120,9 @@ def check_means(kernels: Widths, means: Array, q: Array, what: str) -> None:
     if off.size:
         i = int(off[0])
         raise KcalcError(
-            f"row {i} of {what} has mean {means[i]:.3g}, and this network's kernel holds for "
-            f"inputs of mean 0 (a norm, standardised "
-            "weights or a sum reads the mean of the input); subtract the mean of each row, or put "
-            "an Affine first"
+            f"row {i} of {what} has mean {means[i]:.3g}, but this network's kernel needs inputs of "
+            "mean 0 (a norm, standardised weights or a sum reads the mean of the input); subtract "
+            "the mean of each row, or put an Affine first"
         )
 
 
