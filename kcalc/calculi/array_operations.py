@@ -69,7 +69,7 @@ def _activated(form: Any, x: Array, numbers: Sequence[Any]) -> Array:
 
 
 def divided(x: Array, square: Array) -> Array:
-    """``x / sqrt(square)``, 0 where the square is (almost) 0."""
+    """``x / sqrt(square)``, 0 if the square is (almost) 0."""
     import jax.numpy as jnp
 
     tiny = float(jnp.finfo(x.dtype).tiny)

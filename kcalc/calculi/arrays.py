@@ -278,7 +278,7 @@ class Arrays:
 
     @rule.register
     def _(self, layer: L.Normalisation, node: Node, inputs: Sequence[Array]) -> Array:
-        """``(x - mean) / std`` or ``x / rms``, 0 where std is 0.
+        """``(x - mean) / std`` or ``x / rms``, 0 if std is 0.
 
         Statistics are over the channels of each location, over a group of channels and all
         locations, or over a batch.

@@ -119,7 +119,7 @@ def compare(
     Parameters: ``networks``, one, several or {label: network}, each with one output;
     ``activations``, one, several (a list) or {label: activation}, which replace those of the
     networks (None: no replacement); ``c`` and ``q``, the c and q value of the inputs. Returns: a
-    :class:`MapComparison`. Raises: KcalcError for other arguments, and where a C map does.
+    :class:`MapComparison`. Raises: KcalcError for other arguments, and as a C map does.
     """
     cosine, size = one_number(cosine_array(c), "c"), one_q(q)
     given = _labelled(

@@ -284,7 +284,7 @@ class MapReading(KernelReading):
         return RulePass(tuple(kernel.notes.values()), {n: q for n, (q, *_) in whole.items()}, gaps)
 
     def _renormalised(self, q1: dict[Node, Any], q2: dict[Node, Any] | None) -> RulePass:
-        """The pass with q values rescaled to about 1, for q outside of double precision."""
+        """The pass with q values rescaled to about 1, if q leaves double precision."""
         given, second = tape_inputs(self.network.inputs), q1 if q2 is None else q2
         kernel = self.plain_kernel(NUMPY, q2 is None)
         inputs = {

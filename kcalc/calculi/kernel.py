@@ -402,6 +402,6 @@ class KernelReading:
         """Raise KcalcError if the reading has only values, no enclosures, formulas or matrices."""
 
     def noting(self, first: Assumption, notes: Iterable[Assumption]) -> tuple[Assumption, ...]:
-        """The notes of one reading, after the assumptions of every reading of the network."""
+        """The notes of one reading, after the assumptions common to every reading."""
         said = () if self.said is None else self.said.assumptions(self.network)
         return (first, *said, *self.network.assumptions, *notes)

@@ -29,7 +29,7 @@ Node = Hashable
 
 @dataclass(frozen=True)
 class Learnt:
-    """The network's numbers, replaced: sigma_w and sigma_b by Affine, activations by node."""
+    """Replacements for numbers: sigma_w and sigma_b by Affine, activations by node."""
 
     sigma_w: Mapping[Node, Any]
     sigma_b: Mapping[Node, Any]

@@ -16,9 +16,7 @@ from .zero_inputs import ZeroMaps
 
 Node = Any
 Array = np.ndarray
-MOST = (
-    5000  # maximal number of pairs of q values to integrate numerically, tens of milliseconds each
-)
+MOST = 5000  # pairs of q values to integrate numerically, tens of ms each
 TABLED = 500  # number of pairs of q values from which a table is built
 WIDEST = 12  # range of log q of a table
 

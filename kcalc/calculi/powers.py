@@ -42,7 +42,7 @@ FEWEST = 12
 """fewer equal pieces are evaluated one by one, because tables would cost more"""
 
 _SETTLED = 1e-15  # relative change of q from piece to piece that counts as none
-_CALM = 7.0  # greatest log of the slope at c = 1 of all pieces together
+_CALM = 7.0  # largest log of the slope at c = 1 of all pieces together
 _TOLERANCE = 1e-14  # of tables
 
 
@@ -123,7 +123,7 @@ class DeepKernel:
             k += 1
 
     def _alike(self, block: Block) -> bool:
-        """Whether all pieces have equal tangent kernels of their own parameters."""
+        """Whether all pieces have equal tangent their own kernels parameters."""
         seeds, fan_in = self.seeds, self.reading.fan_in
         if seeds and any(node in seeds for node in block.nodes):
             return False

@@ -22,7 +22,7 @@ from .kernel import Kernel
 
 Node = Hashable
 _CALM = 64  # log2 of q values that stay unchanged
-_LEAST = -500  # addends smaller than the greatest by this power of two do not count
+_LEAST = -500  # addends smaller than the largest by this power of two do not count
 
 
 class Scaled(NamedTuple):

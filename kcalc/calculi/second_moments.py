@@ -145,7 +145,7 @@ class SecondMoments:
         )
         if not known:
             return Part(m.q1, m.q2, joint, m.gap * joint)
-        with np.errstate(invalid="ignore"):  # 0 / 0 where a location is 0, as at padding
+        with np.errstate(invalid="ignore"):  # 0 / 0 if a location is 0, as at padding
             return Part(m.q1, m.q2, joint, m.gap * joint, joint / m.q1)
 
     def mix(self, parts: Iterable[Part]) -> tuple[Number, Number, Number]:
@@ -178,7 +178,7 @@ class SecondMoments:
             squares = squares + first * second * (r - s) ** 2
         if self.field is not NUMPY:
             return squares / (norm + joint)
-        with np.errstate(all="ignore"):  # a ratio is 0 / 0 where a location is 0
+        with np.errstate(all="ignore"):  # a ratio is 0 / 0 if a location is 0
             exact = squares / (norm + joint)
         sound = np.isfinite(exact) & (np.asarray(joint) > 0)
         return exact if sound.all() else np.where(sound, exact, norm - joint)[()]

@@ -37,7 +37,7 @@ Number = Any
 PARAMETERIZATIONS = ("ntk", "standard")
 TIED = "(tied)"  # in what readers say of a readout
 ACROSS = (
-    "the outputs of other examples of the batch, which BatchNorm reads too, are taken as fixed; "
+    "the outputs of other examples of the batch, which BatchNorm reads too, are treated as fixed; "
     "kc.gradients counts them"
 )
 CENTRE = "only the centre tap of a Delta-initialised convolution is counted as a parameter"
@@ -126,7 +126,7 @@ class Tangent:
     def stopped(self, op: Stop, pair: Pair, node: Node) -> Pair:
         """A feature map of which gradients see nothing: the same values, no perturbation.
 
-        Raises: KcalcError where gradients see it in an unknown way.
+        Raises: KcalcError if gradients see it in an unknown way.
         """
         if op.unknown and not _still(pair):
             raise unknown_gradient(op.unknown, node)
@@ -242,7 +242,7 @@ def _still(pair: Pair) -> bool:
 
 
 def _over(rate: Number, norm: Number) -> Number:
-    """``rate / norm``, 0 where a feature map is 0."""
+    """``rate / norm``, 0 if a feature map is 0."""
     if not isinstance(norm, np.ndarray) or norm.all():
         return rate / norm
     return np.where(norm == 0, 0.0, rate / np.where(norm == 0, 1.0, norm))

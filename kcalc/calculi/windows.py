@@ -176,7 +176,7 @@ class Mixing:
     def greatest(self, values: Array) -> Array:
         """Upper bound of mixed mean squares from mean squares (..., locations).
 
-        ``(sum_s |A_ts|)^2`` times the greatest value that output t reads, (..., output locations).
+        ``(sum_s |A_ts|)^2`` times the largest value that output t reads, (..., output locations).
         """
         reads = np.where(self.array != 0, values[..., None, :], 0.0).max(axis=-1)
         return reads * np.abs(self.array).sum(axis=1) ** 2
@@ -201,7 +201,7 @@ class Gather:
 def resizing(op: Resize, node: Node, sizes: Sequence[int]) -> Gather | Mixing:
     """The locations that each location of a resized image reads.
 
-    Raises: KcalcError naming the node where the factors do not fit the image.
+    Raises: KcalcError naming the node if the factors do not fit the image.
     """
     factors, places = (_per_axis(v, node, "factor", len(sizes)) for v in (op.factor, op.place))
     axes = [resize_matrix(*a, op.form) for a in zip(sizes, factors, places, strict=True)]
@@ -245,7 +245,7 @@ def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
 def mixing(op: Pooling, node: Node, sizes: Sequence[int]) -> Mixing:
     """The matrix of a TokenMix over the locations of an image with axes of ``sizes``.
 
-    Raises: KcalcError naming the node where the matrix does not fit the sizes.
+    Raises: KcalcError naming the node if the matrix does not fit the sizes.
     """
     assert op.matrix is not None
     rows, columns = len(op.matrix), len(op.matrix[0])
@@ -305,7 +305,7 @@ def _convolved(
 def pooling(op: Pooling, node: Node, sizes: Sequence[int]) -> TapWindow:
     """The windows of a pooling layer; a stride of None equals the window.
 
-    Raises: KcalcError naming the node where no window fits the image.
+    Raises: KcalcError naming the node if no window fits the image.
     """
     if op.window is None:
         return everything(sizes)

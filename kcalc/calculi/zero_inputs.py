@@ -198,7 +198,7 @@ def check_not_negative(field: Any, q: Any, node: Node) -> None:
 
 
 def _at_zero(phi: Activation) -> float:
-    """phi(0). Raises: KcalcError where phi jumps there."""
+    """phi(0). Raises: KcalcError if phi jumps there."""
     if any(k == 0 and jump for k, jump in zip(phi.kink_points, phi.jump_sizes(0), strict=True)):
         raise KcalcError(
             f"{phi.name} jumps at 0, and somewhere (a zero row, a black pixel, padding) its input "

@@ -1,7 +1,6 @@
-"""Kernel maps as objects: callable, differentiable, drawable, and with their assumptions.
+"""Kernel maps as objects: callable, differentiable, plottable, with assumptions.
 
-A map, local or global, evaluates through one method that its owner provides; everything else is
-derived here.
+A local or global map implements one evaluation method; everything else is derived here.
 """
 
 from __future__ import annotations
@@ -65,16 +64,16 @@ class Assumption:
 
 INFINITE_WIDTH = Assumption(
     "network",
-    "infinite width; weights of mean 0, independent between layers, in each layer i.i.d. Gaussian "
-    "or uniform orthogonal",
+    "infinite width; weights of mean 0, independent between layers, i.i.d. Gaussian or uniform "
+    "orthogonal in each layer",
 )
 
 
 @dataclass(frozen=True)
 class FixedPoint(Shown):
-    """A fixed point: its value, the slope of the map there, and whether it attracts.
+    """A fixed point: its value, the slope of the map there, and whether it is attracting.
 
-    Whether it attracts is None where the slope does not decide.
+    The last is None if the slope does not decide.
     """
 
     value: float
@@ -91,16 +90,16 @@ class FixedPoint(Shown):
 
 
 def _snapped(value: float) -> float:
-    """Zero where a value is zero but for rounding."""
+    """Zero if a value is zero up to rounding."""
     return 0.0 if abs(value) < 1e-12 else value
 
 
 class Approximable:
-    """A result with ``assumptions``, which is heuristic if one of them is."""
+    """A result with ``assumptions``; it is heuristic if one of them is."""
 
     @property
     def heuristic(self) -> bool:
-        """True if a rule was used whose hypothesis does not hold, or holds in part only."""
+        """True if the result used a rule whose hypothesis fails or holds only in part."""
         return any(a.kind == "heuristic" for a in getattr(self, "assumptions", ()))
 
 
@@ -118,15 +117,15 @@ class KernelMap(Approximable, Formula, ABC):
 
 
 def sole(found: dict[Node, Any]) -> Any:
-    """The value of the only output, {output: value} of several."""
+    """The value of the only output, or {output: value} for several."""
     return next(iter(found.values())) if len(found) == 1 else found
 
 
 def one_output(of: KernelMap, what: str) -> Node:
-    """The only output of a map. Raises: KcalcError where there are several; ``what`` needs one."""
+    """The only output of a map. Raises: KcalcError if there are several; ``what`` needs one."""
     if len(of.outputs) != 1:
         raise KcalcError(
-            f"{what} need one output, the network has {len(of.outputs)}: "
+            f"{what} need one output, but the network has {len(of.outputs)}: "
             f"{', '.join(map(str, of.outputs[:6]))}"
         )
     return of.outputs[0]
@@ -135,13 +134,13 @@ def one_output(of: KernelMap, what: str) -> Node:
 class CMap(KernelMap):
     """A C map: the c value of two feature maps as a function of the inputs' c values and q values.
 
-    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` where
-    the two inputs differ in q (``q2=None`` means ``q1``); every method that evaluates the map takes
-    q values so. With several outputs the result is {output: value}.
+    Call ``C(c, q=1)`` with numbers, arrays (broadcast) or {input: value}, or ``C(c, q1, q2)`` if
+    the two inputs differ in q (``q2=None`` means ``q1``); all methods that evaluate the map accept
+    q values in this way. With several outputs the result is {output: value}.
     """
 
     least: float = -1.0  # the smallest c value of its domain
-    scan = 721  # angles among which fixed points are looked for
+    scan = 721  # number of angles in the search for fixed points
 
     @abstractmethod
     def gaps(
@@ -203,7 +202,7 @@ class CMap(KernelMap):
     ) -> float | Array:
         """The angle arccos C at the output for angles theta at the input.
 
-        theta = arccos c in [0, pi]; the result is exact near 0.
+        theta = arccos c in [0, pi]; the result is accurate even near 0.
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
@@ -233,8 +232,7 @@ class CMap(KernelMap):
     ) -> float | Array:
         """1 - C at the output for angles at the input.
 
-        At uniform q it has full relative accuracy however small it is (absolute accuracy at q1 !=
-        q2).
+        At uniform q it has full relative accuracy, however small (absolute accuracy for q1 != q2).
         """
         q1, q2 = q_pair(q1, q2, q)
         jets, shape = self._jets(gaps_at_angle(self.inputs, theta), q1, q2, 0)
@@ -281,9 +279,8 @@ class CMap(KernelMap):
 
         Arguments are single numbers (floats as their exact binary values; SymPy and mpmath numbers
         with all their digits) or {input: number}. Returns: a :class:`kcalc.fields.balls.Enclosure`,
-        {output: enclosure} for several outputs.
-        Raises: KcalcError outside the domain, for symbols, and where no bound on an activation can
-        be derived.
+        {output: enclosure} for several outputs. Raises: KcalcError outside the domain, for symbols,
+        and if no bound on an activation can be derived.
         """
         from ..fields.balls import Enclosure, ball_field
 
@@ -306,7 +303,7 @@ class CMap(KernelMap):
     ) -> Table:
         """C at fixed q values as a :class:`kcalc.fields.tables.Table`.
 
-        A million values take about 20 ms, and there is an error bound.
+        A million values take about 20 ms; the table has an error bound.
 
         All inputs share one c value. Raises: KcalcError for several outputs, and for q values that
         are not single numbers.
@@ -332,7 +329,7 @@ class CMap(KernelMap):
     def fixed_points(self, q: Any = 1) -> tuple[FixedPoint, ...]:
         """The isolated solutions of C(c) = c in [-1, 1] at uniform input q, in increasing order.
 
-        None for the identity map.
+        Returns None for the identity map.
         """
         from ..foundation.rootfinding import sign_changes
 
@@ -367,7 +364,7 @@ class CMap(KernelMap):
         q: Any = None,
         **options: Any,
     ) -> Axes:
-        """Draw C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
+        """Plot C over its domain, [-1, 1] or for tokens [-1/(T - 1), 1].
 
         See :func:`kcalc.plotting.c_maps`.
         """
@@ -395,7 +392,7 @@ class CMap(KernelMap):
 
 @dataclass(frozen=True)
 class GapAt:
-    """1 - C as a function of 1 - c alone, at fixed q values: the function of a table."""
+    """1 - C as a function of only 1 - c, at fixed q values, for tables."""
 
     base: CMap
     q1: dict[Node, Array]
@@ -483,9 +480,9 @@ class CMapDerivative(MapDerivative):
         for node, value in values.items():
             if np.isnan(value).any():
                 raise KcalcError(
-                    f"node {node!r}: the derivative of order {self.order} of its C map is not "
-                    "known where lower derivatives, or those of earlier nodes, are infinite: at c "
-                    "= +-1, after activations with kinks or jumps; take |c| < 1"
+                    f"node {node!r}: the derivative of order {self.order} of its C map is unknown "
+                    "where lower derivatives, or those of earlier nodes, are infinite: at c = "
+                    "+-1, after activations with kinks or jumps; use |c| < 1"
                 )
         return sole(
             {n: finished(value, shape, single_precision(c, q1, q2)) for n, value in values.items()}
@@ -495,7 +492,7 @@ class CMapDerivative(MapDerivative):
 class QMap(KernelMap):
     """A Q map: the q value at the output as a function of the inputs' q values.
 
-    Call ``Q(q)``, arrays welcome.
+    Call ``Q(q)`` with a number or an array.
     """
 
     @abstractmethod
@@ -559,7 +556,8 @@ class QMap(KernelMap):
         )
 
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
-        """Q for low <= q <= high, all inputs' q value, as a :class:`~kcalc.fields.tables.QTable`.
+        """A table of Q for low <= q <= high (the q value of all inputs), a
+        :class:`~kcalc.fields.tables.QTable`.
 
         Its relative error is ``tolerance``. Raises: KcalcError for several outputs, unless 0 < low
         < high, and for too rough a Q.
@@ -578,7 +576,7 @@ class QMap(KernelMap):
     def fixed_points(self, low: float = 1e-6, high: float = 1e6) -> tuple[FixedPoint, ...]:
         """The isolated solutions of Q(q) = q in [low, high], in increasing order.
 
-        None where every q is fixed.
+        None if every q is fixed.
         """
         from ..foundation.rootfinding import finite_part, sign_changes
 
@@ -590,7 +588,7 @@ class QMap(KernelMap):
 
         if not (bottom := one_q(low, "low")) < (top := one_q(high, "high")):
             raise KcalcError(
-                f"fixed points are looked for between low < high, got {glimpse(low)} and "
+                f"the search for fixed points needs low < high, got {glimpse(low)} and "
                 f"{glimpse(high)}"
             )
         grid = finite_part(excess, np.linspace(np.log(bottom), np.log(top), 241))

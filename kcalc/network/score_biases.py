@@ -8,7 +8,7 @@ import numpy as np
 
 
 def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) -> np.ndarray:
-    """The buckets of distances ``j - i``, an array of whole numbers.
+    """The buckets of distances ``j - i``, an array of integers.
 
     Small distances have a bucket each. Larger ones share buckets that grow geometrically, and all
     from ``furthest`` on share the last one. ``one_sided``: no token sees a later one. [Raffel et
@@ -25,8 +25,8 @@ def buckets_of(apart: np.ndarray, buckets: int, furthest: int, one_sided: bool) 
 def alibi_slopes(heads: int) -> np.ndarray:
     """The slopes of ALiBi by head, as its code was released [Press et al. 2022].
 
-    They are ``2^(-8 i / n)``, n the greatest power of 2 up to the number of heads; the heads
-    beyond n have every other slope of 2n heads.
+    They are ``2^(-8 i / n)``, n the largest power of 2 up to the number of heads; the heads beyond
+    n have every other slope of 2n heads.
     """
     near = 1 << (heads.bit_length() - 1)
     powers = np.arange(1, near + 1), np.arange(0.5, heads - near)

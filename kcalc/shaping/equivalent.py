@@ -138,9 +138,9 @@ def equivalent_parameters(
     have padding "valid" or "circular" (or a kernel of 1). With ``border="interior"``, the networks
     agree only away from the border, as ``assumptions`` says.
 
-    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node where absorption
-    is impossible and the reason: an activation that reads an input, a Sum read by several
-    activations with different constants, or an Affine without bias.
+    Returns: an :class:`EquivalentParameters`. Raises: KcalcError naming the node if absorption is
+    impossible and the reason: an activation that reads an input, a Sum read by several activations
+    with different constants, or an Affine without bias.
     """
     network = shaping.network if isinstance(shaping, Shaping) else shaping
     if not isinstance(network, Network):

@@ -2,7 +2,7 @@
 
 Let g = phi(z) be a gate of a product x g with a dominant mean, such as a sigmoid. After division by
 ``sqrt(Q(1))`` it satisfies ``E phi(z)^2 = 1``, ``C(0) >= 1/2`` and ``C'(1) = E phi'(z)^2 / E
-phi(z)^2``, which is small (.15 for the sigmoid). The product has the C map ``C_x C_g``: 0 where
+phi(z)^2``, which is small (.15 for the sigmoid). The product has the C map ``C_x C_g``: 0 if
 ``C_x`` is, with slope ``C_x'(1) + C_g'(1)``, and its Q map has the slope ``Q_x'(1) + Q_g'(1)``. A
 gate shaped like other activations has ``C'(1) > 1`` and ``Q'(1) = 1``: it doubles both.
 """

@@ -72,10 +72,10 @@ def depth_limit(block: Network, q: float = 1.0) -> DepthLimit:
     fixed point. c* is the fixed point of C at q* with slope <= 1, which is unique in [0, 1]. [DKS
     App. C] Opposite inputs, c = -1, may stay so (odd maps) or become equal (even maps).
 
-    The input of the block is taken as fresh, like the output of another block, so a block may begin
-    with an activation or end in one. Raises: KcalcError for several inputs or outputs; for blocks
-    whose output is not fresh (an activation at both ends, or sums of activations without an Affine
-    after them); for bad q; and if q values diverge, vanish, alternate or never settle.
+    The input of the block is treated as fresh, like the output of another block, so a block may
+    begin with an activation or end in one. Raises: KcalcError for several inputs or outputs; for
+    blocks whose output is not fresh (an activation at both ends, or sums of activations without an
+    Affine after them); for bad q; and if q values diverge, vanish, alternate or never settle.
     """
     if not isinstance(block, Network):
         raise KcalcError(f"depth_limit needs a kcalc.Network, got {type(block).__name__}")

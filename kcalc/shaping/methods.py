@@ -19,7 +19,7 @@ from .unseen_kinks import unseen_kinks
 
 Result = TypeVar("Result")
 P = ParamSpec("P")
-AT_LEAST = DEPENDENT.replace(" to go", " and zeta={zeta:g} to go")
+AT_LEAST = DEPENDENT.replace(" to continue", " and zeta={zeta:g} to continue")
 
 
 def shaping_method(

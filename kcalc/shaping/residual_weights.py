@@ -461,7 +461,7 @@ def _without_norms(network: Network) -> Network:
 
 
 def apart(one: Network, other: Network) -> float:
-    """The greatest difference of two C maps over a few c values, at every output of ``other``.
+    """The largest difference of two C maps over a few c values, at every output of ``other``.
 
     If ``one`` is ``other`` with layers bypassed, a bypassed output is compared at its input.
     """

@@ -50,7 +50,7 @@ class MomentGrid:
     values: Array
 
     def surfaces(self, system: EquationPair) -> tuple[Array, Array]:
-        """The first residual and the target quantity; nan where they are only rounding."""
+        """The first residual and the target quantity; nan if they are only rounding."""
         variance = self.values[0]
         with np.errstate(all="ignore"):
             first, second = system.surfaces(*self.values)

@@ -88,7 +88,7 @@ class TokenPhases(Shown, Approximable):
     become equal. ``slope``: the slope of the token map at 1, above 1 if nearly equal tokens
     separate. ``rate``: the factor per block of distances from the limit (1 if they fall as a power
     of depth). ``gradient_mean``, ``gradient_difference``, ``growth``: as in :class:`DepthLaws`.
-    Values are nan where a block has no law.
+    Values are nan if a block has no law.
     """
 
     names: tuple[str, str]

@@ -205,7 +205,7 @@ class Ratios(TransformerSystem):
                     f"{names[1]} = {wanted:g} is unreachable at {first} = {self.targets[first]:g}: "
                     f"it is {found[0]:.6g} with only attention branches and {found[1]:.6g} with "
                     "only MLP branches"
-                ).advising(STEEPER if wanted > max(reach) else "")
+                ).advising(STEEPER if wanted > max(reach) * (1 - TIGHT) else "")
 
     def _emphasised(self, group: int, names: list[str]) -> float | None:
         """The second target if only one kind of branches meets the first."""

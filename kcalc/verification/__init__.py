@@ -1,6 +1,6 @@
-"""Models at initialisation against the theory of their network.
+"""Comparison of models at initialisation with the theory of their network.
 
-Kernels, tangent kernels, gradients, Jacobians.
+It covers kernels, tangent kernels, gradients and Jacobians.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plots of measured kernels [TAT Fig. 4, DKS App. K].
 
-They show c and q values by layer with their fluctuation, and powers of the width.
+They show c and q values by layer with their fluctuations, and powers of the width.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def values_by_layer(
     bars: int = 20,
     titled: bool | None = None,
 ) -> Axes:
-    """Draw the means of c (or q) over the nodes, with standard deviations.
+    """Plot the means of c (or q) over the nodes, with standard deviations.
 
-    The standard deviation is that of single pairs. There is a colour per width; the map is a black
-    dashed line. ``bars`` is about how many nodes have a vertical line. Returns: the Axes.
-    Raises: KcalcError for quantities and cases that were not measured.
+    The standard deviation is for single pairs. Each width has a colour; the map is a black dashed
+    line. ``bars`` is the approximate number of error bars. Returns: the Axes. Raises: KcalcError
+    for quantities and cases that were not measured.
     """
     made = ax is None
     ax = panel(ax, *SIZE)
@@ -68,9 +68,9 @@ def values_by_layer(
         else f"${quantity[0]}${quantity[1:]}"
     )
     ax.set_ylabel(name)
-    says = plot_claims.within(apart, f"The mean {name} of every judged node", "the map")
+    says = plot_claims.within(apart, f"The mean {name} of every checked node", "the map")
     if not apart:
-        says = f"No node is wide enough to judge its {name}"
+        says = f"No node is wide enough to check its {name}"
         place: Any = {"ha": "center", "va": "center", "fontsize": 8, "transform": ax.transAxes}
         ax.text(0.5, 0.5, f"no node has {NARROW} channels or more", **place)
     finish(ax, [], made, says=says, legend=bool(apart), titled=titled)
@@ -88,7 +88,7 @@ def errors_by_width(
     ax = panel(ax, *SIZE)
     if len(check.widths) < 2:
         raise KcalcError(
-            "errors by width need a check at two widths at least: verify_kernels(model, "
+            "errors by width need a check at two or more widths: verify_kernels(model, "
             "widths=(...))"
         )
     one, widths = check.fluctuation(quantity), np.array(check.widths, float)
@@ -113,7 +113,7 @@ def errors_by_width(
 
 
 def check_figure(check: Any, ax: Sequence[Axes] | None = None) -> Array:
-    """c and q values by layer, and the cosine of tokens where there are some.
+    """c and q values by layer, and the cosine of tokens if there are tokens.
 
     With several widths also the deviation by width.
 

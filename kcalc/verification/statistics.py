@@ -98,7 +98,7 @@ class Statistic:
 
 
 def allowed(draws: int, comparisons: int, errors: float = 4.0) -> float:
-    """The greatest |z| allowed among all ``comparisons``, if the maps are exact.
+    """The largest |z| allowed among all ``comparisons``, if the maps are exact.
 
     Exact maps exceed it, among all ``comparisons``, as rarely as one Gaussian exceeds ``errors``
     standard errors.
@@ -122,7 +122,7 @@ class Power:
     It is fitted to ``values`` and their ``errors`` at the widths.
 
     Values that do not stand out of the noise are nan; the fit is over the others, and the exponent
-    None where those are fewer than two.
+    None if those are fewer than two.
     """
 
     exponent: float | None

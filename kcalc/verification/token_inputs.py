@@ -225,7 +225,7 @@ def over_tokens(model: Model, count: int, pairs: int) -> Model:
 def token_shapes(model: Model, count: int) -> dict[Node, tuple[int, ...]]:
     """{input: (tokens, 1, channels)}; the channels of ids are the vocabulary.
 
-    Raises: KcalcError where the channels of an input are not known.
+    Raises: KcalcError if the channels of an input are not known.
     """
     ids, network = model.id_inputs, model.network
     tables = {

@@ -507,7 +507,7 @@ REFUSED = {
 }
 NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (plain(), {}, "node 'attention' .* pass tokens="),
-    (plain(), {"token_cosine": 0.3}, "say how many tokens"),
+    (plain(), {"token_cosine": 0.3}, "give the number of tokens"),
     (plain(), {"tokens": 3, "token_cosine": -0.6}, "smallest eigenvalue .* is -0.2"),
     (plain(), {"tokens": [[1.0, 2.0], [2.0, 1.0]]}, "eigenvalue -1"),
     (plain(), {"tokens": [[1.0, 0.2], [0.3, 1.0]]}, "symmetric"),
@@ -539,16 +539,16 @@ NO_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"rotary": 1e4, "key_width": 3}, "is odd"),
     ({"normaliser": "softmix"}, "unknown normaliser .* softmax"),
     ({"normaliser": "relu", "scale": "linear"}, "vanish for wide heads"),
-    ({"normaliser": "relu", "identity": 1}, "identity shapes softmax"),
-    ({"sink": True, "centre": 1}, "no rule together"),
+    ({"normaliser": "relu", "identity": 1}, "identity applies only to softmax"),
+    ({"sink": True, "centre": 1}, "cannot be combined"),
     ({"wide": True, "rotary": 1e4, "key_width": 4}, "use wide=None"),
     ({"wide": False}, "needs key_width >= 4"),
     ({"scale": -1, "key_width": 3}, "must be > 0"),
     ({"dropout": 1}, r"\[0, 1\)"),
-    ({"relative": (1, 8)}, r"is \(sigma, buckets, furthest\)"),
+    ({"relative": (1, 8)}, r"must be \(sigma, buckets, furthest\)"),
     ({"relative": (0, 8, 9)}, "sigma of relative must lie between"),
     ({"relative": (1, 3, 9)}, "buckets of Attend.relative"),
-    ({"relative": (1, 32, 8)}, "more than 8"),
+    ({"relative": (1, 32, 8)}, "exceed 8"),
 ]
 
 

@@ -28,7 +28,7 @@ from .values import with_error
 
 Node = Hashable
 Array = np.ndarray
-NOTHING = 1e-12  # of the greatest squared gradient: smaller ones are rounding
+NOTHING = 1e-12  # of the largest squared gradient: smaller ones are rounding
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,7 +173,7 @@ def sampled_gradients(
 
 
 def _worst(found: SampledGradients) -> float:
-    """The greatest error relative to a squared gradient.
+    """The largest error relative to a squared gradient.
 
     For a mode, it is relative to the greater of the mode and the squared gradient.
     """

@@ -87,7 +87,7 @@ def token_kernels(
 
 
 def _worst(kernel: Array, errors: Array) -> float:
-    """The greatest error of an entry relative to the geometric mean of the two on the diagonal."""
+    """The largest error of an entry relative to the geometric mean of the two on the diagonal."""
     size = round(kernel.size**0.5)
     own = np.sqrt(np.abs(np.diagonal(kernel.reshape(size, size))))
     return worst_of(errors.reshape(size, size), np.outer(own, own))

@@ -44,7 +44,7 @@ class OwnPart:
     @cached_property
     def ratio(self) -> Number:
         """As of a :class:`Part`."""
-        with np.errstate(invalid="ignore"):  # 0 / 0 where a token is 0
+        with np.errstate(invalid="ignore"):  # 0 / 0 if a token is 0
             return self._plain / self.moments.q1
 
     def scaled(self, s1: Number, s2: Number, s12: Number) -> Part:

@@ -218,7 +218,7 @@ class Sampled:
         )
 
     def _places(self, count: int, more: int) -> tuple[Array, Array]:
-        """The places of ``count`` tokens after ``more`` others, and of the others, per sequence."""
+        """Per sequence, the places of ``count`` tokens after ``more`` others, and of these."""
         every = np.arange(self.sequences * (count + more)).reshape(self.sequences, -1)
         return every[:, more:].ravel(), every[:, :more].ravel()
 

@@ -93,7 +93,7 @@ class SampledBackward:
 
     @rule.register
     def _(self, op: P.Reshape, node: Node, message: Groups, reads: Sequence[Node]) -> list[Groups]:
-        """Channels that were tokens: each has a gradient of its own."""
+        """Channels that were tokens: each has its own gradient."""
         (below,) = reads
         count = self.count(below)
         return [self._shared(below, np.eye(count) / count * summed(message))]

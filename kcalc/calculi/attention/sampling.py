@@ -183,7 +183,7 @@ def said(draws: Draws, sampling: Sampling) -> Assumption:
 
 
 def worst_of(errors: Array, sizes: Array | float = 1.0) -> float:
-    """The greatest error relative to sizes; 0 / 0 counts as no error."""
+    """The largest error relative to sizes; 0 / 0 counts as no error."""
     errors, sizes = np.broadcast_arrays(np.asarray(errors, float), np.abs(np.asarray(sizes)))
     known = errors > 0
     return float((errors[known] / sizes[known]).max()) if known.any() else 0.0

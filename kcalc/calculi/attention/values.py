@@ -83,7 +83,7 @@ class SampledValues(Keyed[SampledValue], Tabled, Approximable):
 
     @property
     def worst(self) -> float:
-        """The greatest error: relative for q, variances and entropies, absolute for cosines."""
+        """The largest error: relative for q, variances and entropies, absolute for cosines."""
         values = self.nodes.values()
         relative = [(v.q_error, v.q) for v in values]
         relative += [pair for s in self.scores.values() for pair in (s[:2][::-1], s[2:][::-1])]

@@ -84,7 +84,7 @@ def _log_variance(low: float, high: float, n: int) -> float:
 
 
 def _log_moments(low: float, high: float, k: int, n: int) -> tuple[float, float]:
-    """(E log v, E log^2 v) of v = low + (high - low) X for one k; -inf where v is 0."""
+    """(E log v, E log^2 v) of v = low + (high - low) X for one k; -inf if v is 0."""
     from scipy.special import polygamma, psi, roots_jacobi
 
     if k in (0, n):

@@ -185,7 +185,7 @@ def _assumptions(
     ]
     if far:
         text = (
-            "numbers beyond double precision show as inf or 0: read log10_mean, log10_fourth and "
+            "numbers beyond double precision appear as inf or 0: use log10_mean, log10_fourth and "
             "log10_variance"
         )
         notes.append(

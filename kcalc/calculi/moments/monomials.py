@@ -1,6 +1,6 @@
 """The exact recursion of second and fourth moments at finite width, by rewriting monomials.
 
-A pair (v, w) stands for E <v, w>. A quadruple stands for the mean of a product of four vectors, or
+A pair (v, w) represents E <v, w>. A quadruple represents the mean of a product of four vectors, or
 of four Jacobians M_1, ..., M_4, summed over their rows (channels of the vectors) and columns
 (variables of differentiation). Columns are always summed in the pairs (12)(34). The kinds of
 quadruples are the sums over rows: paired (12)(34), (13)(24) or (14)(23), or CORNER, one row common

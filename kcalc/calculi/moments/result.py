@@ -114,7 +114,7 @@ class Moments(Shown):
         return 1 + self.out.relative
 
     def width_for(self, variance: float, most: int = 10**9) -> int:
-        """The smallest width (``features=``) whose output has at most this relative variance.
+        """The smallest ``features=`` with a relative variance of the output <= ``variance``.
 
         Raises: KcalcError if layers define all widths, or if even ``most`` channels are too few.
         """

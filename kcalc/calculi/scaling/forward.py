@@ -341,7 +341,7 @@ def taken_as_uncorrelated(terms: Sequence[tuple[Number, State]]) -> bool:
 
 
 def _by_signs(one: State, two: State) -> bool:
-    """Whether one has last weights that the other lacks, whose sign changes only that one."""
+    """Whether flipping the sign of one's last weights changes only that one."""
     alone = one.final and not one.final & two.support
     return bool(alone or (two.final and not two.final & one.support))
 

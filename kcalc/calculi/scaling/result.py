@@ -152,7 +152,7 @@ class WeightScaling:
     def ratio(self) -> Number | None:
         """nu = E[gW^2]/E[W^2] with the correlations of cotangents between locations.
 
-        Mean pooling makes such correlations; None where they were not followed.
+        Mean pooling makes such correlations; None if they were not followed.
         """
         return (
             None

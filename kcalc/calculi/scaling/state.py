@@ -25,7 +25,7 @@ SERIAL = count()
 class ChannelPart:
     """Channels of equal second moments.
 
-    ``level``: E x^2 by location. ``pairs``: E x_p x_r for pairs of locations, None where they are
+    ``level``: E x^2 by location. ``pairs``: E x_p x_r for pairs of locations, None if they are
     uncorrelated or not followed. ``rho``: one number for E x_p x_r / sqrt(E x_p^2 E x_r^2) of any
     two locations, effects of borders neglected.
     """
@@ -204,7 +204,7 @@ def edges(parts: Sequence[Any]) -> tuple[Number, ...]:
 def refined(states: Sequence[State], where: str) -> list[tuple[ChannelPart, ...]]:
     """The parts of several states, split at all boundaries of any of them.
 
-    Raises: KcalcError where symbolic boundaries differ.
+    Raises: KcalcError if symbolic boundaries differ.
     """
     ends = [edges(state.parts) for state in states]
     if all(one == ends[0] for one in ends):

@@ -30,7 +30,7 @@ _Parts = tuple[list[SmoothPiece], list[list[Interval]]]
 
 @dataclass(frozen=True)
 class ActivationBounds(Shown):
-    """Bounds on one interval, inf where nothing is proven.
+    """Bounds on one interval, inf if nothing is proven.
 
     ``value`` >= |phi|, ``slope`` >= |phi'|, ``curvature`` >= |phi''|, ``least_slope`` <= |phi'|;
     ``at_zero`` is |phi(0)|. ``curvature`` is a Lipschitz constant of phi', inf if phi' jumps.

@@ -67,7 +67,7 @@ def smoothness(
         {node: array (fan-in, outputs) or a convolution kernel, or {"weight": ..., "bias": ...}}.
     radius
         every layer's parameters lie in a Frobenius ball of this radius about its weights, about 0
-        where none are given. By default 0 for layers with given weights; the bounds of a normalised
+        if none are given. By default 0 for layers with given weights; the bounds of a normalised
         layer without weights and radius hold for all w.
     normalisation
         the layer's weights are W = P(w). None: P(w) = w. "entry": every entry x of w becomes
@@ -274,8 +274,8 @@ def _regularity(p: ParameterSet, array: np.ndarray | None, rows: int) -> tuple[f
     Df is the derivative of the layer f in its parameters. ``Df Df^T = (I x X^T) DP DP^T (I x X) + I
     x 11^T``, x the Kronecker product, the second part only with a trained bias. So the smallest
     singular value of Df is at least |DP|_min sigma(X), and at least min(1, |DP|_min) times sigma of
-    X with a column of ones. ``array``: X, or None where the layer reads other layers: then the
-    bound is 1 for one row and a trained bias, else 0.
+    X with a column of ones. ``array``: X, or None if the layer reads other layers: then the bound
+    is 1 for one row and a trained bias, else 0.
     """
     if array is None:
         return NONE, 0.0 if rows == 1 and p.trained_bias else NONE
@@ -302,7 +302,7 @@ def _read(
 ) -> np.ndarray | None:
     """The data that a layer reads, (N, features).
 
-    None where it reads the output of other layers.
+    None if it reads the output of other layers.
     """
     factor, parent = 1.0, network.parents(node)[0]
     while len(network.parents(parent)) == 1:

@@ -60,7 +60,7 @@ def largest_eigenvalue(corner: Log, side: Log, end: Log) -> Log:
 
 
 def number(logarithm: float) -> float:
-    """exp of a logarithm, inf where it overflows."""
+    """exp of a logarithm, inf if it overflows."""
     return math.exp(logarithm) if logarithm < 709.78 else math.inf
 
 

@@ -15,10 +15,10 @@ from ...foundation.errors import unknown
 class Loss:
     """A cost c(z, y) for one example, z of any dimension.
 
-    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|, or None where it is unbounded: then |D c| <=
-    ``pull`` |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean
-    gamma over N examples, None where there is no such mu; ``remark`` gives the value or the reason.
-    ``excess`` is mean |z - y|^2 over the mean loss.
+    ``curvature`` >= |D^2 c|. ``slope`` >= |D c|, or None if it is unbounded: then |D c| <= ``pull``
+    |z - y|. ``pl`` is mu N in ``|grad gamma|^2 >= mu (gamma - inf gamma)`` for the mean gamma over
+    N examples, None if there is no such mu; ``remark`` gives the value or the reason. ``excess`` is
+    mean |z - y|^2 over the mean loss.
     """
 
     name: str

@@ -39,7 +39,7 @@ class ParameterSet:
 
     ``first``, ``second``: suprema of |DP| and |D^2 P| of the parameterisation W = P(w).
     ``least_first`` <= the smallest singular value of DP, ``least`` <= that of W read towards its
-    outputs (0 where there are more outputs than inputs). ``trained_bias``: whether the bias is a
+    outputs (0 if there are more outputs than inputs). ``trained_bias``: whether the bias is a
     parameter. ``whole``: the set is all of parameter space.
     """
 
@@ -78,7 +78,7 @@ def of_node(given: Any, node: Node, default: Any = None) -> Any:
 
 
 def check_nodes(network: Network, choices: Choices) -> None:
-    """Raises: KcalcError where options name nodes that are not Affine."""
+    """Raises: KcalcError if options name nodes that are not Affine."""
     for name in ("weights", "radius", "normalisation", "epsilon", "scale", "biases"):
         value = getattr(choices, name)
         nodes = [node for node in value if node is not None] if isinstance(value, Mapping) else ()

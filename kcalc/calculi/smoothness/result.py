@@ -69,8 +69,8 @@ class Smoothness(Shown):
     ``part of lambda`` is the layer's term in the lower bound of lambda(DF).
 
     ``bounds``, ``gains``, ``pieces`` and ``layers`` hold natural logs, so deep networks do not
-    overflow; the properties are plain numbers, inf where they overflow (the printed text shows
-    these as powers of ten).
+    overflow; the properties are plain numbers, inf if they overflow (the printed text shows these
+    as powers of ten).
     """
 
     network: Network
@@ -105,7 +105,7 @@ class Smoothness(Shown):
     def parameter_curvature(self) -> float:
         """A bound of |D^2 F|, the Lipschitz constant of DF.
 
-        Raises: KcalcError where DF is not Lipschitz, naming node and reason.
+        Raises: KcalcError if DF is not Lipschitz, naming node and reason.
         """
         self._require_smooth()
         return number(float(self.bounds[self.output].bend[0]))
@@ -134,7 +134,7 @@ class Smoothness(Shown):
 
         ``(sup|D^2 c| |DF|^2 + |D gamma| N |D^2 F|) / N``.
 
-        On the parameter set, and with ``level`` on its sublevel set. Raises: KcalcError where some
+        On the parameter set, and with ``level`` on its sublevel set. Raises: KcalcError if some
         derivative is not Lipschitz, and where neither level nor targets bound the residual.
         """
         return number(self.log_beta)

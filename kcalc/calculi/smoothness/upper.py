@@ -195,7 +195,7 @@ class Upper:
 
         ``what``: what phi has on the whole line.
 
-        Raises: KcalcError where the slope is unbounded there too.
+        Raises: KcalcError if the slope is unbounded there too.
         """
         near = _bounds(phi, reach)
         if math.isinf(near.slope):

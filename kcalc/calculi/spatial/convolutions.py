@@ -188,7 +188,7 @@ class Convolutions:
     def _settled(self, total: Array, squares: Sequence[Array], node: Node) -> Array:
         """The q values ``total``.
 
-        Raises: KcalcError where the subtracted means leave less than 1e-14 of the sum over taps.
+        Raises: KcalcError if the subtracted means leave less than 1e-14 of the sum over taps.
         """
         whole = _added([part.sum(axis=-1) for part in squares])
         if np.any((total <= 1e-14 * whole) & (whole > 0) & np.isfinite(whole)):

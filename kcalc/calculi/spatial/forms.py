@@ -74,9 +74,9 @@ class Forms:
         )
 
     def over_norm(self, tangent: Array, q1: Array, q2: Array, node: Node) -> Array:
-        """A tangent kernel over sqrt(q1 q2), 0 where both are 0.
+        """A tangent kernel over sqrt(q1 q2), 0 if both are 0.
 
-        Raises: KcalcError where q is 0 but the tangent kernel is not.
+        Raises: KcalcError if q is 0 but the tangent kernel is not.
         """
         norm = np.sqrt(q1) * np.sqrt(q2)
         dead = norm == 0

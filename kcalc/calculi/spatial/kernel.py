@@ -82,7 +82,7 @@ class LocationKernel:
             self.kernel.whole,
             self.convolutions.weights.tangent,
         )
-        self.gradual = Tangent(self.kernel, {})  # of what has a gradient of its own
+        self.gradual = Tangent(self.kernel, {})  # of what has its own gradient
 
     def entered(
         self, node: Node, q: tuple[Array, Array], mean: tuple[Array, Array], gap: Array

@@ -97,8 +97,8 @@ class LocationReading:
     ) -> tuple[LocationKernel, dict[Node, Channels]]:
         """The calculus and the state of every node.
 
-        ``pooled``: pooled q values as in :class:`Pools`; None where ``first`` and ``second`` are
-        the same images.
+        ``pooled``: pooled q values as in :class:`Pools`; None if ``first`` and ``second`` are the
+        same images.
         """
         weights = ConvolutionWeights(self.delta, tangent, self.fan_in, seeds)
         kernel = location_kernel(Forms(self.places, self._parents), weights, self.assume, pooled)
@@ -151,7 +151,7 @@ class LocationReading:
     def pairs_within(self, memory: float) -> int:
         """How many pairs of images fit into ``memory`` MiB.
 
-        Raises: KcalcError where one does not.
+        Raises: KcalcError if one does not.
         """
         pairs = int(
             positive_number(memory, "memory, a number of MiB,") * 2**20 / self.bytes_per_pair()
@@ -250,7 +250,7 @@ class SpatialKernelMap(OfReading, Shown):
     def __call__(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
         """The cosines of the outputs for all pairs of images.
 
-        Nan where an output is 0 with certainty.
+        Nan if an output is 0 with certainty.
         """
         table, own = self._table(X, Y, False, memory, progress)
         first, second = own
@@ -291,9 +291,8 @@ class SpatialKernelMap(OfReading, Shown):
     def c_values(self, x: Any, y: Any, pairs: bool = False) -> dict[Node, Array]:
         """{node: c value at every location} for two images.
 
-        ``x``, ``y``: the images, (height, width, channels).
-        ``pairs``: of all pairs of locations, (*locations of x, *locations of y). nan where a q
-        value is 0, for there is no cosine.
+        ``x``, ``y``: the images, (height, width, channels). ``pairs``: of all pairs of locations,
+        (*locations of x, *locations of y). nan if a q value is 0, for there is no cosine.
         """
         followed = truth(pairs, "pairs")
         reading = replace(self.reading, all_pairs=True) if followed else self.reading

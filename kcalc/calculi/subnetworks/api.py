@@ -51,7 +51,7 @@ class Subnetworks(tuple[Subnetwork, ...], Shown):
     def warning(self) -> str | None:
         """A text where taps, heads or further inputs hide depth from the strict reading.
 
-        None where they do not.
+        None if they do not.
         """
         return None if self.permissive else maximal_slope(self.network).warning
 

@@ -1,4 +1,4 @@
-"""The greatest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
+"""The largest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
 
 Both count paths across feature maps that have several readers or are outputs. No subnetwork
 contains such paths, so a maximum over subnetworks does not count them.
@@ -64,7 +64,7 @@ class _Forward(ConvexCalculus[_State]):
 
 
 class ForwardSlope:
-    """The greatest slope ``max_t V(t)`` over all nodes ``t``, for ``psi >= 1``.
+    """The largest slope ``max_t V(t)`` over all nodes ``t``, for ``psi >= 1``.
 
     ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
@@ -128,19 +128,19 @@ class ForwardSlope:
         )
 
     def __call__(self, psi: Any) -> Any:
-        """The greatest slope, elementwise. Raises: KcalcError for psi < 1."""
+        """The largest slope, elementwise. Raises: KcalcError for psi < 1."""
         logs = as_slopes(psi)
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
 
     def active(self, psi: float) -> Node:
-        """The node t of greatest slope V(t) at a number ``psi``."""
+        """The node t of largest slope V(t) at a number ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
             raise KcalcError("active takes one psi at a time")
         return self._greatest(float(logs))[2]
 
     def inverse(self, target: Any) -> Any:
-        """``psi`` with greatest slope ``target``, elementwise.
+        """``psi`` with largest slope ``target``, elementwise.
 
         Raises: KcalcError for a target not above the value at ``psi = 1``, and without nonlinear
         layers.
@@ -155,7 +155,7 @@ class ForwardSlope:
 
     @cached_property
     def _depths(self) -> list[tuple[int, float]]:
-        """The greatest (number of nonlinear layers, log of constants) on a path to every base.
+        """The largest (number of nonlinear layers, log of constants) on a path to every base.
 
         Weights of 0 are not counted.
         """
@@ -176,7 +176,7 @@ class ForwardSlope:
 
     @cached_property
     def depth(self) -> int:
-        """The greatest number of nonlinear layers on any path through the network.
+        """The largest number of nonlinear layers on any path through the network.
 
         Paths lead across all taps, heads and inputs.
         """
@@ -185,7 +185,7 @@ class ForwardSlope:
     def longest_path_bound(self, psi: Any) -> Any:
         """The bound ``psi^depth`` of the slope between any two nodes.
 
-        With LayerNorm slopes it is multiplied by their greatest product on a path.
+        With LayerNorm slopes it is multiplied by their largest product on a path.
         """
         logs = as_slopes(psi)
         constant = max(self._depths[s.base][1] + s.log_constant for s, _ in self._candidates)

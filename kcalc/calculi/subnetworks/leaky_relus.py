@@ -75,8 +75,9 @@ class MaximalCValue:
     def _about(self, node: Node) -> str:
         kind = type(self.network.layer(node)).__name__
         return (
-            f"this {kind} is taken as the identity on c values, but it subtracts the mean of the "
-            "activations it reads, which lowers c values; kc.maximal(network, r, q=1.0) counts that"
+            f"this {kind} is treated as the identity on c values, but it subtracts the mean of the "
+            "activations it reads, which lowers c values; kc.maximal(network, r, q=1.0) counts "
+            "that"
         )
 
     def __call__(self, negative_slope: Any) -> Any:

@@ -84,8 +84,8 @@ class _Expressions(ConvexCalculus[int]):
     def evaluate(self, functions: Sequence[Function], x: Values) -> list[Values]:
         """The value of every expression.
 
-        Raises: KcalcError where an ``r`` decreases between values it was called with;
-        _NegativeFactor for a Product with a negative factor, if ``positive``.
+        Raises: KcalcError if an ``r`` decreases between values it was called with; _NegativeFactor
+        for a Product with a negative factor, if ``positive``.
         """
         values: list[Values] = []
         calls: list[list[tuple[Values, Values]]] = [[] for _ in functions]
@@ -162,7 +162,7 @@ class _Exit(NamedTuple):
     """The place of an expression: cut point ``index`` of ``path`` (node numbers).
 
     ``states``: {index of a later cut point: expression}. ``start``: the index of the cut point
-    whose value is x; None where the path starts anew at every cut point with a value below x.
+    whose value is x; None if the path starts anew at every cut point with a value below x.
     """
 
     path: tuple[int, ...]
@@ -218,7 +218,7 @@ class _Paths:
             self.exits.setdefault(state, _Exit(path, index, states, start))
 
     def active(self, values: Sequence[Values], x: float) -> tuple[Node, Node]:
-        """Entry and exit of the first subnetwork of greatest value; of nested ones, the longest."""
+        """Entry and exit of the first subnetwork of largest value; of nested ones, the longest."""
         best = max(self.exits, key=lambda number: float(values[number]))
         path, last, states, start = self.exits[best]
         longer = range(last, len(path))
@@ -280,7 +280,7 @@ class Maximal(Approximable):
     def __call__(self, x: Values) -> Values:
         """The maximum at ``x``, elementwise.
 
-        Raises: KcalcError where ``r`` decreases or is not finite at the values it is called with.
+        Raises: KcalcError if ``r`` decreases or is not finite at the values it is called with.
         """
         array = real_array(x, "x")
         return np.asarray(self._greatest(self.functions, array if array.ndim else float(array)))[()]
@@ -301,7 +301,7 @@ class Maximal(Approximable):
     def inverse(self, target: float, low: float, high: float) -> float:
         """``x`` in [low, high] with maximum ``target``; ``r`` must be continuous.
 
-        Raises: UnreachableTarget where the target is not between the maxima at the two ends.
+        Raises: UnreachableTarget if the target is not between the maxima at the two ends.
         """
         value = one_number(target, "target")
         low = one_number(low, "low")

@@ -95,7 +95,7 @@ def dominates(upper: Any, lower: Any) -> bool:
 def expanded(factors: Factors, monomials: Sequence[Monomial]) -> list[Any] | None:
     """Products as python-flint polynomials in ``t = psi - 1``.
 
-    None where they are not polynomials in one symbol, or too long.
+    None if they are not polynomials in one symbol, or too long.
     """
     import flint
 

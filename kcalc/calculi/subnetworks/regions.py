@@ -52,7 +52,7 @@ class _Tree:
     """A tree to which leaves are added, with skip pointers; its root is ``size``.
 
     ``meet`` and ``spread`` cost O(log depth). Every node has an interval of labels, [``low``,
-    ``high``]; ``least`` and ``most`` are the least and greatest label on the way from a node to the
+    ``high``]; ``least`` and ``most`` are the least and largest label on the way from a node to the
     target of its skip pointer, the target excluded.
     """
 
@@ -89,7 +89,7 @@ class _Tree:
         return a
 
     def spread(self, node: int, top: int) -> tuple[int, int]:
-        """Least and greatest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
+        """Least and largest label from ``node`` up to its ancestor ``top``, excluding ``top``."""
         level = self.depth[top]
         low, high = self.low[node], self.high[node]
         while node != top:
@@ -206,7 +206,7 @@ class Subnetwork(Shown):
 
     @cached_property
     def network(self) -> Network:
-        """The subnetwork as a network of its own, with an Input in place of ``entry``.
+        """The subnetwork as its own network, with an Input in place of ``entry``.
 
         Where the feature map of ``entry`` is Gaussian, ``entry`` becomes an Affine that reads the
         Input.

@@ -110,7 +110,7 @@ class MaximalSlope(Approximable):
 
     The maximum is over all subnetworks ``f``.
 
-    Callable on numbers and arrays; where activations have symbols of their own, on a mapping
+    Callable on numbers and arrays; where activations have their own symbols, on a mapping
     {activation name: slope}.
     """
 
@@ -226,7 +226,7 @@ class MaximalSlope(Approximable):
 
     @property
     def depth(self) -> int:
-        """The greatest number of nonlinear layers on any path through the network.
+        """The largest number of nonlinear layers on any path through the network.
 
         Paths lead across all taps, heads and inputs.
         """
@@ -237,7 +237,7 @@ class MaximalSlope(Approximable):
         return self.forward.longest_path_bound(psi)
 
     def forward_bound(self, psi: Any) -> Any:
-        """The greatest slope ``max_t V(t)`` over all nodes ``t``.
+        """The largest slope ``max_t V(t)`` over all nodes ``t``.
 
         ``V(t)`` is the slope from the inputs (which move together) to ``t``.
         """
@@ -246,7 +246,7 @@ class MaximalSlope(Approximable):
     def bounds(self, psi: float | None = None) -> SlopeBounds:
         """Three measures of the network's slope at ``psi`` (by default ``1.5^(1/depth)``).
 
-        Raises: KcalcError where activations have symbols of their own.
+        Raises: KcalcError if activations have their own symbols.
         """
         if len(self.symbols) > 1:
             raise KcalcError(
@@ -287,7 +287,7 @@ class MaximalSlope(Approximable):
     def warning(self) -> str | None:
         """A text where taps, heads or further inputs hide depth from the strict reading.
 
-        None where they do not.
+        None if they do not.
 
         Criteria: the deepest subnetwork has less than 0.9 of the depth, or (numeric weights) an
         output's ``log V`` exceeds ``log mu`` by more than a tenth at ``psi = 1.5^(1/depth)``. None
@@ -435,7 +435,7 @@ class MaximalCurvature:
     def multipliers(self) -> tuple[sp.Expr, ...]:
         """``p_f'(1)`` of the subnetworks to maximise over, exact.
 
-        Only the greatest if all are numbers.
+        Only the largest if all are numbers.
         """
         exact = [self._set.calculus.factors.curvature(monomial) for monomial in self._set.monomials]
         if all(value.is_number for value in exact):

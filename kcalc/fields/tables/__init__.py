@@ -1,4 +1,4 @@
-"""C maps and Q maps by table."""
+"""Tables of C maps and Q maps."""
 
 from ...foundation.moved import former
 from .q_table import QTable, tabulate_q
