@@ -18,7 +18,7 @@ from .trace import Entry, Held, NotRead, Op, Part, Pointwise, Trace
 
 # and not the result
 NAMES = ("name", "shape", "reads", "source", "parameter", "bias_parameter", "compute")
-COUNTED = "it depends on how many examples there are, so it is no function of one example"
+COUNTED = "it depends on how many examples there are, so it is not a function of one example"
 ALONE = "the model takes only one example at a time, so kcalc cannot test whether it mixes examples"
 FIXED = "the model takes only {} examples, so kcalc cannot test whether it depends on their number"
 Traced = Callable[[int], Trace]

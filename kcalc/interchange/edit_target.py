@@ -60,8 +60,8 @@ class Target:
         for node, (layer, parents) in self.steps.items():
             if node not in self.model:
                 raise KcalcError(
-                    f"node {node!r} of the shaped network is no operation of the model; keep the "
-                    f"nodes of the network that was read"
+                    f"node {node!r} of the shaped network is not an operation of the model; keep "
+                    "the nodes of the network that was read"
                 )
             before = self.model.layer(node)
             if _as_edited(before) != _as_edited(layer):

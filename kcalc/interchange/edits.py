@@ -340,7 +340,7 @@ def edits_from_dict(data: Any) -> Edits:
     Raises: KcalcError naming the entry that is wrong.
     """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise KcalcError(f"this is no document of edits: its schema must be {SCHEMA!r}")
+        raise KcalcError(f"this is not a document of edits: its schema must be {SCHEMA!r}")
     reader = TreeReader()
     left = data.get("left_alone", {})
     if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):

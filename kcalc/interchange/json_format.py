@@ -126,7 +126,7 @@ def network_from_dict(data: Any) -> Network:
 
 
 def _notes(entries: Any) -> Iterator[Note]:
-    """Return the notes of a network that was read from a model."""
+    """Yield the notes of a network that was read from a model."""
     if not isinstance(entries, list) or len(entries) > MAX_NODES:
         raise KcalcError(f"notes must be a list of at most {MAX_NODES} objects")
     for entry in entries:

@@ -88,8 +88,8 @@ def about_epsilons(network: Network, epsilons: Mapping[str, float]) -> list[Note
                 f" of {divided:.3g} for inputs of q = 1" if values else ", which is unknown here"
             )
             text = (
-                f"its epsilon is {epsilon:g} and its {'mean square' if rms else 'variance'} "
-                f"is{beside}; read as 0"
+                f"its epsilon is {epsilon:g}, added to a "
+                f"{'mean square' if rms else 'variance'}{beside}; read as 0"
             )
             notes.append(Note(node, "approximate", text))
     return notes

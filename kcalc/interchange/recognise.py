@@ -760,7 +760,7 @@ class Recogniser(ElementwiseRules):
         )
 
     def _gains(self) -> Iterator[tuple[str, tuple[float, float]]]:
-        """Return (norm, (gain, bias)) of norms with one of each, other than 1 and 0."""
+        """Yield (norm, (gain, bias)) of norms with one of each, other than 1 and 0."""
         for name, form in self.forms.items():
             if not isinstance(form, Unary) or not isinstance(self.by_name[name], Normalise):
                 continue

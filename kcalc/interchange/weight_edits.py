@@ -47,7 +47,7 @@ class WeightEdits:
         self._given: dict[str, list[Edit]] = {}
 
     def edits(self) -> Iterator[Edit]:
-        """Return the edits of every layer with weights."""
+        """Yield the edits of every layer with weights."""
         for node, (layer, _) in self.target.steps.items():
             try:
                 found = [*self._of(node, self.target.ops.get(str(node)), layer)]
@@ -82,15 +82,15 @@ class WeightEdits:
             known.append(edit)
 
     def scaled(self, node: Node, factor: float) -> Iterator[Edit]:
-        """Return the edits that multiply the weights and the bias of a layer.
+        """Yield the edits that multiply the weights and the bias of a layer.
 
         Raises: KcalcError for nodes that are not dense layers of the model, and for shared weights.
         """
         op = self.target.ops.get(str(node))
         if not isinstance(op, Linear) or op.parameter not in self.stored.layouts:
             raise KcalcError(
-                f"node {node!r} is no dense layer of the model; shape the network of "
-                f"kc.read(model, ...) and apply the result to that model"
+                f"node {node!r} is not a dense layer of the model; shape the network of "
+                "kc.read(model, ...) and apply the result to that model"
             )
         for other in self.target.ops.values():
             rows = getattr(other, "rows", None)

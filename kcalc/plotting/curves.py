@@ -154,7 +154,7 @@ def _draw_maps(
 def _curves(
     maps: Any, labels: Sequence[str] | None, *arguments: Any
 ) -> list[tuple[str, Curve, Any]]:
-    """Yield (label, curve, map) per line.
+    """Return (label, curve, map) per line.
 
     The map is None for one output of several, because it cannot give fixed points of one output.
     """

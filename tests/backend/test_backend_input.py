@@ -73,10 +73,10 @@ def pair() -> Any:
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no mapping": (lambda: MODEL.stack(None, X), "model.unstack"),  # pyright: ignore[reportArgumentType]
-    "no arrays": (lambda: MODEL.stack({}, X), r"own\['affine_1'\] must hold .* got NoneType"),
+    "no arrays": (lambda: MODEL.stack({}, X), r"own\['affine_1'\] must contain .* got NoneType"),
     "no bias": (
         lambda: MODEL.stack(OWN | {"affine_1": {"weight": X}}, X),
-        r"own\['affine_1'\] must hold .*, got \['weight'\]",
+        r"own\['affine_1'\] must contain .*, got \['weight'\]",
     ),
     "other shape": (
         lambda: MODEL.stack(OWN | {"affine_1": OWN["affine_1"] | {"bias": X}}, X),

@@ -112,7 +112,7 @@ INPUTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "number": (lambda: declared(), {}, "single number"),
     "rank": (lambda: declared(*[2] * 17), {}, "which no array can have"),
     "extent": (lambda: declared(2, 2**41), {}, "which no array can have"),
-    "twice": (doubled, {}, "'x' stands twice"),
+    "twice": (doubled, {}, "'x' occurs twice"),
     "which": (two, {"shapes": (2, 3)}, "give shapes={name: shape}"),
     "no shape": (two, {"examples": [3, 4]}, "example array or a shape"),
     "truth": (two, {"shapes": {"x": (True, 3)}}, "positive whole numbers"),

@@ -427,7 +427,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
         case("Squeeze", "x a", [2, 1], a=A([1.0], F)),
         "not a short list of whole numbers",
     ),
-    "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "not those of an array of 4 axes"),
+    "axes twice": (case("Unsqueeze", "x a", FLAT, a=A([1, 1])), "do not fit an array of 4 axes"),
     "bias": (
         case("Conv", "x w b", [1, 2, 5, 5], w=weights(3, 2, 2, 2), b=weights(2)),
         r"a bias of shape \(2,\) for 3 channels",
@@ -480,7 +480,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "group norm": (
         case("GroupNormalization", "x g g", SQUARE, 21, g=weights(3), num_groups=2),
-        "do not fall into 2 groups",
+        "2 groups do not divide",
     ),
     "slope": (case("HardSigmoid", "x", FLAT, alpha=-1.0), "not positive"),
     "infinite slope": (case("LeakyRelu", "x", FLAT, alpha=np.inf), "do not fit"),

@@ -198,7 +198,7 @@ def _mark(ops: dict[str, Op], name: str) -> None:
 
 
 def _survivors(old: Mapping[str, Op], ops: Mapping[str, Op], name: str) -> Iterator[str]:
-    """Return the first operations after a removed one that still exist."""
+    """Yield the first operations after a removed one that still exist."""
     readers: dict[str, list[str]] = {}
     for op in old.values():
         for read in op.reads:

@@ -229,7 +229,7 @@ class _Flow:
         return FACTORS if node in self.left else SCALES
 
     def _of_opaque(self, node: Node, parents: tuple[Node, ...]) -> Iterator[tuple[Node, str, str]]:
-        """Return the needs of an operation that was not read."""
+        """Yield the needs of an operation that was not read."""
         op = self.ops.get(str(node))
         what = getattr(op, "what", "") or getattr(self.network.layer(node), "name", "")
         needs = self.needs[node]
@@ -252,7 +252,7 @@ class _Flow:
     def _of_expression(
         self, node: Node, expr: Any, symbols: Mapping[Node, Any]
     ) -> Iterator[tuple[Node, str, str]]:
-        """Return the needs of an elementwise function of several feature maps, read or not."""
+        """Yield the needs of an elementwise function of several feature maps, read or not."""
         needs = self.needs[node]
         found = {symbol: why for why, inside in sinks(expr) for symbol in inside}
         kept = shown(expr)

@@ -241,7 +241,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Yield the values in a nest of lists, tuples and dictionaries."""
+    """Return the values in a nest of lists, tuples and dictionaries."""
     if isinstance(tree, list | tuple):
         return [leaf for part in tree for leaf in leaves(part)]
     if isinstance(tree, Mapping):

@@ -280,7 +280,7 @@ def _slot_names(kind: type) -> tuple[str, ...]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Yield the objects to which a value leads in one step."""
+    """Return the objects to which a value leads in one step."""
     import torch
 
     if isinstance(value, types.FunctionType):

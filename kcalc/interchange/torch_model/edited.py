@@ -414,7 +414,7 @@ Functions = tuple[Any, ...]  # those of a plan, outer ones first
 
 
 def functions_of(plan: FunctionPlan, function: Any, owner: Any) -> Iterator[Any]:
-    """Return the function of a plan and those of its inner plans, in order.
+    """Yield the function of a plan and those of its inner plans, in order.
 
     Raises: KcalcError if one cannot be found, or its source has changed.
     """

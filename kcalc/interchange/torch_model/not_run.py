@@ -110,7 +110,7 @@ class _Unseen:
     # -- modules -----------------------------------------------------------------------------------
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Return the outermost modules that did not run and are, or run, activations or norms."""
+        """Yield the outermost modules that did not run and are, or run, activations or norms."""
         told: list[str] = []
         for path, module in self.model.named_modules():
             if any(path.startswith(f"{outer}.") for outer in told):

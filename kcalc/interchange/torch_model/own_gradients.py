@@ -70,7 +70,7 @@ def listed(calls: list[OwnCall]) -> Iterator[None]:
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
-    """Return the user's subclasses of a class."""
+    """Yield the user's subclasses of a class."""
     for one in kind.__subclasses__():
         if not one.__module__.startswith("torch."):
             yield one

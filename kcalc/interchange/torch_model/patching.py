@@ -258,7 +258,7 @@ class _Patch:
     def _cuts(
         self, function: _Function, source: SourceText, file: str, imports: dict[str, str]
     ) -> Iterator[Cut]:
-        """Return the changes in the text of a function."""
+        """Yield the changes in the text of a function."""
         if function.helper and HERE in function.function.__code__.co_varnames:
             raise KcalcError(
                 f"{function.name} has a variable {HERE!r}, which the patch needs; rename it"
@@ -479,7 +479,7 @@ def _parent_of(function: _Function) -> dict[str, Any]:
 
 
 def _needed(function: _Function, copies: set[str]) -> Iterator[str]:
-    """Return the imports of a copied function."""
+    """Yield the imports of a copied function."""
     for name, value in _globals_of(function, copies).items():
         if isinstance(value, types.ModuleType):
             yield f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")

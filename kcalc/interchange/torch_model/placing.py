@@ -415,7 +415,7 @@ class Placing:
 
 
 def _callee(call: LoggedCall) -> str:
-    """Return the name of the function that a module's code called; empty for modules."""
+    """Yield the name of the function that a module's code called; empty for modules."""
     if call.function is None or call.through is None:
         return "" if call.function is None else name_of(call.function)
     return "" if call.through.code is None else call.through.code.co_name

@@ -257,7 +257,7 @@ def innermost(function: Any) -> Any:
 
 
 def reached(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """Return the Python functions that a function's code names, of ``owner`` (``self``) or globals.
+    """Yield the Python functions that a function's code names, of ``owner`` (``self``) or globals.
 
     Decorated ones are not unwrapped.
     """
@@ -304,7 +304,7 @@ def reached(function: types.FunctionType, owner: Any) -> Iterator[types.Function
 
 
 def named_in(function: types.FunctionType, owner: Any) -> Iterator[types.FunctionType]:
-    """Return the functions that calls in a function name by attributes or fixed keys.
+    """Yield the functions that calls in a function name by attributes or fixed keys.
 
     Such as ``self.layer.forward``, ``ACTIVATIONS["swish"]``; also as arguments of calls.
     """

@@ -43,7 +43,7 @@ def with_window(op: Attention, model: Any) -> Attention:
 
 
 def _around(model: Any, path: str) -> Iterator[Any]:
-    """Return the module at a path and those that it is a part of, the innermost first."""
+    """Yield the module at a path and those that it is a part of, the innermost first."""
     names = path.split(".") if path else []
     for count in range(len(names), -1, -1):
         try:

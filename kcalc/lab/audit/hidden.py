@@ -51,7 +51,7 @@ def hidden(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Return (name, kind, place) of the weights that ``parameters()`` does not list."""
+    """Yield (name, kind, place) of the weights that ``parameters()`` does not list."""
     program = subject.measured.structure.program
     listed = {id(p) for p in subject.parameters.values()}
     after = {id(p): name for name, p in subject.model.named_parameters()}
@@ -75,7 +75,7 @@ def _unlisted(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _made_before(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Return tensors that the builder computed from unlisted weights: ``Parameter(w) * 0.1``.
+    """Yield tensors that the builder computed from unlisted weights: ``Parameter(w) * 0.1``.
 
     The copy that runs contains them without their history.
     """

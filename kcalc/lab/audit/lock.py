@@ -63,7 +63,7 @@ def changes(
     shapes: Mapping[str, tuple[int, ...]],
     baseline: str | os.PathLike[str],
 ) -> tuple[Finding, ...]:
-    """Yield parameters that were added, removed, or differ in shape, law, sigma or mean.
+    """Return parameters that were added, removed, or differ in shape, law, sigma or mean.
 
     Sigmas and means count as different if they are more than 1 % and 4 standard errors apart.
     """
@@ -98,23 +98,23 @@ def _change(law: Law, shape: tuple[int, ...], entry: Any) -> str:
     if entry is None:
         return "is new"
     if list(shape) != entry["shape"]:
-        return f"has the shape {tuple(shape)}, and had {tuple(entry['shape'])}"
+        return f"has the shape {tuple(shape)} instead of {tuple(entry['shape'])}"
     recorded = "measured" not in (law.name, entry["law"])
     if recorded and law.name != entry["law"]:
-        return f"is {law.name}, and was {entry['law']}"
+        return f"is {law.name} instead of {entry['law']}"
     sigma, mean = entry["sigma"], entry["mean"]
     if sigma is None or not math.isfinite(law.sigma):
         return ""
     error = math.hypot(law.error, entry["error"] or 0.0)
     if abs(law.sigma - sigma) > max(EXACT * max(sigma, law.sigma), 4 * error):
-        return f"has sigma {law.sigma:.4g}, and had {sigma:.4g}"
+        return f"has sigma {law.sigma:.4g} instead of {sigma:.4g}"
     error = math.hypot(law.sigma, sigma) / max(math.prod(shape), 1) ** 0.5
     if mean is None or not math.isfinite(law.mean):
         return ""
     if math.prod(shape) == 1 and not (_is_round(mean) or _is_round(law.mean)):
         return ""  # a drawn entry: nothing is known of its law
     if abs(law.mean - mean) > max(EXACT * max(abs(mean), abs(law.mean)), 4 * error):
-        return f"has the mean {law.mean:.4g}, and had {mean:.4g}"
+        return f"has the mean {law.mean:.4g} instead of {mean:.4g}"
     return ""
 
 

@@ -311,7 +311,7 @@ def _off(
 
 
 def _known(subject: Subject) -> Iterator[Finding]:
-    """Return writers of a class known for GPT-2's factor, in streams with one sigma inside."""
+    """Yield writers of a class known for GPT-2's factor, in streams with one sigma inside."""
     known = tuple(
         f"{path}." if path else ""
         for path, module in subject.model.named_modules()

@@ -25,7 +25,7 @@ def cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array
 
     p is 1 - smoothing at the label plus smoothing / classes everywhere.
 
-    ``logits`` (examples, classes), ``labels`` (examples,). It uses single precision at least.
+    ``logits`` (examples, classes), ``labels`` (examples,). It uses at least single precision.
     """
     import jax
     import jax.numpy as jnp
@@ -61,7 +61,7 @@ class Steps:
 
     Its tree has the entries "params", "state" (BatchNorm's statistics) and "optimizer". Learning
     rates and batches are arguments, so one compilation serves all seeds, folds and rates. The
-    optimiser uses single precision at least, for any precision of the model: in float16, Adam's
+    optimiser uses at least single precision, for any precision of the model: in float16, Adam's
     1e-8 is 0.
     """
 
@@ -279,7 +279,7 @@ class Steps:
 
 
 def _wide(tree: Any) -> Any:
-    """Return the arrays of a tree in single precision at least."""
+    """Return the arrays of a tree in at least single precision."""
     import jax
     import jax.numpy as jnp
 

@@ -118,7 +118,7 @@ def test_remarks_tell_what_was_not_looked_at() -> None:
             return self.one(x)
 
     remarks = audit(Unread, (16, 8), predict=False).remarks
-    assert any("2 parameters do not reach the result" in remark for remark in remarks)
+    assert any("2 parameters do not affect the result" in remark for remark in remarks)
 
 
 @pytest.mark.parametrize(
