@@ -10,11 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from .errors import KcalcError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = Sequence[Sequence[str]]
 CAPTION = 60  # characters of a repr that stands below its table
@@ -141,7 +144,7 @@ class Tabled:
     def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
         raise NotImplementedError
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> DataFrame:
         """The values, with all their digits, as a pandas DataFrame.
 
         Raises: KcalcError where pandas is not installed.
