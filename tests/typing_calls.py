@@ -72,7 +72,7 @@ def kernels(net: kc.Network, c: Array) -> None:
     assert_type(K.ball(0.5), Enclosure)
     assert_type(K.plot(), Axes)
     K(0.5, tokens=3)  # pyright: ignore[reportCallIssue]
-    K.layers["affine_1"].layers  # pyright: ignore[reportAttributeAccessIssue]
+    K.nngp.by_layer(0.5)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def numbers(net: kc.Network, c: Array) -> None:
