@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
@@ -40,7 +40,7 @@ from kcalc.maps.maps import Assumption, CMap, QMap
 if TYPE_CHECKING:
     from jax import Array as JaxArray
 
-Node = Any
+Node = Hashable
 SYMBOLIC = "symbolic(q=1)"
 
 

@@ -73,7 +73,7 @@ def scale_output(model: Model, params: Params, x: Any, std: float = 0.05) -> Out
         )
     out = model.apply(params, x)
     outputs = model.network.outputs
-    found = {outputs[0]: out} if len(outputs) == 1 else out
+    found = out if isinstance(out, dict) else {outputs[0]: out}
     before = {node: float(np.asarray(values, dtype=float).std()) for node, values in found.items()}
     for node, value in before.items():
         if not 0 < value < float("inf"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, TypeVar, overload
 
 import numpy as np
 
@@ -37,10 +37,13 @@ from .tape import Replay, tape_inputs
 if TYPE_CHECKING:
     from jax import Array as JaxArray
 
+    from .attention.maps import TokenValue
     from .attention.sampling import Sampling
+    from .attention.values import SampledValues
     from .spatial import SpatialKernelMap
 
 Node = Hashable
+Value = TypeVar("Value", bound="NodeValue | TokenValue")
 KEPT = 16  # results that are kept with a network
 
 
@@ -163,7 +166,7 @@ class NodeValue(NamedTuple):
     c: float | Array
 
 
-class NodeValues(dict[Node, NodeValue], Shown):
+class NodeValues(dict[Node, Value], Shown, Generic[Value]):
     """{node: its values}, in the order of the network.
 
     ``assumptions``: the assumptions behind the values.
@@ -203,6 +206,41 @@ class NodeValues(dict[Node, NodeValue], Shown):
         return f"NodeValues({len(self)} nodes)"
 
 
+@overload
+def node_values(
+    network: Network,
+    c: Any = None,
+    q1: Any = None,
+    q2: Any = None,
+    assume_independent: bool = False,
+    *,
+    q: Any = None,
+) -> NodeValues[NodeValue]: ...
+@overload
+def node_values(
+    network: Network,
+    c: Any = None,
+    q1: Any = None,
+    q2: Any = None,
+    assume_independent: bool = False,
+    *,
+    q: Any = None,
+    tokens: Any,
+    token_cosine: float | None = None,
+) -> NodeValues[TokenValue]: ...
+@overload
+def node_values(
+    network: Network,
+    c: Any = None,
+    q1: Any = None,
+    q2: Any = None,
+    assume_independent: bool = False,
+    *,
+    q: Any = None,
+    tokens: Any = None,
+    token_cosine: float | None = None,
+    sampling: Sampling | None,
+) -> SampledValues: ...
 def node_values(
     network: Network,
     c: Any = None,
@@ -214,7 +252,7 @@ def node_values(
     tokens: Any = None,
     token_cosine: float | None = None,
     sampling: Sampling | None = None,
-) -> NodeValues:
+) -> NodeValues[NodeValue] | NodeValues[TokenValue] | SampledValues:
     """q1, q2 and c of every node for inputs of the given c and q values.
 
     The depth trace of a network.
@@ -350,7 +388,7 @@ class MapReading(KernelReading):
         kernel, states = self.run(NUMPY, given, None, None)
         return {node: float(kernel.whole(state)[0]) for node, state in states.items()}
 
-    def node_values(self, c: Any, q1: Any, q2: Any) -> NodeValues:
+    def node_values(self, c: Any, q1: Any, q2: Any) -> NodeValues[NodeValue]:
         """:func:`node_values` of the network."""
         values = per_input(self.network.inputs)
         first, second = read_pair(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,6 +45,9 @@ from .learnable_parameters import (
 from .learnable_tangent import Learnt, learnable_tangent
 from .ntk import TangentReading, ntk
 from .tangent import refuse_jumps
+
+if TYPE_CHECKING:
+    from jax import Array
 
 Node = Hashable
 KINDS = ("ntk", "nngp", "both")
@@ -116,7 +119,7 @@ class LearnableKernel(Shown):
 
     def __call__(
         self, params: Params, X: Any, Y: Any = None, kind: str = "ntk", uniform: bool | None = None
-    ) -> Any:
+    ) -> Array:
         """The kernel between the rows of X (N, d) and of Y (M, d; None: X), a JAX array.
 
         The precision is that of the data. NumPy float64, NumPy integers and lists are computed and
@@ -178,7 +181,7 @@ class LearnableKernel(Shown):
         noise: Any,
         kind: str = "nngp",
         uniform: bool | None = None,
-    ) -> Any:
+    ) -> Array:
         """``log N(y | 0, K + noise I)``, y of shape (N,) or (N, k) (summed over columns).
 
         Differentiable in params, X and noise.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..fields import NUMPY
 from ..fields.arguments import (
@@ -45,17 +46,20 @@ from .tangent_symbolic import symbolic_kernels
 from .widths import filled
 
 if TYPE_CHECKING:
+    from jax import Array as JaxArray
     from matplotlib.axes import Axes
 
     from ..fields.balls import Enclosure
     from ..matrices.gram.tables import AngleTable
     from .attention.kernels import TokenKernels
     from .attention.sampling import Sampling
-    from .kernel_matrix import KernelOfRows
+    from .channels import Channels
+    from .kernel_matrix import KernelOfRows, Matrices
     from .spatial import SpatialTangentKernel
 
 Node = Hashable
 Array = np.ndarray
+Kind = Literal["ntk", "nngp"] | None
 WIDTH = Assumption(
     "network", "infinite width; independent weights of mean 0; the kernel at initialisation"
 )
@@ -236,7 +240,7 @@ class TangentReading(KernelReading):
         q1: dict[Node, Any],
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
-    ) -> tuple[Any, dict[Node, Any]]:
+    ) -> tuple[Tangent, dict[Node, Channels]]:
         """The calculus and the state of every node; ``q2=None`` for uniform q."""
         jets = {node: Jet((value, value * 0)) for node, value in gap.items()}
         second = q1 if q2 is None else q2
@@ -252,7 +256,7 @@ class TangentReading(KernelReading):
         q1: dict[Node, Any],
         q2: dict[Node, Any] | None,
         seeds: Mapping[Node, Any] | None = None,
-    ) -> dict[Node, tuple[Any, Any]]:
+    ) -> dict[Node, tuple[Array, Array]]:
         """{output: (NNGP, NTK)} in float64; infinite if they exceed it."""
         kernel, states = self.run(NUMPY, gap, q1, q2, seeds)
         with np.errstate(all="ignore"):
@@ -304,6 +308,20 @@ class TangentReading(KernelReading):
 def _orthogonal(gap: Mapping[Node, Any]) -> Array:
     """Mask of the points at which all inputs have c = 0."""
     return np.all(np.broadcast_arrays(*(np.asarray(value) == 1 for value in gap.values())), axis=0)
+
+
+class MatrixOptions(TypedDict, total=False):
+    """Options of :meth:`KernelFunction.matrix`."""
+
+    method: Literal["auto", "angle", "pairs"]
+    q: float | None
+    dtype: Any
+    out: Any
+    block_rows: int | None
+    memory: int | None
+    progress: bool | None
+    backend: Literal["numpy", "jax"] | None
+    mesh: Any
 
 
 class KernelFunction(OfReading, Formula):
@@ -388,6 +406,18 @@ class KernelFunction(OfReading, Formula):
     def _on_rows(self) -> KernelOfRows:
         return KERNELS["matrices", "rows"](self.reading, self._part, self._seeds)
 
+    @overload
+    def matrix(
+        self, X: Any, Y: Any = None, *, kind: Literal["both"], **options: Unpack[MatrixOptions]
+    ) -> Matrices: ...
+    @overload
+    def matrix(
+        self, X: JaxArray, Y: Any = None, *, kind: Kind = None, **options: Unpack[MatrixOptions]
+    ) -> JaxArray: ...
+    @overload
+    def matrix(
+        self, X: ArrayLike, Y: Any = None, *, kind: Kind = None, **options: Unpack[MatrixOptions]
+    ) -> Array: ...
     def matrix(
         self,
         X: Any,
@@ -403,7 +433,7 @@ class KernelFunction(OfReading, Formula):
         progress: bool | None = None,
         backend: str | None = None,
         mesh: Any = None,
-    ) -> Any:
+    ) -> JaxArray | Array | Matrices:
         """The kernel of all pairs of rows of ``X`` (N, d) and ``Y`` (M, d; None: X).
 
         It is an (N, M) array, exact for equal rows.
@@ -451,13 +481,12 @@ class KernelFunction(OfReading, Formula):
         """
         return self._on_rows.matrix_method(X, Y, method, q)
 
-    def matrices(self, X: Any, Y: Any = None, **options: Any) -> Any:
+    def matrices(self, X: Any, Y: Any = None, **options: Unpack[MatrixOptions]) -> Matrices:
         """NNGP and NTK of the same data from one pass, as ``.nngp`` and ``.ntk``.
 
         Arguments as for :meth:`matrix`.
         """
-        options["kind"] = "both"
-        return self.matrix(X, Y, **options)
+        return self.matrix(X, Y, kind="both", **options)
 
     def table(self, q: float = 1.0) -> AngleTable:
         """The table after :meth:`matrix` for inputs of one q value.

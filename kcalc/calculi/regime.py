@@ -137,7 +137,7 @@ class Regime(Shown):
         return self.off_diagonal / self.diagonal
 
     @property
-    def predicted_alpha_bar(self) -> float | Any:
+    def predicted_alpha_bar(self) -> float | None:
         """The alpha_bar of the predicted limit, or None."""
         return None if self.limit is None else self.limit.alpha_bar
 

@@ -11,9 +11,9 @@ from .. import layers as L
 from ..calculi.fluctuations import Fluctuations, fluctuations
 from ..calculi.moments import LAWS, Moments, moments
 from ..foundation.errors import KcalcError
-from ..shaping import shape
 from .command import Option, Plot, save_figure
 from .networks import FirstMethod, WeightsAlone, check_widths
+from .targets import shape_by_name
 from .text import assumption_lines, heading, table
 
 
@@ -59,7 +59,7 @@ def run(
     if c is not None and not fluctuate:
         raise KcalcError("--c needs --fluctuations")
     if method is not None:
-        network = shape(network, method=method).network
+        network = shape_by_name(network, method=method).network
     found: Moments | Fluctuations
     if fluctuate:
         found = fluctuations(network, features, weights, q=1 if q is None else q, c=c)

@@ -13,10 +13,10 @@ from .. import Gradients, gradients, ntk
 from .. import layers as L
 from ..calculi import PARAMETERIZATIONS, TangentKernel
 from ..foundation.errors import KcalcError
-from ..shaping import shape
 from .command import Option, Plot, save_figure
 from .maps import COSINES
 from .networks import FirstMethod, Named, Tokens, Weighted
+from .targets import shape_by_name
 from .text import assumption_lines, heading, mode_lines, table
 
 ROUNDING = 2.0**-48  # per layer, over the variance of the output; less prints as 0
@@ -49,7 +49,7 @@ def run(
         raise KcalcError(f"--q is a mean square and must be > 0, got {q}")
     network = named.network
     if method is not None:
-        network = shape(network, method=method).network
+        network = shape_by_name(network, method=method).network
     kernel = ntk(network, parameterization, features, **tokens)
     text = kernel_text(named, kernel, q, layers, **tokens)
     if plot:
@@ -60,7 +60,8 @@ def run(
 def kernel_text(named: Named, kernel: TangentKernel, q: float, layers: bool, **tokens: Any) -> str:
     """The kernels as aligned text."""
     lines = heading(named.title, kernel.network, kernel)
-    tangent, covariance = kernel(COSINES, q), kernel.nngp(COSINES, q)
+    tangent: Any = kernel(COSINES, q)  # {output: array} of several outputs
+    covariance: Any = kernel.nngp(COSINES, q)
     for node in kernel.network.outputs:
         theta, k = (v[node] if isinstance(v, dict) else v for v in (tangent, covariance))
         if len(kernel.network.outputs) > 1:

@@ -16,10 +16,10 @@ from ..foundation.printing import cut
 from ..interchange import json_text
 from ..interchange.writers import WRITERS, writer
 from ..network import sum_weights
-from ..shaping import METHODS, OPTION, Constants, RegionalShaping, record, shape, works
+from ..shaping import METHODS, OPTION, Constants, RegionalShaping, record, works
 from .command import Option, Plot, save_figure, write
 from .networks import Named, Net, check_widths
-from .targets import TARGETS, flag, owners
+from .targets import TARGETS, flag, owners, shape_by_name
 from .text import Json, assumption_lines, check_files, heuristic_lines, several, show, table
 
 REWEIGHTED = ("residual_weights", "nf")
@@ -91,7 +91,7 @@ def run(
     else:
         network, activation = named.network, None
     try:
-        result = shape(network, activation, method, **targets)
+        result = shape_by_name(network, activation, method, **targets)
     except KcalcError as error:
         raise _tried(error, network, activation) from None
     text = (

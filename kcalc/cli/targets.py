@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from inspect import signature
 from io import BytesIO, StringIO
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 
 from ..foundation.errors import KcalcError
 from ..foundation.files import read_at_most
-from ..shaping import METHODS, OPTION, record
+from ..shaping import METHODS, OPTION, record, shape
 from .command import Option, number
+
+shape_by_name: Callable[..., Any] = shape  # type checkers know methods by literal names only
 
 
 def _q_slope(text: str) -> float | str | None:

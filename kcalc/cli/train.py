@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from .. import Model, Network, layers, shape, to_jax, training
+from .. import Model, Network, layers, to_jax, training
 from ..foundation.errors import KcalcError
 from ..foundation.files import destination
 from ..foundation.plain_arguments import choice, whole
@@ -16,7 +16,7 @@ from ..lab.training import OPTIMISERS, Settings, Split
 from ..shaping import METHODS
 from .command import Option, Plot, number, save_figure, write
 from .networks import NET_HELP, ShortcutWeight, named_network
-from .targets import TARGETS, flag, owners
+from .targets import TARGETS, flag, owners, shape_by_name
 
 FOLDS = 5
 NAMES = ("none", *METHODS)
@@ -142,7 +142,7 @@ def _model(
     try:
         if method == "none":
             return to_jax(_with_activation(net, phi) if phi else net, width)
-        return to_jax(shape(net, phi or None, method, **own), width)
+        return to_jax(shape_by_name(net, phi or None, method, **own), width)
     except KcalcError as error:
         raise KcalcError(f"{text}: {error}") from None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mpmath
 import numpy as np
@@ -28,6 +28,9 @@ from kcalc.foundation.process_state import ALONE
 from ..foundation.real_numbers import closed_value, plain_number, refused
 from .expressions import FUNCTIONS, Fold
 from .systems import Field, Number
+
+if TYPE_CHECKING:
+    from mpmath.ctx_mp_python import _mpf as Mpf
 
 Ball = Any
 """A ``flint.arb``."""
@@ -417,12 +420,12 @@ class Enclosure:
         return self
 
     @property
-    def lower(self) -> Any:
+    def lower(self) -> Mpf:
         """The exact lower end."""
         return mpmath.fsub(self.mid, self.radius, exact=True)
 
     @property
-    def upper(self) -> Any:
+    def upper(self) -> Mpf:
         """The exact upper end."""
         return mpmath.fadd(self.mid, self.radius, exact=True)
 

@@ -9,11 +9,15 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from .extras import imported
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = Sequence[Sequence[str]]
 CAPTION = 60  # characters of a repr shown below its table
@@ -140,7 +144,7 @@ class Tabled:
     def _frame(self) -> Iterable[Mapping[str, Any]] | Mapping[str, Any]:
         raise NotImplementedError
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> DataFrame:
         """The values with all digits, as a pandas DataFrame.
 
         Raises: KcalcError if pandas is not installed.

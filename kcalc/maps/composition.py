@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mpmath
 import sympy as sp
@@ -23,6 +23,9 @@ from ..foundation.plain_arguments import text as plain_text
 from ..foundation.printing import latex_text
 from ..foundation.process_state import decimal_digits, lambdify
 from .stages import RepeatedStages, Stage, runs
+
+if TYPE_CHECKING:
+    from mpmath.ctx_mp_python import _mpf as Mpf
 
 CLOSED_SIZE = 1500
 MOST_SYMBOLS = 5000  # limit of a formula in a notebook, about 40 kB of LaTeX
@@ -195,7 +198,7 @@ class Composition:
             expr = expr.xreplace(known)
         return expr
 
-    def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Any:
+    def evaluate(self, values: Mapping[Any, Any], digits: int = 30) -> Mpf:
         """The value at given numbers, in mpmath with ``digits`` digits.
 
         ``values``: {argument or its name: number}.

@@ -574,7 +574,7 @@ def channel_widths(network: Network) -> dict[Node, int | None]:
     }
 
 
-def sum_weights(layer: L.Sum, count: int) -> tuple[float | sp.Expr, ...]:
+def sum_weights(layer: L.Sum | SomeLayer, count: int) -> tuple[float | sp.Expr, ...]:
     """The weights of a Sum with ``count`` inputs, ones by default."""
     return layer.weights if layer.weights is not None else (1,) * count
 

@@ -43,6 +43,7 @@ from .targets import (
 from .tat import tat
 
 if TYPE_CHECKING:
+    from ..interchange import Edits as Edits
     from ..interchange import Reading
 
 __all__ = [

@@ -185,7 +185,7 @@ class Shaping(Approximable, OfModel):
             if condition in targets
         }
 
-    def plot(self, ax: Sequence[Axes] | None = None) -> Any:
+    def plot(self, ax: Sequence[Axes] | None = None) -> Sequence[Axes]:
         """Draw activations, the global C map and the c values of all layers, before and after.
 
         See :func:`kcalc.plotting.shaping.shaping_figure`. "Before" is the original network, if the

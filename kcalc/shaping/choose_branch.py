@@ -79,7 +79,7 @@ def _anchors(systems: tuple[EquationPair, ...]) -> tuple[tuple[EquationPair, New
         return ()
     found = [(k, system) for system in systems for k in in_cells(system)]
     found.sort(key=lambda pair: by_shift(pair[0]))
-    return tuple((system, NewtonPoint(math.log(k.alpha), k.beta)) for k, system in found)
+    return tuple((system, NewtonPoint(math.log(k.alpha or 1), k.beta or 0)) for k, system in found)
 
 
 @lru_cache(maxsize=256)

@@ -394,7 +394,7 @@ def _affines(
     Raises: KcalcError if the input of an Affine has no definite q*.
     """
     first = next(iter(points.values()))
-    layers: dict[Any, L.Affine] = {}
+    layers: dict[Any, Any] = {}
     channels, mixed = concat_channels(network), []
     edits: list[str] = []
     for node in network.nodes_of(L.Affine):

@@ -165,7 +165,8 @@ def _result(network: Network, found: Absorption) -> EquivalentParameters:
     affine: dict[Node, ParameterChange] = {}
     layers, changes, spoilt = dict(found.layers), list(found.changes), []
     for node in network.nodes_of(Affine):
-        layer, parents = network.layer(node), network.parents(node)
+        layer: Any = network.layer(node)
+        parents = network.parents(node)
         own = found.relation(found.blocks[node][0])
         change = affine[node] = ParameterChange(
             tuple(found.relation(block) for block in found.blocks[parents[0]]), own.scale, own.shift

@@ -8,7 +8,7 @@ phi becomes the pair (phi(x), phi(-x)), read by weights (W, -W).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -30,7 +30,7 @@ from .methods import shaping_method
 from .needs import fresh, known_tokens, no_products
 from .records import Record
 
-Node = Any
+Node = Hashable
 ROUNDING = 1e-13
 MIRRORED = (
     "weights are mirrored pairs (W, -W), so not independent; as a function this is the network of "

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..foundation.guests import MODELS
 from ..foundation.process_state import cached_property
+
+if TYPE_CHECKING:
+    from . import Edits
+
+Model = TypeVar("Model")
 
 
 class OfModel:
@@ -18,7 +23,7 @@ class OfModel:
     reading: Any
 
     @cached_property
-    def edits(self) -> Any:
+    def edits(self) -> Edits:
         """The changes to the model that was read, one by one, as :class:`kcalc.Edits`.
 
         ``kc.apply_edits(model, s.edits)`` applies them, and ``s.edits.save(path)`` saves them.
@@ -26,7 +31,7 @@ class OfModel:
         """
         return self.edits_on(self.reading)
 
-    def edits_on(self, reading: Any) -> Any:
+    def edits_on(self, reading: Any) -> Edits:
         """The edits for the model of a reading, given a shaping of its network."""
         return MODELS["edits"](reading, self)
 
@@ -44,7 +49,7 @@ class OfModel:
         """
         return MODELS["patch"](self, path, root)
 
-    def apply_to(self, model: Any, *example_inputs: Any, **options: Any) -> Any:
+    def apply_to(self, model: Model, *example_inputs: Any, **options: Any) -> Model:
         """A copy of a model that computes exactly the shaped network.
 
         ``model`` is unchanged. The copy keeps its class, methods and training code.

@@ -135,7 +135,8 @@ def start_of(network: Network, parts: Parts, tokens: int, cosine: float) -> Star
     if parts.entry in network.inputs:
         return Start(tokens, 1.0, cosine)
     before = needed(list(network.steps()), (parts.entry,))
-    value = node_values(before, 1.0, tokens=tokens, token_cosine=cosine)[parts.entry]
+    values: Any = node_values(before, 1.0, tokens=tokens, token_cosine=cosine)
+    value = values[parts.entry]
     if not hasattr(value, "token_cosine1"):
         return Start(tokens, float(value.q), float(value.token_cosine))
     return Start(tokens, float(value.q1), float(value.token_cosine1))

@@ -139,7 +139,7 @@ class TokenPairs(InputPairs):
                 _joint({n: float(v[case]) for n, v in values.items()})
                 for values in (self.c, self.q1, self.q2)
             )
-            told = node_values(
+            told: Any = node_values(
                 network, c, one, None if self.uniform else two, heuristic,
                 sampling=self.sampling, **self.alike,
             )  # fmt: skip

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ...fields.arguments import finished, real_array, series_length, single_precision
+from ...fields.arguments import (
+    Number,
+    Numbers,
+    finished,
+    real_array,
+    series_length,
+    single_precision,
+)
 from ...fields.chebyshev import Array, Piecewise, halved
 from ...fields.jax_field import is_jax
 from ...fields.tables.table import chunked
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.printing import Shown
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 GapFunction = Callable[[Array], Array]
 _SAFETY = 4.0
@@ -47,13 +57,25 @@ class TokenTable(Shown):
     end: float = field(repr=False)  # 1 - R at rho = 1
     factor: Piecewise = field(repr=False)  # f over t / sqrt(1 - least)
 
-    def __call__(self, rho: Any) -> Any:
+    @overload
+    def __call__(self, rho: JaxArray) -> JaxArray: ...
+    @overload
+    def __call__(self, rho: Number) -> float: ...
+    @overload
+    def __call__(self, rho: Numbers) -> Array: ...
+    def __call__(self, rho: Any) -> JaxArray | float | Array:
         """R at rho, of any shape. Raises: KcalcError for cosines that the tokens cannot have."""
         if is_jax(rho):
             return 1 - self.gap(1 - rho)
         return finished(1 - self.gap(1 - self._cosines(rho)), np.shape(rho), single_precision(rho))
 
-    def gap(self, gap: Any) -> Any:
+    @overload
+    def gap(self, gap: JaxArray) -> JaxArray: ...
+    @overload
+    def gap(self, gap: Number) -> float: ...
+    @overload
+    def gap(self, gap: Numbers) -> Array: ...
+    def gap(self, gap: Any) -> JaxArray | float | Array:
         """1 - R at rho = 1 - gap."""
         if is_jax(gap):
             import jax.numpy as jnp
@@ -66,7 +88,11 @@ class TokenTable(Shown):
         drop = chunked(array, lambda part: self._drop(part, np))
         return finished(drop, array.shape, single_precision(gap))
 
-    def slope(self, rho: Any) -> Any:
+    @overload
+    def slope(self, rho: Number) -> float: ...
+    @overload
+    def slope(self, rho: Numbers) -> Array: ...
+    def slope(self, rho: Any) -> float | Array:
         """R'(rho), of any shape, by NumPy; ``jax.grad`` of the table is the same for JAX.
 
         Raises: KcalcError for cosines that the tokens cannot have.

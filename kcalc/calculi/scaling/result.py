@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Node = Hashable
-Number = float | sp.Expr
+Number = float  # a SymPy expression where the network has symbols
 
 
 @dataclass(frozen=True, eq=False)

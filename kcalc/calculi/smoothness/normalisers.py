@@ -15,7 +15,7 @@ All act on the last axis of an array. NumPy arrays come back as float64, JAX arr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,11 @@ from ...fields.arguments import positive_number, real_array
 from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError, unknown
 
-Array = Any
+if TYPE_CHECKING:
+    import jax
+
+Array: TypeAlias = "np.ndarray | jax.Array"
+
 
 SECOND = 1.5 * 0.8**2.5
 """max over t of 3 t (1 + t^2)^(-5/2), attained at t = 1/2: |f''| for f(t) = t (1 + t^2)^(-1/2)."""

@@ -247,7 +247,9 @@ class SpatialKernelMap(OfReading, Shown):
     def __init__(self, reading: LocationReading) -> None:
         self.reading = reading
 
-    def __call__(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def __call__(
+        self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
+    ) -> Array:
         """The cosines of the outputs for all pairs of images.
 
         Nan if an output is 0 with certainty.
@@ -263,7 +265,7 @@ class SpatialKernelMap(OfReading, Shown):
 
         return self._finished({node: cosine(node) for node in table}, single_precision(X, Y))
 
-    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
         """The covariance of the outputs as a Gaussian process, all pairs of images.
 
         ``X``: images, (N, height, width, channels), or {input: array}.
@@ -458,7 +460,7 @@ class SpatialTangentKernel(SpatialKernelMap):
         """The parameterisation, "ntk" or "standard"."""
         return "ntk" if self.reading.fan_in is None else "standard"
 
-    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Any:
+    def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
         """The tangent kernel of all pairs of images.
 
         ``X``: images, (N, height, width, channels), or {input: array}.
@@ -468,7 +470,7 @@ class SpatialTangentKernel(SpatialKernelMap):
 
     def both(
         self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Array, Array]:
         """(NNGP, tangent kernel) from one pass.
 
         ``X``: images, (N, height, width, channels), or {input: array}.
@@ -477,7 +479,7 @@ class SpatialTangentKernel(SpatialKernelMap):
 
     def layer_kernel(
         self, node: Node, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False
-    ) -> Any:
+    ) -> Array:
         """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
 
         ``X``: images, (N, height, width, channels), or {input: array}.

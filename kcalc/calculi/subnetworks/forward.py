@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import sympy as sp
 
-from ...fields.arguments import real_array
+from ...fields.arguments import Number, Numbers, real_array
 from ...foundation.errors import KcalcError, glimpse
 from ...foundation.printing import Shown
 from ...foundation.process_state import cached_property
@@ -127,7 +127,11 @@ class ForwardSlope:
             + state.log_constant
         )
 
-    def __call__(self, psi: Any) -> Any:
+    @overload
+    def __call__(self, psi: Number) -> float: ...
+    @overload
+    def __call__(self, psi: Numbers) -> Array: ...
+    def __call__(self, psi: Any) -> float | Array:
         """The largest slope, elementwise. Raises: KcalcError for psi < 1."""
         logs = as_slopes(psi)
         return exponential([self._greatest(float(log))[0] for log in logs.flat], logs.shape)
@@ -139,7 +143,11 @@ class ForwardSlope:
             raise KcalcError("active takes one psi at a time")
         return self._greatest(float(logs))[2]
 
-    def inverse(self, target: Any) -> Any:
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
         """``psi`` with largest slope ``target``, elementwise.
 
         Raises: KcalcError for a target not above the value at ``psi = 1``, and without nonlinear
@@ -182,7 +190,11 @@ class ForwardSlope:
         """
         return max(self._depths[s.base][0] + s.power for s, _ in self._candidates)
 
-    def longest_path_bound(self, psi: Any) -> Any:
+    @overload
+    def longest_path_bound(self, psi: Number) -> float: ...
+    @overload
+    def longest_path_bound(self, psi: Numbers) -> Array: ...
+    def longest_path_bound(self, psi: Any) -> float | Array:
         """The bound ``psi^depth`` of the slope between any two nodes.
 
         With LayerNorm slopes it is multiplied by their largest product on a path.

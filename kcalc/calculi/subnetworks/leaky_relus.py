@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from ...fields.arguments import one_number, real_array
+from ...fields.arguments import Array, Number, Numbers, one_number, real_array
 from ...foundation.errors import KcalcError, UnreachableTarget, glimpse
 from ...foundation.printing import plain
 from ...foundation.rootfinding import zero_between
@@ -80,7 +80,11 @@ class MaximalCValue:
             "that"
         )
 
-    def __call__(self, negative_slope: Any) -> Any:
+    @overload
+    def __call__(self, negative_slope: Number) -> float: ...
+    @overload
+    def __call__(self, negative_slope: Numbers) -> Array: ...
+    def __call__(self, negative_slope: Any) -> float | Array:
         """The maximal c value, elementwise. Raises: KcalcError outside [-1, 1]."""
         values = real_array(negative_slope, "negative_slope")
         if not np.all(np.abs(values) <= 1):
@@ -94,7 +98,11 @@ class MaximalCValue:
         self(slope)
         return self._maximal._attaining([leaky_relu_map(slope)], 0.0)
 
-    def inverse(self, target: Any) -> Any:
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
         """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.
 
         Raises: KcalcError for other targets; UnreachableTarget where the network is too shallow,

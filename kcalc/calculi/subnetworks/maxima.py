@@ -7,12 +7,12 @@ from bisect import bisect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import sympy as sp
 
-from ...fields.arguments import one_number, real_array
+from ...fields.arguments import Array, Number, Numbers, one_number, real_array
 from ...foundation.errors import KcalcError, UnreachableTarget, glimpse, unknown
 from ...foundation.printing import plain
 from ...foundation.process_state import cached_property
@@ -277,7 +277,11 @@ class Maximal(Approximable):
             greatest = np.maximum(greatest, value)
         return np.broadcast_to(greatest, np.shape(x)).copy()[()]
 
-    def __call__(self, x: Values) -> Values:
+    @overload
+    def __call__(self, x: Number) -> float: ...
+    @overload
+    def __call__(self, x: Numbers) -> Array: ...
+    def __call__(self, x: Values) -> float | Array:
         """The maximum at ``x``, elementwise.
 
         Raises: KcalcError if ``r`` decreases or is not finite at the values it is called with.

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import sympy as sp
 
 from ...activations import Activation
-from ...fields.arguments import one_number, real_array
+from ...fields.arguments import Number, Numbers, one_number, real_array
 from ...foundation.errors import KcalcError, glimpse, unknown
 from ...foundation.printing import marked, plain
 from ...foundation.process_state import cached_property
@@ -160,7 +160,11 @@ class MaximalSlope(Approximable):
         """The slope symbol of every activation, where each has its own."""
         return MappingProxyType(self._set.calculus.symbols)
 
-    def __call__(self, psi: Any) -> Any:
+    @overload
+    def __call__(self, psi: Number) -> float: ...
+    @overload
+    def __call__(self, psi: Numbers) -> Array: ...
+    def __call__(self, psi: Any) -> float | Array:
         """``mu(psi)``, elementwise.
 
         Raises: KcalcError for psi < 1 and for symbols in mixing weights.
@@ -180,7 +184,11 @@ class MaximalSlope(Approximable):
             )
         return owner
 
-    def inverse(self, target: Any) -> Any:
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
         """``psi`` with ``mu(psi) = target``, elementwise, to rounding, for targets above ``mu(1)``.
 
         ``mu(1)`` is 1, or greater where LayerNorms have slopes > 1.
@@ -200,7 +208,11 @@ class MaximalSlope(Approximable):
         least = float(self({str(self.symbols[0]): 1.0}))
         return inverse(self._log_and_slope, target, least)
 
-    def slope_to(self, node: Node, psi: Any) -> Any:
+    @overload
+    def slope_to(self, node: Node, psi: Number) -> float: ...
+    @overload
+    def slope_to(self, node: Node, psi: Numbers) -> Array: ...
+    def slope_to(self, node: Node, psi: Any) -> float | Array:
         """The slope from the inputs to the feature map of a node, elementwise in ``psi >= 1``.
 
         The inputs move together.
@@ -232,11 +244,19 @@ class MaximalSlope(Approximable):
         """
         return self.forward.depth
 
-    def longest_path_bound(self, psi: Any) -> Any:
+    @overload
+    def longest_path_bound(self, psi: Number) -> float: ...
+    @overload
+    def longest_path_bound(self, psi: Numbers) -> Array: ...
+    def longest_path_bound(self, psi: Any) -> float | Array:
         """``psi^depth``, above the slope between any two nodes."""
         return self.forward.longest_path_bound(psi)
 
-    def forward_bound(self, psi: Any) -> Any:
+    @overload
+    def forward_bound(self, psi: Number) -> float: ...
+    @overload
+    def forward_bound(self, psi: Numbers) -> Array: ...
+    def forward_bound(self, psi: Any) -> float | Array:
         """The largest slope ``max_t V(t)`` over all nodes ``t``.
 
         ``V(t)`` is the slope from the inputs (which move together) to ``t``.
@@ -463,7 +483,11 @@ class MaximalCurvature:
         _, degrees = program([np.zeros(1)] * len(program.symbols), self._set.monomials)
         return float(degrees.max())
 
-    def __call__(self, kappa: Any) -> Any:
+    @overload
+    def __call__(self, kappa: Number) -> float: ...
+    @overload
+    def __call__(self, kappa: Numbers) -> Array: ...
+    def __call__(self, kappa: Any) -> float | Array:
         """``multiplier * kappa``, elementwise, for ``kappa >= 0``."""
         values = real_array(kappa, "kappa")
         if not np.all(values >= 0):
@@ -472,7 +496,11 @@ class MaximalCurvature:
             )
         return (self.multiplier * values)[()]
 
-    def inverse(self, target: Any) -> Any:
+    @overload
+    def inverse(self, target: Number) -> float: ...
+    @overload
+    def inverse(self, target: Numbers) -> Array: ...
+    def inverse(self, target: Any) -> float | Array:
         """``kappa`` with maximal curvature ``target`` > 0, elementwise.
 
         Raises: KcalcError without nonlinear layers.

@@ -233,7 +233,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             architectures.resnet_v2(depth, residual_weight=Rational(3, 5)), expand=True
         )
         yield equal(
-            [float(p.eval(1)) - 1, p.degree() - (depth - 1)],
+            [float(p.as_expr().subs(p.gen, 1)) - 1, p.degree() - (depth - 1)],
             0,
             "$w=3/5$: the sum of the coefficients less 1, the degree less $D-1$",
             0.0,

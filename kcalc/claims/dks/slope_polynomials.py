@@ -308,7 +308,8 @@ def _(bench: Bench) -> Iterator[Evidence]:
     for _ in bench.rounds(2, 10):
         phi, own, psi = polynomial_layer(bench)
         net = random_network(bench, phi, bench.whole(2, 6), norms=True)
-        truth = float(slope_polynomial(net).subs(kcalc_psi, psi))
+        polynomial: Any = slope_polynomial(net)
+        truth = float(polynomial.subs(kcalc_psi, psi))
         yield equal(
             c_map(net).derivative(1)(1.0) / truth - 1,
             0,

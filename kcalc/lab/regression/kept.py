@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -14,6 +14,12 @@ from ...fields.jax_field import is_jax
 from ...foundation.errors import KcalcError
 from ...foundation.plain_arguments import whole
 from ...foundation.process_state import ALONE, cached_property
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
+    from numpy.typing import ArrayLike
+
+    from ...maps import Assumption
 
 __all__ = ["KeptKernel", "MatrixRecord", "kept_kernel"]
 
@@ -65,7 +71,11 @@ class KeptKernel:
     records: list[MatrixRecord] = field(default_factory=list)
     _kept: dict[tuple[str, str], Any] = field(default_factory=dict)
 
-    def matrix(self, X: Any, Y: Any = None) -> Any:
+    @overload
+    def matrix(self, X: JaxArray, Y: Any = None) -> JaxArray: ...
+    @overload
+    def matrix(self, X: ArrayLike, Y: Any = None) -> np.ndarray: ...
+    def matrix(self, X: Any, Y: Any = None) -> JaxArray | np.ndarray:
         """Return K(X, Y), (n, m), with Y = None meaning X; cached ones are read-only."""
         if is_jax(X) or is_jax(Y):
             return self.kernel.matrix(X, Y, **self.options)
@@ -94,7 +104,7 @@ class KeptKernel:
         return KeptKernel(self.kernel.nngp, self.keep, self.options)
 
     @property
-    def assumptions(self) -> tuple[Any, ...]:
+    def assumptions(self) -> tuple[Assumption, ...]:
         """Return the assumptions of the kernel."""
         return tuple(getattr(self.kernel, "assumptions", ()))
 

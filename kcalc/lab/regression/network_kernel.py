@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
@@ -83,7 +83,15 @@ class NetworkKernel(Kernel):
         """sigma_w of every Affine layer."""
         return _hyperparameter("sigma_w", self.sigma_w, self.sigma_w_bounds)
 
-    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+    @overload
+    def __call__(self, X: Any, Y: Any = None, eval_gradient: Literal[False] = False) -> Array: ...
+    @overload
+    def __call__(
+        self, X: Any, Y: Any = None, *, eval_gradient: Literal[True]
+    ) -> tuple[Array, Array]: ...
+    def __call__(
+        self, X: Any, Y: Any = None, eval_gradient: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Return K(X, Y), (n, m).
 
         With ``eval_gradient`` also its slopes in theta, (n, n, len(theta)).

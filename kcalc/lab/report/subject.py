@@ -162,11 +162,12 @@ def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
 def shaped_by(network: Network, method: str, **targets: Any) -> Shaped:
     """Return the network shaped by a method, rewritten first if the method needs it."""
     reason = ""
+    shape_by_name: Any = shape  # type checkers know methods by literal names only
     for words, rewrite in REWRITES:
         try:
             return Shaped(
                 method,
-                shape(rewrite(network), method=method, **targets),
+                shape_by_name(rewrite(network), method=method, **targets),
                 words,
                 targets=dict(targets),
             )

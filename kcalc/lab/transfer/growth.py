@@ -316,7 +316,7 @@ def _key_width(network: Network, node: Node) -> int | None:
     return layer.key_width
 
 
-def _scores(own: L.Attend, base: L.Attend, ratio: Fraction, grown: Power, node: Node) -> Power:
+def _scores(own: Any, base: Any, ratio: Fraction, grown: Power, node: Node) -> Power:
     """The factor that scores need: they are to be divided by the channels of a head."""
     present = {"sqrt": HALF, "linear": ONE}
     if isinstance(own.scale, str):
