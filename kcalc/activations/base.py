@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import sympy as sp
@@ -41,6 +41,9 @@ from kcalc.foundation.process_state import cached_property
 from kcalc.gaussian.expectations import q_series
 from kcalc.gaussian.expectations import single as expectations
 from kcalc.gaussian.expectations.quadrature import Array
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Activation", "Transformed", "X", "checked", "transform"]
 
@@ -357,11 +360,8 @@ class Activation(PiecewiseFunction):
         """The four constants that lead from ``base`` here, or None."""
         return None
 
-    def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Any:
-        """Draw phi, its Q map and its C maps at several q on three Axes.
-
-        See :func:`kcalc.plotting.cards.card`.
-        """
+    def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Figure:
+        """Draw phi, its Q map and its C maps at several q on three panels; returns the figure."""
         return DRAWINGS["Activation"](self, ax, q)
 
     # --- new activations from old -----------------------------------------------------------------

@@ -20,9 +20,12 @@ CAPTION = 60  # characters of a repr that stands below its table
 MOST = 60  # rows that a table shows; of more, the first and the last ones
 
 
+HEURISTIC = ", heuristic"
+
+
 def marked(text: str, result: Any) -> str:
-    """A text of ``repr``, a legend or an axis, and that the result is heuristic where it is."""
-    return f"{text}, heuristic" if text and getattr(result, "heuristic", False) else text
+    """A text of ``repr``, a legend or an axis, and that the result is heuristic if it is."""
+    return f"{text}{HEURISTIC}" if text and getattr(result, "heuristic", False) else text
 
 
 def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:
