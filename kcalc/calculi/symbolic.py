@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -179,7 +180,28 @@ def cosine(gap: sp.Expr) -> sp.Expr:
     above, below = sp.fraction(gap)
     if below.is_number:
         return tidy(1 - gap)
-    return sp.expand_mul(below - above) / below
+    return collected(below - above) / below
+
+
+_VALUE = re.compile(r"[ct](_.*)?|D*\d*C_.*")  # names of cosines, tangents, C maps, their slopes
+
+
+def collected(expr: sp.Expr) -> sp.Expr:
+    """A sum with one term for each cosine or tangent: w^2 c + (1 - w^2) C."""
+    weights: dict[sp.Expr, list[sp.Expr]] = {}
+    terms = [part for term in sp.Add.make_args(expr) for part in sp.Add.make_args(tidy(term))]
+    for term in terms:
+        factors = sp.Mul.make_args(term)
+        value = sp.Mul(*(factor for factor in factors if _is_value(factor)))
+        weights.setdefault(value, []).append(term / value)
+    return sp.Add(*(value * sp.factor_terms(sp.Add(*part)) for value, part in weights.items()))
+
+
+def _is_value(factor: sp.Expr) -> bool:
+    """Whether a factor of a term is a cosine, a tangent or a local map of them."""
+    base = factor.base if isinstance(factor, sp.Pow) else factor
+    name = str(base.func) if isinstance(base, AppliedUndef) else getattr(base, "name", "")
+    return _VALUE.fullmatch(name) is not None
 
 
 def _mixed(gap: sp.Expr) -> sp.Expr | None:
