@@ -336,7 +336,8 @@ def _closed_moments(phi: Activation) -> tuple[sp.Expr, sp.Expr]:
 def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     """C as a function of ``symbols.c`` and q values, and whether it depends on q."""
     two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
-    closed = tidy(1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0])
+    value = 1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0]
+    closed = value if sp.fraction(value)[1].is_Add else tidy(value)  # one fraction stays one
     return closed, bool(closed.free_symbols & set(two) or closed.atoms(AppliedUndef))
 
 
