@@ -73,7 +73,8 @@ def run(
         return 0
     _check_files(files)
     if html:
-        imported("jinja2"), imported("latex2mathml.converter")  # before anything is computed
+        imported("jinja2")  # before anything is computed
+        imported("latex2mathml.converter")
     try:
         report = claims.verify(claim, paper, budget, seed, processes, journal, progress=True)
     except KeyboardInterrupt:

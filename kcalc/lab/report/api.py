@@ -106,7 +106,8 @@ def report(
     from .page import rendered
     from .subject import subject
 
-    imported("jinja2"), imported("latex2mathml.converter")  # before anything is computed
+    imported("jinja2")  # before anything is computed
+    imported("latex2mathml.converter")
     if path is not None:
         if not isinstance(path, str | os.PathLike):
             raise KcalcError(
