@@ -113,9 +113,8 @@ def depth_traces(traces: Mapping[str, Any], ax: Axes | None = None, legend: bool
             name = "_" if k else label
             ax.plot(place[trace.trunk], values[trace.trunk], **line, gid="trunk", label=name)
         if beside.size and legend:
-            extra.append(
-                {"label": f"{label}, in branches", "linestyle": "none", "marker": ".", **dots}
-            )
+            look = {**dots, "linestyle": "none", "marker": ".", "markersize": 7}
+            extra.append({"label": f"{label}, in branches", **look})
     deepest = max(float(trace.depth.max()) for trace in traces.values())
     ax.set(xlim=(0, max(deepest, 1)), ylim=(-1.05, 1.05), yticks=[-1, -0.5, 0, 0.5, 1])
     ax.set_xlabel(axis_names.NONLINEAR_DEPTH, fontsize=10)
