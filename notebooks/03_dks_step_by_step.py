@@ -222,8 +222,8 @@ for name, one in nets.items():
 # These are the activation, the global map, and the c values of five pairs of inputs on their way through the network:
 
 # %%
-axes = s.plot()
-axes[0].figure.suptitle(
+figure = s.plot()
+figure.suptitle(
     "DKS makes softplus a mild bend, and the network keeps its inputs apart", fontsize=11
 );
 

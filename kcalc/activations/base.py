@@ -13,7 +13,7 @@ Activations built from others are also here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,7 +43,7 @@ from kcalc.gaussian.expectations import single as expectations
 from kcalc.gaussian.expectations.quadrature import Array
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["Activation", "Transformed", "X", "checked", "transform"]
 
@@ -359,11 +359,8 @@ class Activation(PiecewiseFunction):
         """The four constants that transform ``base`` into this activation, or None."""
         return None
 
-    def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Sequence[Axes]:
-        """Draw phi, its Q map and its C maps at several q on three Axes.
-
-        See :func:`kcalc.plotting.cards.card`.
-        """
+    def plot(self, ax: Any = None, q: Any = (0.1, 1.0, 10.0)) -> Figure:
+        """Draw phi, its Q map and its C maps at several q on three panels; returns the figure."""
         return DRAWINGS["Activation"](self, ax, q)
 
     # --- new activations from old -----------------------------------------------------------------

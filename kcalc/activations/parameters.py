@@ -67,6 +67,17 @@ def real_expression(value: sp.Expr, what: str) -> sp.Expr:
     return value
 
 
+def check_constant(symbol: sp.Symbol, text: str) -> None:
+    """Raises: KcalcError for a symbol that cannot be a constant of an activation."""
+    if symbol.is_real is False:
+        raise KcalcError(f"{text}: the constant {symbol} must be real")
+    if symbol.name in TAKEN:
+        raise KcalcError(
+            f"{text}: {symbol} stands for another quantity in formulas; give the constant another "
+            f"letter"
+        )
+
+
 def named(name: Any, usual: str) -> str:
     """The given name of an activation, or the default.
 

@@ -17,6 +17,7 @@ from sympy.core.function import AppliedUndef
 from kcalc.activations.acceptance import FAR_PROBES, PROBES, check_moments, check_values, read_kinks
 from kcalc.activations.base import Activation, X
 from kcalc.activations.callables import from_callable
+from kcalc.activations.parameters import check_constant
 from kcalc.activations.pieces import (
     CORNERED,
     KINK_REACH,
@@ -29,6 +30,7 @@ from kcalc.activations.polynomial import polynomial
 from kcalc.activations.rectifiers import abrelu
 from kcalc.activations.registry import by_name, entered, same_function
 from kcalc.activations.rescaled import rescaled
+from kcalc.activations.term_sums import as_sum
 from kcalc.fields import NUMPY, SYMPY
 from kcalc.fields.degrees import check_degree, expandable
 from kcalc.foundation.errors import KcalcError, glimpse
@@ -138,6 +140,8 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     given = None if kinks is None else read_kinks(kinks)
     try:
         expr = _in_x(spec)
+        if len(spec.free_symbols) > 1:
+            return _parametric(expr, name, given)
         candidate = _candidate(expr, name, given)
         whole = compile_pieces((expr,), ())
         _check(candidate, whole)
@@ -152,7 +156,22 @@ def _from_expression(spec: sp.Expr, name: str | None, kinks: Iterable[Any] | Non
     known = _known(candidate)
     if known is not None:
         return known if name is None else replace(known, name=name)
-    return _as_rectifier(candidate) or rescaled(candidate, entered()) or candidate
+    return (
+        _as_rectifier(candidate) or rescaled(candidate, entered()) or as_sum(candidate) or candidate
+    )
+
+
+def _parametric(expr: sp.Expr, name: str | None, given: tuple[sp.Expr, ...] | None) -> Activation:
+    """An activation with symbols for constants: for formulas, and for numbers put in later."""
+    label = name or str(expr)[:NAME_LENGTH]
+    candidate = Activation(label, expr)
+    if given or expr.has(*CORNERED) or (found := as_sum(candidate)) is None:
+        raise KcalcError(
+            f"{label}: symbols for constants are for sums of powers, exponentials, waves and erf; "
+            f"substitute numbers, expr.subs({{...}}), or use an activation of the catalogue with "
+            f"symbols, such as kc.activation('tanh').transformed(input_scale=a)"
+        )
+    return found
 
 
 def _as_rectifier(candidate: Activation) -> Activation | None:
@@ -177,13 +196,18 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     """
     symbols: Any = spec.free_symbols
     text = str(spec)[:80]
+    argument = symbols
     if len(symbols) > 1:
+        argument = {symbol for symbol in symbols if symbol.name == "x"}
         listed = ", ".join(sorted(str(symbol) for symbol in symbols))
-        raise KcalcError(
-            f"an activation is a function of one symbol, but {text} has {listed}: substitute "
-            f"numbers for the others"
-        )
-    for symbol in symbols:
+        if len(argument) != 1:
+            raise KcalcError(
+                f"{text} has the symbols {listed}: name the argument of the activation x; the "
+                f"others are then constants"
+            )
+        for symbol in symbols - argument:
+            check_constant(symbol, text)
+    for symbol in argument:
         _check_symbol(symbol)
     if spec.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
         raise KcalcError(
@@ -193,7 +217,7 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
     check_degree(spec)
     if any(abs(number) > _LARGEST for number in spec.atoms(sp.Number)):
         raise KcalcError(f"{text} contains a number beyond double precision")
-    expr: Any = spec.xreplace(dict.fromkeys(symbols, X))
+    expr: Any = spec.xreplace(dict.fromkeys(argument, X))
     if expr.has(AppliedUndef):
         raise KcalcError(
             f"{text} contains an undefined function; combine activations made from callables with "

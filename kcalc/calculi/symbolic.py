@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -179,7 +180,28 @@ def cosine(gap: sp.Expr) -> sp.Expr:
     above, below = sp.fraction(gap)
     if below.is_number:
         return tidy(1 - gap)
-    return sp.expand_mul(below - above) / below
+    return collected(below - above) / below
+
+
+_VALUE = re.compile(r"[ct](_.*)?|D*\d*C_.*")  # names of cosines, tangents, C maps, their slopes
+
+
+def collected(expr: sp.Expr) -> sp.Expr:
+    """A sum with one term for each cosine or tangent: w^2 c + (1 - w^2) C."""
+    weights: dict[sp.Expr, list[sp.Expr]] = {}
+    terms = [part for term in sp.Add.make_args(expr) for part in sp.Add.make_args(tidy(term))]
+    for term in terms:
+        factors = sp.Mul.make_args(term)
+        value = sp.Mul(*(factor for factor in factors if _is_value(factor)))
+        weights.setdefault(value, []).append(term / value)
+    return sp.Add(*(value * sp.factor_terms(sp.Add(*part)) for value, part in weights.items()))
+
+
+def _is_value(factor: sp.Expr) -> bool:
+    """Whether a factor of a term is a cosine, a tangent or a local map of them."""
+    base = factor.base if isinstance(factor, sp.Pow) else factor
+    name = str(base.func) if isinstance(base, AppliedUndef) else getattr(base, "name", "")
+    return _VALUE.fullmatch(name) is not None
 
 
 def _mixed(gap: sp.Expr) -> sp.Expr | None:
@@ -314,7 +336,8 @@ def _closed_moments(phi: Activation) -> tuple[sp.Expr, sp.Expr]:
 def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
     """C as a function of ``symbols.c`` and q values, and whether it depends on q."""
     two = (symbols.q, symbols.q) if uniform else (symbols.q, P)
-    closed = tidy(1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0])
+    value = 1 - phi.taylor(1 - symbols.c, *two, 0, SYMPY)[0]
+    closed = value if sp.fraction(value)[1].is_Add else tidy(value)  # one fraction stays one
     return closed, bool(closed.free_symbols & set(two) or closed.atoms(AppliedUndef))
 
 

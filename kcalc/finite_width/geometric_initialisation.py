@@ -32,6 +32,7 @@ from ..shaping.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Node = Hashable
 SPREADS = {"gamma": "max gamma / min gamma", "nu": "max nu / min nu"}
@@ -83,14 +84,10 @@ class GeometricShaping(Shaping):
             values["E y^2"] = found.tensors[outputs[0]].forward
         return values
 
-    def plot(self, ax: Axes | None = None) -> Axes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw gamma of all weights before and after.
-
-        See :func:`kcalc.plotting.scaling.weight_scalings`.
-        """
-        return DRAWINGS["GeometricShaping"](
-            {"before": self.before, "geometric": self.scaling}, ax=ax
-        )
+    def plot(self, ax: Axes | None = None) -> Figure:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Draw gamma of all weights before and after, on one panel; returns the figure."""
+        drawn = DRAWINGS["GeometricShaping"]
+        return drawn({"before": self.before, "geometric": self.scaling}, ax=ax).figure
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""

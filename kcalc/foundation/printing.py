@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from html import escape
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,9 +23,12 @@ CAPTION = 60  # characters of a repr shown below its table
 MOST = 60  # maximal rows of a table; longer ones show the first and the last rows
 
 
+HEURISTIC = ", heuristic"
+
+
 def marked(text: str, result: Any) -> str:
-    """Text for ``repr``, a legend or an axis, marked if the result is heuristic."""
-    return f"{text}, heuristic" if text and getattr(result, "heuristic", False) else text
+    """A text of ``repr``, a legend or an axis, and that the result is heuristic if it is."""
+    return f"{text}{HEURISTIC}" if text and getattr(result, "heuristic", False) else text
 
 
 def cut(rows: Rows, most: int = MOST) -> list[Sequence[str]]:

@@ -18,7 +18,7 @@ from .. import Network, c_map, residual_blocks, shape, with_residual_weights
 from .. import layers as L
 from ..foundation.errors import KcalcError
 from ..foundation.extras import imported
-from ..plotting import c_maps, claim, three_digits
+from ..plotting import c_maps, entitle
 
 __all__ = ["Explorer", "explore"]
 
@@ -207,13 +207,7 @@ def _png(maps: dict[str, Any]) -> bytes:
     figure = Figure(figsize=(DRAWN, DRAWN), layout="constrained")
     ax = figure.subplots()
     c_maps(maps, ax=ax)
-    levels = {label: one(0.0) for label, one in maps.items()}
-    if not any(isinstance(level, Mapping) for level in levels.values()):
-        claim(
-            ax,
-            "Orthogonal inputs come out with c = "
-            + ", ".join(f"{three_digits(v)} {label}" for label, v in levels.items()),
-        )
+    entitle(ax, "C map")
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)
     return stream.getvalue()

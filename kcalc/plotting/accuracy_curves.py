@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import axis_names
 from . import frame as plot_frame
-from . import titles as plot_claims
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +42,7 @@ def accuracies(
     ax.set_ylim(0, 101)
     ax.set_xlabel(axis_names.STEPS, fontsize=10)
     ax.set_ylabel(axis_names.CORRECT if title else "correct, %", fontsize=10)
-    says = plot_claims.accuracies(lines)
     if title:
-        plot_frame.claim(ax, title if made is False else f"{title}: {says}")
-    plot_frame.finish(ax, (), made, says="" if title else says)
+        plot_frame.entitle(ax, title)
+    plot_frame.finish(ax, (), made, says="" if title else "Test accuracy")
     return ax

@@ -9,7 +9,6 @@ NumPy arrays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,10 @@ import numpy as np
 
 from ..foundation.errors import KcalcError, glimpse
 from ..foundation.plain_arguments import items, mapping, text, whole
-from ..foundation.printing import marked
+from ..foundation.printing import HEURISTIC, marked
 from ..foundation.real_numbers import one_q, q_pair
 from ..foundation.rootfinding import sign_changes
 from . import axis_names
-from . import titles as plot_claims
 from .drawing import network
 from .frame import GREY, LIGHT, PALETTE, STYLES, axes, labelled, line_look, save
 
@@ -34,7 +32,6 @@ __all__ = ["activations", "c_maps", "network", "q_maps", "save"]
 Array = np.ndarray
 Curve = Callable[[Array], Array]
 MOST_POINTS = 10**6
-SAID = 100  # number of points from which a curve shows everything between them
 
 
 # -- maps ------------------------------------------------------------------------------------------
@@ -73,10 +70,10 @@ def c_maps(
     styles = {} if looks is None else mapping(looks, "looks")
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels, q1, q2)
-    drawn = _draw_maps(ax, c, found, partial(_fixed_points, q1=q1, q2=q2), look, styles)
+    _draw_maps(ax, c, found, partial(_fixed_points, q1=q1, q2=q2), look, styles)
     ticks = [-1, -0.5, 0, 0.5, 1]
     ax.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=ticks, yticks=ticks, aspect="equal")
-    says = plot_claims.c_maps(c, drawn) if points > SAID else "C map"
+    says = "C map" if len(found) == 1 else "C maps"
     return labelled(ax, made, axis_names.C, axis_names.C_MAP, says, _mark_handles(ax))
 
 
@@ -105,11 +102,9 @@ def q_maps(
     q = np.geomspace(low, high, whole(points, "points", 2, MOST_POINTS))
     labels, look = _look_of_lines(line, labels)
     found = _curves(maps, labels)
-    drawn = _draw_maps(ax, q, found, lambda _, given: _points_between(given, low, high), look)
-    seen = low <= 1 <= high
-    ones = [float(curve(np.ones(1))[0]) if seen else math.nan for _, curve, _ in found]
+    _draw_maps(ax, q, found, lambda _, given: _points_between(given, low, high), look)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
-    says = plot_claims.q_maps(q, drawn, ones)
+    says = "Q map" if len(found) == 1 else "Q maps"
     return labelled(ax, made, axis_names.Q, axis_names.Q_MAP, says, _mark_handles(ax))
 
 
@@ -126,13 +121,12 @@ def _draw_maps(
     points: Callable[[Curve, Any], Iterable[tuple[float, bool | None]]],
     look: Mapping[str, Any],
     styles: Mapping[str, Any] | None = None,
-) -> list[Array]:
-    """Draw maps over x with the identity and their fixed points. Returns: their values."""
+) -> None:
+    """Draw maps over x with the identity and their fixed points."""
     if not any(line.get_gid() == "identity" for line in ax.lines):
         ends, dashes = x[[0, -1]], (0, (4, 3))
         usual = {"color": GREY, "linewidth": 0.8, "linestyle": dashes, "zorder": 1}
-        ax.plot(ends, ends, **usual, gid="identity", label="_")
-    drawn: list[Array] = []
+        ax.plot(ends, ends, **usual, gid="identity", label="identity")
     for label, curve, given in found:
         index = sum(line.get_gid() == "map" for line in ax.lines)
         usual = {
@@ -144,11 +138,10 @@ def _draw_maps(
             "gid": "map",
         }
         at = np.maximum(x, getattr(given, "least", -1.0))
-        drawn.append(curve(at))
-        (line,) = ax.plot(at, drawn[-1], **{**usual, **_look((styles or {}).get(label)), **look})
+        own = (styles or {}).get(label) or (styles or {}).get(label.removesuffix(HEURISTIC))
+        (line,) = ax.plot(at, curve(at), **{**usual, **_look(own), **look})
         for value, stable in points(curve, given):
             _mark(ax, value, stable, str(line.get_color()))
-    return drawn
 
 
 def _curves(
@@ -352,10 +345,8 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
     ax.axhline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
     ax.axvline(0, color=LIGHT, linewidth=0.8, zorder=0, gid="zero")
     extra: list[tuple[str, Any]] = [("before", STYLES[1]), ("after", "-")] if len(new) > 1 else []
-    drawn: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
     for k, phis in enumerate((old, new)):
         for index, (name, phi) in enumerate(phis):
-            drawn[k][name] = _curve(phi, None, (), name)(x)
             first = old[index][0]
             own = isinstance(after, Mapping) and name != first
             label = name or r"$\phi$"
@@ -365,7 +356,7 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
                 label = first if k else "_before"
             ax.plot(
                 x,
-                drawn[k][name],
+                _curve(phi, None, (), name)(x),
                 color=PALETTE[index % len(PALETTE)],
                 linestyle=STYLES[1] if new and not k else "-",
                 linewidth=1.6 if k else 1.1 if new else 1.5,
@@ -373,5 +364,5 @@ def activations(before: Any, after: Any = None, ax: Axes | None = None) -> Axes:
             )
     ax.set_xlim(-span, span)
     handles = [{"label": label, "color": GREY, "linestyle": style} for label, style in extra]
-    says = plot_claims.activations(x, *drawn)
+    says = "Activation" if len(old) == 1 else "Activations"
     return labelled(ax, made, axis_names.X, axis_names.PHI, says, handles)

@@ -33,6 +33,8 @@ PALETTE = (
 )
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, LIGHT = "#666666", "#D9D9D9"
+CORNERS = ("lower right", "upper left", "upper right", "lower left")
+PLACES = (*CORNERS, "center right", "center left", "upper center", "lower center")  # of legends
 
 
 def axes(ax: Axes | None, width: float, height: float) -> Axes:
@@ -109,17 +111,11 @@ def log_axis(axis: Any, room: float = 1.0) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def claim(ax: Axes, sentence: str) -> None:
-    """Set a sentence as the title, wrapped to the width of the Axes.
-
-    Dollar signs in names are ordinary characters.
-    """
+def entitle(ax: Axes, title: str) -> None:
+    """The title of the Axes, wrapped to its width; an odd dollar sign is an ordinary one."""
     width = ax.get_window_extent().width / ax.figure.dpi  # inches
-    text = sentence if sentence.count("$") % 2 == 0 else sentence.replace("$", r"\$")
-    most = max(24, int(16 * width))
-    # lines of similar length
-    even = max(24, math.ceil(1.12 * len(text) / math.ceil(len(text) / most)))
-    ax.set_title(textwrap.fill(text, min(most, even)), fontsize=9, gid="claim")
+    text = title if title.count("$") % 2 == 0 else title.replace("$", r"\$")
+    ax.set_title(textwrap.fill(text, max(24, int(16 * width))), fontsize=10, gid="title")
 
 
 def finish(
@@ -140,14 +136,14 @@ def finish(
     from matplotlib.lines import Line2D
 
     if says and (widen if titled is None else titled):
-        claim(ax, says)
+        entitle(ax, says)
     for spine in ax.spines.values():
         spine.set_linewidth(0.6)
     ax.tick_params(labelsize=8, width=0.6, length=3)
     lines: list[Any] = [
         line for line in ax.lines if line.get_label() and not str(line.get_label()).startswith("_")
     ]
-    if legend and (len(lines) > 1 or extra):
+    if legend and (lines or extra):
         _legend(ax, [*lines, *(Line2D([], [], **look) for look in extra)], widen)
 
 
@@ -229,7 +225,7 @@ def _legend(ax: Axes, handles: Sequence[Any], widen: bool) -> None:
         for line in ax.lines
         if line.get_gid() != "zero"
     ]
-    for corner in ("lower right", "upper left", "upper right", "lower left"):
+    for corner in PLACES:
         box = ax.legend(loc=corner, borderaxespad=0.6, **look).get_window_extent().padded(4)
         if not any(
             path.intersects_bbox(box, filled=False) or box.count_contains(path.vertices)

@@ -33,6 +33,7 @@ from .thirty_digits import local_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from .comparison import Comparison
     from .conditions import EquationPair
@@ -185,12 +186,23 @@ class Shaping(Approximable, OfModel):
             if condition in targets
         }
 
-    def plot(self, ax: Sequence[Axes] | None = None) -> Sequence[Axes]:
-        """Draw activations, the global C map and the c values of all layers, before and after.
+    def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
+        """Draw activations, the global C map and c by depth, before and after.
 
-        See :func:`kcalc.plotting.shaping.shaping_figure`. "Before" is the original network, if the
-        kernel calculus applies to it. A network shaped with ``tokens=`` has no C map; for it the
-        plot shows the cosines between tokens at the input and the (first) output.
+        "Before" is the original network with the same activations, if the kernel calculus covers
+        it. A network shaped with ``tokens=`` has no C map: the figure then shows the cosines
+        between tokens at the input and at the (first) output.
+
+        Parameters
+        ----------
+        ax
+            The panels to draw on, as many as the figure has; by default those of a new figure.
+
+        Returns
+        -------
+        Figure
+            The matplotlib figure; its panels are in ``.axes``.
+
         """
         pairs = {
             name: (self.constants[name].activation, self.constants[name].transformed)

@@ -28,6 +28,7 @@ from .traces import DepthTrace, depth_trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Node = Hashable
 Array = np.ndarray
@@ -90,10 +91,10 @@ class DepthProfile(Tabled, Approximable):
         found = {name: getattr(self, name) for name in COLUMNS}
         return {name: array for name, array in found.items() if array is not None}
 
-    def plot(self, ax: Sequence[Axes] | None = None) -> Array:
+    def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
         """Draw sizes, cosines, scores and gradients over the blocks, in two to four panels.
 
-        ``ax``: an array of Axes, one per panel; None: a new figure. Returns: the array of Axes.
+        ``ax``: as many Axes; None: those of a new figure. Returns: the figure.
         """
         return DRAWINGS["DepthProfile"](self, ax)
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from inspect import unwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..activations import activation as resolve
 from ..fields.arguments import as_number, number_within, one_number
@@ -54,6 +54,9 @@ from .transformer_stream import (
     start_of,
 )
 from .transformer_systems import Ratios, Request, Skipless
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Node = Hashable
 NAMES = {
@@ -180,8 +183,8 @@ class TransformerShaping(Shaping):
             factors[last] = through / float(block.weights[1])
         return {node: factor for node, factor in factors.items() if factor != 1}
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw q and the token cosine along the stream, before and after."""
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw q and the token cosine along the stream, before and after; returns the figure."""
         before = self._before(lambda net: Stream.of(net, self.start).profile())
         profiles = {"before": before, "after": Stream.of(self.network, self.start).profile()}
         return DRAWINGS["TransformerShaping"](

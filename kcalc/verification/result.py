@@ -32,6 +32,7 @@ from .tangent_checks import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from .jacobians import Jacobians
 
@@ -381,11 +382,8 @@ class KernelCheck(Tabled):
             f"{worst}{said})"
         )
 
-    def plot(self, ax: Sequence[Axes] | None = None) -> Array:
-        """q and c values over the layers with their fluctuation against the maps.
-
-        See :mod:`kcalc.verification.plots`.
-        """
+    def plot(self, ax: Sequence[Axes] | None = None) -> Figure:
+        """Draw q and c values by layer with their fluctuations and the maps; returns the figure."""
         return DRAWINGS["KernelCheck"](self, ax)
 
     def to_dict(self) -> dict[str, Any]:

@@ -82,6 +82,10 @@ def offered() -> dict[str, set[str]]:
         named = set(re.findall(r"\w+", heading)) & set(METHODS)
         for method in set(METHODS) - named if heading.startswith("all ") else named:
             found[method] |= {action.dest for action in group._group_actions}
+        for action in group._group_actions:  # a common option names its methods
+            named = re.match(r"with ([\w ]+): ", action.help or "")
+            for method in named[1].split(" and ") if named else ():
+                found[method].add(action.dest)
     return found
 
 

@@ -475,7 +475,9 @@ def test_an_activation_that_only_makes_the_output_is_left_alone(head: Any, left:
     stack = [m for k in (8, 48, 48) for m in (nn.Linear(k, 48), nn.ReLU())]
     model = nn.Sequential(*stack, nn.Linear(48, 3), head)
     s = kc.shape(kc.read(model, (4, 8)))
-    assert ("7" not in s.network) == left == any("'7' does not change" in a.text for a in s.warnings)
+    assert (
+        ("7" not in s.network) == left == any("'7' does not change" in a.text for a in s.warnings)
+    )
     shaped = s.apply_to(model, generator=seed(0))
     x = 10 * torch.randn(64, 8)
     found = shaped(x).detach()

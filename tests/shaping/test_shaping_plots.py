@@ -59,7 +59,7 @@ def test_figure_panels_and_labels(names) -> None:
 
 
 def test_the_third_panel_shows_the_c_value_of_every_layer() -> None:
-    axes = kc.shape(A.vanilla(12), "relu", method="he").plot()
+    axes = kc.shape(A.vanilla(12), "relu", method="he").plot().axes
     assert len(axes) == 3
     truth = relu_angles(12, np.array(STARTS))
     lines = trunk_lines(axes[2])
@@ -91,7 +91,7 @@ def test_where_the_calculus_does_not_apply_before_there_is_only_after() -> None:
         L.Affine(sigma_w=1e100),
         L.Nonlinear("elu"),
     )
-    axes = kc.shape(net).plot()
+    axes = kc.shape(net).plot().axes
     assert {line.get_label() for line in trunk_lines(axes[2])} == {"after", "_"}
     assert [line.get_label() for line in axes[1].lines if line.get_gid() == "map"] == ["after"]
 
@@ -105,7 +105,7 @@ def test_several_outputs_and_given_axes() -> None:
     ]
     net = kc.Network.from_steps([*steps, ("g", L.Nonlinear("gelu"), ("b",))], ["f", "g"])
     _, given = plt.subplots(1, 3)
-    axes = kc.shape(net).plot(ax=given)
+    axes = kc.shape(net).plot(ax=given).axes
     assert list(axes) == list(given)
     curves = [line for line in axes[1].lines if line.get_gid() == "map"]
     assert [line.get_label() for line in curves] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ class NetworkReport:
     ``html`` is its text, ``path`` the file it was written to (None: not yet).
 
     ``refused``: {result: reason} for results that a calculus could not compute; the page shows them
-    too.
+    too. ``numbers``: those of the page, as plain data.
     """
 
     name: str
     html: str
     path: Path | None = None
     refused: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -40,9 +41,11 @@ class NetworkReport:
 
         Returns: the report with its path. Raises: KcalcError if it cannot be written.
         """
-        return NetworkReport(
-            self.name, self.html, write_whole(file_path(path), self.html), self.refused
-        )
+        return replace(self, path=write_whole(file_path(path), self.html))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers of the page as plain data."""
+        return {"name": self.name, **self.numbers, "refused": self.refused}
 
     def __str__(self) -> str:
         return repr(self)
@@ -81,13 +84,13 @@ def report(
     assumptions.
 
     ``net_or_model``: a network, a :class:`kcalc.Shaping` (its original network is "before" and its
-    constants are "after", unless a method, targets or an activation are given), or a model that
-    :func:`kcalc.read` accepts, with its ``example_inputs``: one array or shape, a list of them, or
-    a dictionary by argument name. ``path``: the file to write (completely or not at all; None: no
-    file). ``activation``: that of every nonlinear layer; None: each layer keeps its own.
-    ``method``: the shaping method of the page, by default "tat" for ReLUs and "dks" for everything
-    else; ``targets`` are its targets (``zeta=1.5``, ``eta=.9``). ``tokens``, ``token_cosine``: the
-    tokens of an input, as in
+    own constants are "after", unless a method, targets or an activation are given), or a model that
+    :func:`kcalc.read` takes, with its ``example_inputs``: one array or shape, a list of them,
+    or a dictionary by argument name.
+    ``path``: where the page is written (whole or not at all; None: nowhere). ``activation``: that
+    of every nonlinear layer, None: each layer's own. ``method``: the shaping method of the page, by
+    default "edge" for transformers, "tat" for ReLUs and "dks" for all else; ``targets`` are that
+    method's (``zeta=1.5``, ``eta=.9``). ``tokens``, ``token_cosine``: the tokens of an input, as in
     :func:`kcalc.node_values`, for networks with attention; by default 128 tokens, or as many as the
     network has positions. For networks with TokenMix ``tokens`` is the target of the shaping
     method. ``name``, ``title``: the page's headline and the line below it. ``command``: how to make
@@ -103,7 +106,8 @@ def report(
     from .page import rendered
     from .subject import subject
 
-    imported("jinja2"), imported("latex2mathml.converter")  # before anything is computed
+    imported("jinja2")  # before anything is computed
+    imported("latex2mathml.converter")
     if path is not None:
         if not isinstance(path, str | os.PathLike):
             raise KcalcError(
@@ -125,7 +129,7 @@ def report(
         over,
     )
     page = rendered(facts, command or _call(about.name, method, {**targets, **over}))
-    found = NetworkReport(about.name, page, refused=dict(facts.refused))
+    found = NetworkReport(about.name, page, refused=dict(facts.refused), numbers=facts.numbers())
     return found if path is None else found.save(path)
 
 

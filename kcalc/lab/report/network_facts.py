@@ -15,6 +15,7 @@ from ...calculi.fluctuations import fluctuations
 from ...calculi.scaling import scaling
 from ...calculi.subnetworks import maximal_slope, subnetworks
 from ...foundation.errors import KcalcError
+from ...foundation.printing import plain
 from ...maps import Approximable
 from ...shaping import METHODS, Shaping, record
 from .explorer import Explorer, explorer
@@ -85,6 +86,31 @@ class Facts(Approximable):
             )
         return None
 
+    def numbers(self) -> dict[str, Any]:
+        """The numbers of the page as plain data."""
+        return plain(
+            {
+                "title": self.subject.title,
+                "shaping": self.shaping,
+                "before": self.before,
+                "after": self.after,
+                "slope_polynomial": self.polynomial,
+                "maximal_slope": self.mu,
+                "local_slopes": self.slopes,
+                "kernels": dict(zip(("before", "after"), self.kernels, strict=True)),
+                "log_variances": [
+                    dict(zip(("width", "before", "after", "exact"), row, strict=True))
+                    for row in self.widths
+                ],
+                "methods": [
+                    {"method": shaped.method, "slope": slope, "orthogonal": level}
+                    for shaped, slope, level in self.others
+                ],
+                "tokens": self.tokens,
+                "assumptions": tuple(self.assumptions),
+            }
+        )
+
     @property
     def shaping(self) -> Shaping | None:
         """Return the main shaping."""
@@ -106,15 +132,15 @@ def gathered(
     """
     facts, network = Facts(subject), in_floats(subject.network)
     facts.tokens, over = _over_tokens(facts, network, dict(tokens or {}))
-    chosen = default_method(subject.activations) if method is None else method
+    chosen = default_method(network, targets or ()) if method is None else method
     checked_targets(chosen, targets or {})
     facts.main = (
-        shaped_by(network, chosen, **(targets or {}))
+        shaped_by(network, chosen, **{**_edge_tokens(chosen, over), **(targets or {})})
         if given is None
         else Shaped(given.method, given)
     )
     # too shallow a network for TAT, a kink for DKS
-    if facts.main.shaping is None and method is None and not targets:
+    if facts.main.shaping is None and method is None and not targets and chosen != "edge":
         other = shaped_by(network, "dks" if chosen == "tat" else "tat")
         facts.main = facts.main if other.shaping is None else other
     if facts.main.shaping is None and not targets and facts.main.method == "dks":
@@ -160,6 +186,15 @@ def _over_tokens(
         **given,
         "tokens": usual_tokens(network) if given.get("tokens") is None else given["tokens"],
     }
+
+
+def _edge_tokens(method: str, over: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens of the page, where a method takes their number; it has a usual number, too."""
+    tokens = over.get("tokens")
+    if method != "edge" or isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
+        return {}
+    cosine = over.get("token_cosine")
+    return {"tokens": tokens} | ({} if cosine is None else {"token_cosine": cosine})
 
 
 def _for(network: Network, over: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -269,7 +304,7 @@ def _shaped(facts: Facts, shaping: Shaping) -> None:
 
 def _others(facts: Facts, network: Network) -> None:
     own = (facts.main.method,) if facts.main else ()
-    for method in COMPARED if len(network) <= LONGEST else own:
+    for method in own if len(network) > LONGEST or own == ("edge",) else COMPARED:
         shaped = (
             facts.main if facts.main and facts.main.method == method else shaped_by(network, method)
         )

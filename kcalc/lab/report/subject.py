@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -138,9 +138,15 @@ class Shaped:
     targets: dict[str, float] = field(default_factory=dict)
 
 
-def default_method(activations: Sequence[Activation]) -> str:
-    """Return TAT for ReLUs, DKS for everything else."""
-    return "tat" if activations and all(isinstance(phi, Leaky) for phi in activations) else "dks"
+def default_method(network: Network, targets: Iterable[str] = ()) -> str:
+    """The edge for transformers, TAT for ReLUs, DKS for all else; a method that takes the targets.
+
+    Transformers get the others' targets by TAT or DKS.
+    """
+    if network.nodes_of(L.Attend) and set(targets) <= set(signature(METHODS["edge"]).parameters):
+        return "edge"
+    relus = all(isinstance(phi, Leaky) for phi in network.activations)
+    return "tat" if network.activations and relus else "dks"
 
 
 def checked_targets(method: str, targets: Mapping[str, Any]) -> None:
