@@ -9,7 +9,7 @@ from typing import Any
 from ...foundation.errors import KcalcError
 from .powers import HALF, ONE, Power
 from .program import Ref, Step, leaves, total
-from .program_sizes import Fold, Found, Kept, Rule, Value
+from .program_sizes import Fold, Found, Kept, Rule, Value, whole
 from .sizes import Part
 
 RULES: dict[str, Rule] = {}
@@ -25,10 +25,31 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
     return register
 
 
+NUMBERS = ("exponent", "alpha", "other", "num_layers", "value", "min", "max", "threshold", "weight")
+
+
 def rule_of(step: Step) -> Rule:
-    """The rule of a step; operators whose name ends in _ write in place."""
+    """The rule of a step; operators whose name ends in _ write in place.
+
+    Raises: KcalcError for a function with other numbers than in the base.
+    """
     kind = step.kind
+    if RULES.get(kind.rstrip("_")) is not multiplied:
+        _check_numbers(step)
     return RULES.get(kind) or RULES.get(kind.rstrip("_")) or RULES.get(kind.strip("_")) or _no_rule
+
+
+def _check_numbers(step: Step) -> None:
+    """Raises: KcalcError for a function with other numbers than in the base."""
+    for name, own in step.args.items():
+        base = step.base.get(name)
+        number = isinstance(own, float) or (name in NUMBERS and isinstance(own, int))
+        if number and name != "scale" and own != base:
+            raise KcalcError(
+                f"node {step.name!r} computes {step.kind} with {name} = {own}, in the base with "
+                f"{base}: keep functions, norms and multipliers as they are in the base; "
+                f"kc.transfer says which multipliers to change"
+            ).at(step.name)
 
 
 def _no_rule(f: Fold, step: Step) -> Found:
@@ -64,8 +85,7 @@ def _largest(f: Fold, step: Step, values: Sequence[Value]) -> Value:
 
 # -- what moves numbers ----------------------------------------------------------------------------
 
-POOLS = frozenset(
-    """
+_POOLS = """
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
     upsample_bicubic2d upsample_trilinear3d upsample_nearest_exact1d upsample_nearest_exact2d
     upsample_nearest_exact3d upsample_bilinear2d_aa upsample_bicubic2d_aa unfold im2col col2im
@@ -73,10 +93,9 @@ POOLS = frozenset(
     max_pool2d_with_indices max_pool3d_with_indices fractional_max_pool2d avg_pool1d avg_pool2d
     avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_avg_pool3d
-    """.split()
-)
-MOVES = frozenset(
-    """
+"""
+POOLS = frozenset(_POOLS.split())
+_MOVES = """
     view reshape unsafe_view flatten unflatten squeeze unsqueeze transpose t permute movedim
     moveaxis swapaxes swapdims expand expand_as clone contiguous to to_copy alias view_as type_as
     lift_fresh numpy_T mT roll flip rot90 tril triu repeat tile repeat_interleave pad
@@ -84,15 +103,14 @@ MOVES = frozenset(
     replication_pad2d replication_pad3d pixel_shuffle pixel_unshuffle channel_shuffle masked_fill
     dropout feature_dropout alpha_dropout native_dropout diag_embed positive as_strided lift
     atleast_1d atleast_2d atleast_3d resolve_conj resolve_neg
-    """.split()
-)
-PARTS = frozenset(
-    """
+"""
+MOVES = frozenset(_MOVES.split())
+_PARTS = """
     slice select narrow split split_with_sizes chunk unbind tensor_split index index_select gather
     take_along_dim diagonal topk sort unsafe_chunk unsafe_split unsafe_split_with_sizes hsplit
     vsplit dsplit take masked_select getitem cummax cummin
-    """.split()
-)
+"""
+PARTS = frozenset(_PARTS.split())
 
 
 @rule(*MOVES, *POOLS)
@@ -169,25 +187,27 @@ def joined(f: Fold, step: Step) -> Found:
 # -- sources and choices ---------------------------------------------------------------------------
 
 
-@rule(
-    *"""
+_MADE = """
     rand rand_like randn randn_like normal empty empty_like zeros zeros_like ones ones_like full
     full_like new_zeros new_ones new_full new_empty bernoulli eye randint arange scalar_tensor
     linspace
-    """.split()
-)
+"""
+
+
+@rule(*_MADE.split())
 def made(f: Fold, step: Step) -> Found:
     """Numbers that the operation makes itself: noise, zeros."""
     found = [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
     return several(step, found)
 
 
-@rule(
-    *"""
+_CHOSEN = """
     round floor ceil trunc sign sgn heaviside one_hot histc wrap_with_set_grad_enabled multinomial
     argmax argmin
-    """.split()
-)
+"""
+
+
+@rule(*_CHOSEN.split())
 def chosen(f: Fold, step: Step) -> Found:
     """A choice, a comparison: a new input, behind which no gradient is passed on."""
     return several(step, [Value(ONE, axes, False) for axes in step.axes])
@@ -334,10 +354,15 @@ def added(f: Fold, step: Step) -> Found:
     refs = [ref for ref in step.refs if f.value(ref).real]
     if not refs:
         return chosen(f, step)
+    values = []
     for ref in refs:
-        f.edge(step, ref, f.shared(step, step.axes[0], ref))
+        x = f.value(ref)
+        # scores are brought to their size before biases are added
+        factor = f.settle(step, x, ref.name) if x.scores and len(refs) > 1 else ONE
+        f.edge(step, ref, factor * f.shared(step, step.axes[0], ref))
         f.role(ref, "vector")
-    found = _largest(f, step, [f.value(ref) for ref in refs])
+        values.append(replace(x, of=x.of * factor))
+    found = _largest(f, step, values)
     if len(refs) == 1:
         return replace(
             found,
@@ -363,9 +388,9 @@ def multiplied(f: Fold, step: Step) -> Found:
     if first == second and not inverse:
         return raised(f, replace(step, args={"self": first}), 2 * ONE)
     one, two = f.value(first), f.value(second)
-    if second.name in f.program.constants and one.real:
+    if two.numbers and one.real:
         return scaled(f, step, first, two.of, inverse)
-    if first.name in f.program.constants and two.real and not inverse:
+    if one.numbers and two.real and not inverse:
         return scaled(f, step, second, one.of, False)
     if one.fixed and two.fixed and one.parameter and two.parameter and not inverse:
         return _own_factor(f, step, (first, one), (second, two))
@@ -434,7 +459,7 @@ def _absorbs(f: Fold, step: Step, given: Any, use: Any) -> bool:
         for key in (given.name, step.name)
     }
     key = given.name
-    while key != use.node.partition(" #")[0]:
+    while key != whole(use.node):
         before = next((one for one in f.program.steps if one.name == key), None)
         if before is None or before.kind not in MOVES:
             return False
@@ -673,8 +698,10 @@ def linear(f: Fold, step: Step) -> Found:
     """Weights (outputs, inputs)."""
     w = f.value(step.args["weight"])
     if w.parameter is None:
-        if w.fixed and step.args["weight"].key not in f.program.constants:
+        if w.fixed and not w.numbers:
             return f.guess(step, _computed(f, w))
+        if isinstance(step.args.get("bias"), Ref):
+            f.edge(step, step.args["bias"], f.shared(step, step.axes[0], step.args["bias"]))
         return contraction(f, step, step.args["input"], step.args["weight"], w.axes[-1])
     out = w.axes[0] if len(w.axes) > 1 else ONE
     return _weighed(f, step, step.args["input"], step.args["weight"], (w.axes[-1], out, out))
@@ -750,11 +777,7 @@ def added_matrices(f: Fold, step: Step) -> Found:
 def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
     """Sums of products of two feature maps, which training aligns."""
     a, b = f.value(one), f.value(two)
-    both = a.fixed and b.fixed and (a.parameter or b.parameter)
-    if both and (f.grows(a.total) or f.grows(b.total)):
-        found = Value(a.of * b.of * inner, step.axes[0], fixed=True)
-    else:
-        found = Value(a.of * b.of * inner, step.axes[0])
+    found = Value(a.of * b.of * inner, step.axes[0])
     out = total(step.axes[0])
     f.edge(step, one, b.of * _more(f, out * inner, a.total))
     f.edge(step, two, a.of * _more(f, out * inner, b.total))

@@ -69,10 +69,11 @@ class Placement:
 
     ``kind``: "weight", "bias", "gain" (of a norm, or another factor with an entry per channel),
     "vector" (added, or a token of its own), "shared" (a factor that many channels share) or
-    "length" (of the rows of weights, as weight norm has it); ``shape``: its shape;
-    ``base_std``: its standard deviation in the base, None where there is none; ``base_entries``: its number of entries there; ``repeated``: whether the larger network
-    has more parameters of its name; ``zero``: whether all of it starts at 0; ``behind``: the
-    multiplier that the model has behind it, relative to the base.
+    "length" (of the rows of weights, as weight norm has it). ``shape``: its shape;
+    ``base_std``: its standard deviation in the base, None where there is none; ``base_entries``:
+    its number of entries there; ``repeated``: whether the larger network has more parameters of its
+    name; ``zero``: whether all of it starts at 0; ``behind``: the multiplier that the model has
+    behind it, relative to the base.
     """
 
     name: str
