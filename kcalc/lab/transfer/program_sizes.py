@@ -210,7 +210,8 @@ class Fold:
 
 def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, Sizes]:
     """Both passes.  Raises: KcalcError for operations without a rule and outputs that grow."""
-    from .program_rules import rule_of
+    from . import program_rules, program_weights  # noqa: F401  # they fill the table
+    from .program_table import rule_of
 
     fold = Fold(program, setting, unknown)
     for key, name in program.parameters.items():
@@ -303,12 +304,12 @@ def guessed_of(fold: Fold) -> dict[str, str]:
 def before_zeros(fold: Fold, zeros: set[str]) -> frozenset[Node]:
     """The weights whose output reaches, entry by entry, only weights that start at 0."""
     silent = {one.node for one in fold.kept if one.kind == "weight" and one.name in zeros}
-    readers: dict[str, list[Step]] = {}
+    readers: dict[Node, list[Step]] = {}
     for step in fold.program.steps:
         for ref in step.refs:
             readers.setdefault(ref.name, []).append(step)
 
-    def ends(name: str) -> bool:
+    def ends(name: Node) -> bool:
         behind = readers.get(name, [])
         return bool(behind) and all(
             step.name in silent or (len(step.refs) == 1 and ends(step.name)) for step in behind
