@@ -34,7 +34,7 @@ _MOVES = """
     constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
     replication_pad2d replication_pad3d pixel_shuffle pixel_unshuffle channel_shuffle masked_fill
     dropout feature_dropout alpha_dropout native_dropout diag_embed positive as_strided lift
-    atleast_1d atleast_2d atleast_3d resolve_conj resolve_neg
+    resolve_conj resolve_neg
 """
 MOVES = frozenset(_MOVES.split())
 _PARTS = """
@@ -114,6 +114,15 @@ def joined(f: Fold, step: Step) -> Found:
         if not (alike(part.channels, parts[0].channels) and alike(part.of, parts[0].of)):
             return replace(found, unlike=(parts[0], part))
     return found
+
+
+@rule("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")
+def each(f: Fold, step: Step) -> Found:
+    """Several arrays, each in another shape."""
+    values = [f.like(step, f.value(ref), k) for k, ref in enumerate(step.refs)]
+    for ref, axes in zip(step.refs, step.axes, strict=True):
+        f.edge(step, ref, f.shared(step, axes, ref))
+    return several(step, values)
 
 
 @rule("detach", "stop_gradient")

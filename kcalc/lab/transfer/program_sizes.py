@@ -17,7 +17,6 @@ from .program import Program, Ref, Step, total
 from .sizes import Part, Setting, Size, Sizes, Use, passed, two_roles, used
 
 Node = Hashable
-HEURISTIC = "heuristic"
 ALONE = (
     "it is assumed to keep coordinates of order 1 in both directions: its rules, and those of the "
     "parameters before and behind it, are a guess"
@@ -189,7 +188,7 @@ class Fold:
         Raises: KcalcError naming the option where not.
         """
         told = f"{step.name!r} ({step.kind})"
-        if self.unknown != HEURISTIC:
+        if self.unknown is None:
             reason = f": {why}" if why else ""
             raise KcalcError(
                 f"node {told} has no rule of width{reason}; compute it by operations that have "

@@ -140,7 +140,8 @@ class Transfer(Keyed[ParameterRule], Shown):
         """An optax transformation for trees of parameters.
 
         The keys on the way to a leaf, joined by dots, are the parameter's name, as in
-        ``{node: {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. For SGD and AdamW.
+        ``{node: {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. For SGD, AdamW and
+        Lion.
         Raises: KcalcError for other optimisers and for ratios that are not known.
         """
         from .optax_rules import transformation
