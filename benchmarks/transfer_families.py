@@ -2,8 +2,8 @@
 
 Prints a table: family, the verdict that is expected, the verdict found, and why. "exact": rules for
 every parameter; "unknown=": an error that names the option ``unknown="heuristic"``, which gives
-rules; "error": an error that says what to change.
-Two minutes of one core; ``--only NAME ...`` for some.
+rules; "error": an error that says what to change. Two minutes of one core; ``--only NAME ...`` for
+some.
 """
 
 from __future__ import annotations

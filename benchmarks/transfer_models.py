@@ -258,8 +258,10 @@ class UNet(nn.Module):
         self.up = up
         self.a = nn.Conv2d(3, width, 3, padding=1)
         self.down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
-        self.turned = nn.ConvTranspose2d(2 * width, width, 2, 2) if up == "turned" else None
-        self.back = nn.Conv2d(2 * width, width, 3, padding=1) if up != "turned" else None
+        if up == "turned":
+            self.turned = nn.ConvTranspose2d(2 * width, width, 2, 2)
+        else:
+            self.back = nn.Conv2d(2 * width, width, 3, padding=1)
         self.both = nn.Conv2d(2 * width, width, 3, padding=1)
         self.o = nn.Conv2d(width, 3, 3, padding=1)
         self.time = nn.Sequential(nn.Linear(8, width), nn.SiLU(), nn.Linear(width, 2 * width))
@@ -273,7 +275,7 @@ class UNet(nn.Module):
         if self.timed:
             h = h + self.time(t)[:, :, None, None]
         h = F.silu(h)
-        if self.turned is not None:
+        if self.up == "turned":
             h = self.turned(h)
         else:
             h = self.back(F.interpolate(h, scale_factor=2, mode=self.up))

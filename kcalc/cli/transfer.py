@@ -45,6 +45,10 @@ def run(
         float,
         Option("multiply residual branches by depth^-A, A in [0.5, 1]; default 1", metavar="A"),
     ] = 1.0,
+    unknown: Annotated[
+        str | None,
+        Option("what is assumed of operations without a rule", choices=("heuristic",)),
+    ] = None,
     json: Json = None,
 ) -> None:
     """Print how settings change from a small model to a large one.
@@ -66,6 +70,7 @@ def run(
         "gauge": gauge,
         "decay": decay,
         "branch_exponent": branch_exponent,
+        "unknown": unknown,
     }
     sizes = {"width": (width, to), "depth": (depth, to_depth)}
     found = _transfer(network, input, sizes, settings)

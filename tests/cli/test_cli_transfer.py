@@ -71,11 +71,11 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("built_by_width:build --width 8 --to 16", "--input SIZES or --ids SIZES"),
         ("built_by_width:build --input 2,4 --width -3 --to 16", "--width must be a whole"),
         ("vanilla-3 --optimizer adam", "without decay is Adam"),
-        ("vanilla-3 --optimizer lion", "sgd, adamw, adafactor, muon, muon-match-rms"),
+        ("vanilla-3 --optimizer rmsprop", "sgd, adamw, adafactor, lion, muon, muon-match-rms"),
         ("resnet-50 --optimizer sgd", "resnet-50 has fixed widths"),
         (
             "built_by_width:running --input 2,4 --width 8 --to 16",
-            r"node .cumsum.*no rule of width.*unknown=\"heuristic\"",
+            "cumsum.*operations that have one.*unknown=",
         ),
         (
             "built_by_width:build --input 2,4 --width 8 --to 16 --depth 1 --to-depth 2",

@@ -91,6 +91,7 @@ def trained_coordinates(
     zero_readout: bool = True,
     only: str | None = None,
     loss: Any = None,
+    unknown: str | None = None,
 ) -> TrainedCoordinates:
     """Train PyTorch models of several sizes by the rules of :func:`kcalc.transfer`, and compare.
 
@@ -102,7 +103,7 @@ def trained_coordinates(
     per size; ``standard``: leave initial weights and learning rates as they are, for comparison;
     ``zero_readout``: readouts start at 0, so that slopes are those of large widths; ``only``: train
     one parameter alone; ``loss``: a function of output and ``y``; None: cross entropy of whole
-    numbers, else the mean squared error.
+    numbers, else the mean squared error; ``unknown``: as for :func:`kcalc.transfer`.
 
     The edits of the rules (multipliers in the model) are not made; ``.edits`` names them.
 
@@ -111,7 +112,8 @@ def trained_coordinates(
     """
     sizes, along = extents(widths)
     rate = positive(lr, "lr")
-    family = family_of(build, sizes[0], (x, y), options(optimizer, "none", 1, 1, "full"), loss)
+    chosen = options(optimizer, "none", 1, 1, "full", unknown)
+    family = family_of(build, sizes[0], (x, y), chosen, loss)
     family = replace(
         family,
         standard=truth(standard, "standard"),

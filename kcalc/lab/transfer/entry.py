@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ... import Network
@@ -41,7 +40,7 @@ def transfer(
     of keywords) that builds them, with what it is called with as ``base`` and ``to``: 64 and 1024,
     or ``{"width": 64, "depth": 4}`` and so on. ``example_inputs``: of a ``torch.nn.Module``, as for
     :func:`kcalc.read`, also by argument name, ``{"idx": ids}``. ``optimizer``: "sgd", "adamw",
-    "adafactor", "muon" (factor ``sqrt(max(1, rows / columns))``) or "muon-match-rms"
+    "adafactor", "lion", "muon" (factor ``sqrt(max(1, rows / columns))``) or "muon-match-rms"
     (``0.2 sqrt(max(rows, columns))``), as in ``torch.optim``. For a network with open widths
     ``base`` and ``to`` are widths, and without them results are symbolic. ``axes``: which of
     "width", "depth" change; None: those that do.
@@ -62,9 +61,7 @@ def transfer(
     [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
     theory of transfer]
     """
-    chosen = options(optimizer, gauge, decay, branch_exponent, alignment)
-    if unknown is not None:
-        chosen = replace(chosen, unknown=choice(unknown, "unknown", ("heuristic",)))
+    chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown)
     along = _axes(axes)
     if isinstance(model, Network) and example_inputs:
         raise KcalcError("a network needs no example inputs; leave them out")

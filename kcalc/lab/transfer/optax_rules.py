@@ -10,7 +10,7 @@ from ...foundation.extras import imported
 from .result import ParameterRule, Transfer, require_known
 from .torch_groups import warn_guessed
 
-OPTIMIZERS = ("sgd", "adamw")
+OPTIMIZERS = ("sgd", "adamw", "lion")
 
 
 def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> Any:
@@ -32,6 +32,8 @@ def transformation(transfer: Transfer, lr: Any, weight_decay: Any, eps: Any) -> 
                 eps=small * rule.epsilon,
                 weight_decay=decay * rule.weight_decay,
             )
+        if transfer.optimizer == "lion":
+            return optax.lion(rate * rule.learning_rate, weight_decay=decay * rule.weight_decay)
         return optax.chain(
             optax.add_decayed_weights(decay * rule.weight_decay),
             optax.sgd(rate * rule.learning_rate),

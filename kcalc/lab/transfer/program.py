@@ -23,6 +23,7 @@ from .powers import HALF, ONE, WIDTH, ZERO, Power
 
 POWERS = (HALF, -HALF, 1, -1, 3 * HALF, -3 * HALF, 2, -2)
 RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "poisson", "exponential")
+UNSIZED = ("nonzero", "unique", "masked_select")
 ALIKE = 0.3  # e-folds by which sizes of arrays of numbers may differ by chance
 
 
@@ -123,6 +124,11 @@ class _Growth:
 
     def __init__(self, pairs: Mapping[Any, Any], graphs: Sequence[Any], recorded: Any) -> None:
         self.recorded = any(recorded)
+        self.chosen = {  # of arrays whose size the data decide
+            (_shape(node)[0], _shape(other)[0])
+            for node, other in pairs.items()
+            if any(word in _kind(node) for word in UNSIZED) and _shape(node)
+        }
         held = graphs[1].held
         found = {
             Fraction(a, b)
@@ -147,6 +153,8 @@ class _Growth:
 
     def of(self, own: int, other: int, name: str) -> Power:
         """The power of an extent.  Raises: KcalcError for one that no parameter has."""
+        if (own, other) in self.chosen:
+            return ONE
         ratio = Fraction(own, other) if other else Fraction(1)
         if ratio not in self.known:
             power = self.power(float(ratio))

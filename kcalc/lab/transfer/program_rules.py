@@ -1,199 +1,48 @@
-"""What every operation of a program does to sizes and gradients: one rule per kind."""
+"""What operations without weights do to sizes and gradients: one rule per kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
+
+import sympy as sp
 
 from ...foundation.errors import KcalcError
 from .powers import HALF, ONE, Power
 from .program import Ref, Step, leaves, total
-from .program_sizes import Fold, Found, Kept, Rule, Value
+from .program_sizes import Fold, Found, Value, whole
+from .program_table import chosen, largest, operand, ratio_of, rule, several
 from .sizes import Part
-
-RULES: dict[str, Rule] = {}
-
-
-def rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators."""
-
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
-
-
-def rule_of(step: Step) -> Rule:
-    """The rule of a step; operators whose name ends in _ write in place."""
-    kind = step.kind
-    return RULES.get(kind) or RULES.get(kind.rstrip("_")) or RULES.get(kind.strip("_")) or _no_rule
-
-
-def _no_rule(f: Fold, step: Step) -> Found:
-    if not any(step.real):  # whole numbers and comparisons pass no gradient
-        return chosen(f, step)
-    return f.guess(step) if step.refs else made(f, step)
-
-
-def operand(step: Step) -> Ref:
-    """The first array of a step."""
-    for name in ("self", "input", "0"):
-        if isinstance(step.args.get(name), Ref):
-            return step.args[name]
-    return step.refs[0]
-
-
-def several(step: Step, values: list[Value]) -> Found:
-    """What a step returns, a list or one."""
-    return values if step.several else values[0]
-
-
-def _largest(f: Fold, step: Step, values: Sequence[Value]) -> Value:
-    """A sum of values, or one of them: the largest counts."""
-    return Value(
-        f.setting.order.larger(*(one.of for one in values)),
-        step.axes[0],
-        step.real[0],
-        fixed=all(one.fixed for one in values),
-        unlike=next((one.unlike for one in values if one.unlike is not None), None),
-        scores=any(one.scores for one in values),
-    )
-
 
 # -- what moves numbers ----------------------------------------------------------------------------
 
-POOLS = frozenset(
-    [
-        "upsample_nearest1d",
-        "upsample_nearest2d",
-        "upsample_nearest3d",
-        "upsample_linear1d",
-        "upsample_bilinear2d",
-        "upsample_bicubic2d",
-        "upsample_trilinear3d",
-        "upsample_nearest_exact1d",
-        "upsample_nearest_exact2d",
-        "upsample_nearest_exact3d",
-        "upsample_bilinear2d_aa",
-        "upsample_bicubic2d_aa",
-        "unfold",
-        "im2col",
-        "col2im",
-        "grid_sampler",
-        "grid_sampler_2d",
-        "grid_sampler_3d",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool3d",
-        "max_pool2d_with_indices",
-        "max_pool3d_with_indices",
-        "fractional_max_pool2d",
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool3d",
-        "adaptive_max_pool1d",
-        "adaptive_max_pool2d",
-        "adaptive_max_pool3d",
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "adaptive_avg_pool3d",
-    ]
-)
-MOVES = frozenset(
-    [
-        "view",
-        "reshape",
-        "unsafe_view",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "transpose",
-        "t",
-        "permute",
-        "movedim",
-        "moveaxis",
-        "swapaxes",
-        "swapdims",
-        "expand",
-        "expand_as",
-        "clone",
-        "contiguous",
-        "to",
-        "to_copy",
-        "alias",
-        "view_as",
-        "type_as",
-        "lift_fresh",
-        "numpy_T",
-        "mT",
-        "roll",
-        "flip",
-        "rot90",
-        "tril",
-        "triu",
-        "repeat",
-        "tile",
-        "repeat_interleave",
-        "pad",
-        "constant_pad_nd",
-        "reflection_pad1d",
-        "reflection_pad2d",
-        "reflection_pad3d",
-        "replication_pad1d",
-        "replication_pad2d",
-        "replication_pad3d",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "channel_shuffle",
-        "masked_fill",
-        "dropout",
-        "feature_dropout",
-        "alpha_dropout",
-        "native_dropout",
-        "diag_embed",
-        "positive",
-        "as_strided",
-        "lift",
-        "atleast_1d",
-        "atleast_2d",
-        "atleast_3d",
-        "resolve_conj",
-        "resolve_neg",
-    ]
-)
-PARTS = frozenset(
-    [
-        "slice",
-        "select",
-        "narrow",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "tensor_split",
-        "index",
-        "index_select",
-        "gather",
-        "take_along_dim",
-        "diagonal",
-        "topk",
-        "sort",
-        "unsafe_chunk",
-        "unsafe_split",
-        "unsafe_split_with_sizes",
-        "hsplit",
-        "vsplit",
-        "dsplit",
-        "take",
-        "masked_select",
-        "getitem",
-        "cummax",
-        "cummin",
-    ]
-)
+_POOLS = """
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+    upsample_bicubic2d upsample_trilinear3d upsample_nearest_exact1d upsample_nearest_exact2d
+    upsample_nearest_exact3d upsample_bilinear2d_aa upsample_bicubic2d_aa unfold im2col col2im
+    grid_sampler grid_sampler_2d grid_sampler_3d max_pool1d max_pool2d max_pool3d
+    max_pool2d_with_indices max_pool3d_with_indices fractional_max_pool2d avg_pool1d avg_pool2d
+    avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d
+"""
+POOLS = frozenset(_POOLS.split())
+_MOVES = """
+    view reshape unsafe_view flatten unflatten squeeze unsqueeze transpose t permute movedim
+    moveaxis swapaxes swapdims expand expand_as clone contiguous to to_copy alias view_as type_as
+    lift_fresh numpy_T mT roll flip rot90 tril triu repeat tile repeat_interleave pad
+    constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+    replication_pad2d replication_pad3d pixel_shuffle pixel_unshuffle channel_shuffle masked_fill
+    dropout feature_dropout alpha_dropout native_dropout diag_embed positive as_strided lift
+    resolve_conj resolve_neg
+"""
+MOVES = frozenset(_MOVES.split())
+_PARTS = """
+    slice select narrow split split_with_sizes chunk unbind tensor_split index index_select gather
+    take_along_dim diagonal topk sort unsafe_chunk unsafe_split unsafe_split_with_sizes hsplit
+    vsplit dsplit take masked_select getitem cummax cummin
+"""
+PARTS = frozenset(_PARTS.split())
 
 
 @rule(*MOVES, *POOLS)
@@ -255,7 +104,7 @@ def joined(f: Fold, step: Step) -> Found:
     for ref in refs:
         f.edge(step, ref, ONE)
         f.role(ref, "vector")
-    found = _largest(f, step, values)
+    found = largest(f, step, values)
     axis = int(step.args.get("dim") or 0)
     if step.kind == "stack" or not f.grows(step.axes[0][axis]):
         return found
@@ -267,62 +116,13 @@ def joined(f: Fold, step: Step) -> Found:
     return found
 
 
-# -- sources and choices ---------------------------------------------------------------------------
-
-
-@rule(
-    *[
-        "rand",
-        "rand_like",
-        "randn",
-        "randn_like",
-        "normal",
-        "empty",
-        "empty_like",
-        "zeros",
-        "zeros_like",
-        "ones",
-        "ones_like",
-        "full",
-        "full_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_empty",
-        "bernoulli",
-        "eye",
-        "randint",
-        "arange",
-        "scalar_tensor",
-        "linspace",
-    ]
-)
-def made(f: Fold, step: Step) -> Found:
-    """Numbers that the operation makes itself: noise, zeros."""
-    found = [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
-    return several(step, found)
-
-
-@rule(
-    *[
-        "round",
-        "floor",
-        "ceil",
-        "trunc",
-        "sign",
-        "sgn",
-        "heaviside",
-        "one_hot",
-        "histc",
-        "wrap_with_set_grad_enabled",
-        "multinomial",
-        "argmax",
-        "argmin",
-    ]
-)
-def chosen(f: Fold, step: Step) -> Found:
-    """A choice, a comparison: a new input, behind which no gradient is passed on."""
-    return several(step, [Value(ONE, axes, False) for axes in step.axes])
+@rule("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")
+def each(f: Fold, step: Step) -> Found:
+    """Several arrays, each in another shape."""
+    values = [f.like(step, f.value(ref), k) for k, ref in enumerate(step.refs)]
+    for ref, axes in zip(step.refs, step.axes, strict=True):
+        f.edge(step, ref, f.shared(step, axes, ref))
+    return several(step, values)
 
 
 @rule("detach", "stop_gradient")
@@ -362,7 +162,7 @@ def function(f: Fold, step: Step) -> Found:
         f.edge(step, ref, factor * f.shared(step, step.axes[0], ref))
         f.role(ref, "shared")
         values.append(replace(x, of=ONE))
-    found = _largest(f, step, values)
+    found = largest(f, step, values)
     maker = values[0].maker if len(values) == 1 else None
     return replace(found, maker=maker, scores=False)
 
@@ -423,10 +223,6 @@ def power(f: Fold, step: Step) -> Found:
     """x^p, where p is a number."""
     exponent = step.args.get("exponent")
     if isinstance(exponent, int | float) and isinstance(step.args["self"], Ref):
-        from fractions import Fraction
-
-        import sympy as sp
-
         return raised(f, step, sp.Rational(Fraction(exponent).limit_denominator(100)))
     return function(f, step)
 
@@ -466,10 +262,15 @@ def added(f: Fold, step: Step) -> Found:
     refs = [ref for ref in step.refs if f.value(ref).real]
     if not refs:
         return chosen(f, step)
+    values = []
     for ref in refs:
-        f.edge(step, ref, f.shared(step, step.axes[0], ref))
+        x = f.value(ref)
+        # scores are brought to their size before biases are added
+        factor = f.settle(step, x, ref.name) if x.scores and len(refs) > 1 else ONE
+        f.edge(step, ref, factor * f.shared(step, step.axes[0], ref))
         f.role(ref, "vector")
-    found = _largest(f, step, [f.value(ref) for ref in refs])
+        values.append(replace(x, of=x.of * factor))
+    found = largest(f, step, values)
     if len(refs) == 1:
         return replace(
             found,
@@ -489,15 +290,15 @@ def multiplied(f: Fold, step: Step) -> Found:
     first, second = step.args["self"], step.args["other"]
     inverse = step.kind.startswith(("div", "true"))
     if not isinstance(second, Ref):
-        return scaled(f, step, first, _ratio(f, step, "other"), inverse)
+        return scaled(f, step, first, ratio_of(f, step, "other"), inverse)
     if not isinstance(first, Ref):
-        return scaled(f, step, second, _ratio(f, step, "self"), False)
+        return scaled(f, step, second, ratio_of(f, step, "self"), False)
     if first == second and not inverse:
         return raised(f, replace(step, args={"self": first}), 2 * ONE)
     one, two = f.value(first), f.value(second)
-    if second.name in f.program.constants and one.real:
+    if two.numbers and one.real:
         return scaled(f, step, first, two.of, inverse)
-    if first.name in f.program.constants and two.real and not inverse:
+    if one.numbers and two.real and not inverse:
         return scaled(f, step, second, one.of, False)
     if one.fixed and two.fixed and one.parameter and two.parameter and not inverse:
         return _own_factor(f, step, (first, one), (second, two))
@@ -506,7 +307,7 @@ def multiplied(f: Fold, step: Step) -> Found:
     f.edge(step, second, (one.of / two.of**2 if inverse else one.of) * f.shared(step, axes, second))
     for ref in (first, second):
         f.role(ref, "gain" if f.grows(f.value(ref).total) else "shared")
-    found = _largest(f, step, [one, two])
+    found = largest(f, step, [one, two])
     of = one.of / two.of if inverse else one.of * two.of
     # a learned vector times the outputs of weights leaves them those of these weights
     maker = one.maker if two.fixed else two.maker if one.fixed else None
@@ -519,27 +320,6 @@ def _own_factor(f: Fold, step: Step, one: tuple[Ref, Value], two: tuple[Ref, Val
     f.roles.setdefault(small.parameter or "", "gain")
     axes, of = step.axes[0], one[1].of * two[1].of
     return replace(large, axes=axes, of=of, gains=(*large.gains, ref.name))
-
-
-def _ratio(f: Fold, step: Step, name: str) -> Power:
-    """A number relative to that of the base, a power.
-
-    Raises: KcalcError where it is none.
-    """
-    own, base = step.args[name], step.base[name]
-    if own == base or not own or not base or not isinstance(own, int | float):
-        return ONE
-    for symbol, ratio in f.program.ratios.items():
-        from .program import POWERS
-
-        for p in POWERS:
-            if abs(own / base / ratio ** float(p) - 1) < 1e-4:
-                return symbol**p
-    raise KcalcError(
-        f"node {step.name!r} multiplies by {own:.6g}, in the base it multiplies by {base:.6g}: "
-        f"that is no power of the ratio of the widths; keep functions, norms and multipliers as "
-        f"they are in the base"
-    )
 
 
 def scaled(f: Fold, step: Step, given: Any, factor: Power, inverse: bool) -> Found:
@@ -566,7 +346,7 @@ def _absorbs(f: Fold, step: Step, given: Any, use: Any) -> bool:
         for key in (given.name, step.name)
     }
     key = given.name
-    while key != use.node.partition(" #")[0]:
+    while key != whole(use.node):
         before = next((one for one in f.program.steps if one.name == key), None)
         if before is None or before.kind not in MOVES:
             return False
@@ -595,7 +375,7 @@ def added_product(f: Fold, step: Step) -> Found:
     f.edge(step, step.args["tensor1"], two.of * f.shared(step, axes, step.args["tensor1"]))
     f.edge(step, step.args["tensor2"], one.of * f.shared(step, axes, step.args["tensor2"]))
     x = f.value(step.args["self"])
-    found = _largest(f, step, [x, one, two])
+    found = largest(f, step, [x, one, two])
     return replace(found, of=f.setting.order.larger(x.of, one.of * two.of))
 
 
@@ -727,7 +507,7 @@ def distances(f: Fold, step: Step) -> Found:
     count = values[0].axes[-1] ** HALF
     for ref in refs:
         f.edge(step, ref, ONE / count)
-    found = _largest(f, step, values)
+    found = largest(f, step, values)
     return replace(found, of=found.of * count)
 
 
@@ -775,221 +555,3 @@ def loss(f: Fold, step: Step) -> Found:
             ).at(step.name)
         f.edge(step, ref, f.settle(step, x))
     return several(step, [Value(ONE, axes) for axes in step.axes])
-
-
-# -- weights ---------------------------------------------------------------------------------------
-
-
-def _weighed(f: Fold, step: Step, x: Ref, w: Ref, fans: tuple[Power, Power, Power]) -> Value:
-    """A product with weights."""
-    read, weights = f.value(x), f.value(w)
-    use = f.weights(step, read, weights, fans)
-    f.edge(step, x, f.backward_of(use))
-    f.gained(step, weights, use)
-    f.bias(step, use, step.args.get("bias"))
-    return Value(use.output, step.axes[0], maker=use.node)
-
-
-def _computed(f: Fold, w: Value) -> str:
-    """Why weights have no rule."""
-    return (
-        "its weights are computed from parameters, and only their order, fixed factors, gains and "
-        "weight norm have rules"
-        if w.fixed
-        else ""
-    )
-
-
-@rule("linear")
-def linear(f: Fold, step: Step) -> Found:
-    """Weights (outputs, inputs)."""
-    w = f.value(step.args["weight"])
-    if w.parameter is None:
-        if w.fixed and step.args["weight"].key not in f.program.constants:
-            return f.guess(step, _computed(f, w))
-        return contraction(f, step, step.args["input"], step.args["weight"], w.axes[-1])
-    out = w.axes[0] if len(w.axes) > 1 else ONE
-    return _weighed(f, step, step.args["input"], step.args["weight"], (w.axes[-1], out, out))
-
-
-@rule(
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "convolution",
-)
-def convolution(f: Fold, step: Step) -> Found:
-    """Weights (outputs, inputs of a group, taps), a transposed convolution's the other way."""
-    given = step.args["input"] if "input" in step.args else step.args["self"]
-    w, x = f.value(step.args["weight"]), f.value(given)
-    if w.parameter is None:
-        return f.guess(step, _computed(f, w))
-    turned = "transpose" in step.kind or bool(step.args.get("transposed"))
-    groups = _ratio(f, step, "groups")
-    channels = w.axes[1] * groups if turned else w.axes[0]
-    fan_in = w.axes[0] / groups if turned else w.axes[1]
-    found = _weighed(f, step, given, step.args["weight"], (fan_in, channels / groups, channels))
-    # a convolution of every channel by itself keeps parts apart
-    return replace(found, unlike=x.unlike if f.grows(groups) else None)
-
-
-@rule("embedding")
-def embedding(f: Fold, step: Step) -> Found:
-    """Rows of a table."""
-    w = f.value(step.args["weight"])
-    if w.parameter is None:
-        return f.guess(step, _computed(f, w))
-    ids = Value(ONE, (), False)
-    channels = w.axes[1]
-    use = f.weights(step, ids, w, (ONE, channels, channels), hot=True)
-    return Value(use.output, step.axes[0], maker=use.node)
-
-
-@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer")
-def product_of(f: Fold, step: Step) -> Found:
-    """Matrices: weights times a feature map, or two feature maps."""
-    names = [name for name in step.args if isinstance(step.args[name], Ref)]
-    first, second = step.args[names[0]], step.args[names[1]]
-    one, two = f.value(first), f.value(second)
-    inner = one.axes[-1]
-    if step.kind == "outer":
-        inner = ONE
-    if two.parameter is not None and not one.fixed:
-        out = two.axes[-1] if len(two.axes) > 1 else ONE
-        return _weighed(f, step, first, second, (inner, out, out))
-    if one.parameter is not None and not two.fixed:
-        out = one.axes[-2] if len(one.axes) > 1 else ONE
-        return _weighed(f, step, second, first, (inner, out, out))
-    return contraction(f, step, first, second, inner)
-
-
-@rule("addmm", "baddbmm", "addmv", "addbmm")
-def added_matrices(f: Fold, step: Step) -> Found:
-    """A bias, and a product of matrices."""
-    one, two = step.refs[-2:]
-    found = product_of(f, replace(step, args={"self": one, "other": two}))
-    use = f.uses.get(step.name)
-    if use is not None:
-        f.bias(step, use, step.args["self"])
-    else:
-        f.edge(step, step.args["self"], f.shared(step, step.axes[0], step.args["self"]))
-    return found
-
-
-def contraction(f: Fold, step: Step, one: Ref, two: Ref, inner: Power) -> Found:
-    """Sums of products of two feature maps, which training aligns."""
-    a, b = f.value(one), f.value(two)
-    both = a.fixed and b.fixed and (a.parameter or b.parameter)
-    if both and (f.grows(a.total) or f.grows(b.total)):
-        found = Value(a.of * b.of * inner, step.axes[0], fixed=True)
-    else:
-        found = Value(a.of * b.of * inner, step.axes[0])
-    out = total(step.axes[0])
-    f.edge(step, one, b.of * _more(f, out * inner, a.total))
-    f.edge(step, two, a.of * _more(f, out * inner, b.total))
-    return replace(found, scores=f.grows(inner))
-
-
-def _more(f: Fold, every: Power, own: Power) -> Power:
-    ratio = every / own
-    return ratio if f.setting.order.grows(ratio) else ONE
-
-
-@rule("einsum")
-def einsum(f: Fold, step: Step) -> Found:
-    """A contraction by letters."""
-    text = str(step.args["equation"]).replace(" ", "")
-    refs = list(step.args["tensors"])
-    if "." in text or len(refs) > 2:
-        return f.guess(step, "an einsum with ... or more than two arrays")
-    terms, _, out = text.partition("->")
-    letters = terms.split(",")
-    growth: dict[str, Power] = {}
-    for names, ref in zip(letters, refs, strict=True):
-        growth |= dict(zip(names, f.value(ref).axes, strict=True))
-    inner = total(growth[c] for c in growth if c not in out)
-    if len(refs) == 1:
-        x = f.value(refs[0])
-        f.edge(step, refs[0], ONE)
-        return replace(f.like(step, x), of=x.of * inner, parameter=None)
-    values = [f.value(ref) for ref in refs]
-    for k in (1, 0):
-        w, x = values[k], values[1 - k]
-        if w.parameter is not None and not x.fixed:
-            alone = total(growth[c] for c in letters[k] if c in out and c not in letters[1 - k])
-            fans = (inner, alone, total(growth[c] for c in letters[k] if c in out))
-            return _weighed(f, step, refs[1 - k], refs[k], fans)
-    return contraction(f, step, refs[0], refs[1], inner)
-
-
-@rule(
-    "scaled_dot_product_attention",
-    "scaled_dot_product_flash_attention",
-    "scaled_dot_product_flash_attention_for_cpu",
-    "scaled_dot_product_efficient_attention",
-)
-def attention(f: Fold, step: Step) -> Found:
-    """Scores of size 1: divided by the channels of a head."""
-    refs = step.args["query"], step.args["key"], step.args["value"]
-    q, k, v = map(f.value, refs)
-    width = q.axes[-1]
-    given = step.args.get("scale")
-    scale = width**-HALF if given is None else _ratio(f, step, "scale")
-    size = q.of * k.of * width * scale
-    factor = f.settle(step, Value(size, step.axes[0], scores=True))
-    sent = factor * scale * v.of * v.axes[-1]
-    f.edge(step, refs[0], sent * k.of)
-    more = _more(f, total(step.axes[0]), v.total)
-    f.edge(step, refs[1], sent * q.of * more)
-    f.edge(step, refs[2], more)
-    mask = step.args.get("attn_mask")
-    if isinstance(mask, Ref):
-        f.edge(step, mask, v.of * v.axes[-1])
-        f.role(mask, "vector")
-    found = [Value(v.of, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
-    return several(step, found)
-
-
-@rule("weight_norm", "weight_norm_interface")
-def weight_norm(f: Fold, step: Step) -> Found:
-    """g v / |v|: v is set like plain weights, g is the length of their rows."""
-    v, g = f.value(step.args["v"]), f.value(step.args["g"])
-    if v.parameter is None or g.parameter is None:
-        return f.guess(step)
-    found = replace(v, axes=step.axes[0], length=g.parameter)
-    return several(step, [found, *(Value(ONE, axes, False) for axes in step.axes[1:])])
-
-
-@rule("lstm", "gru", "rnn_tanh", "rnn_relu")
-def recurrent(f: Fold, step: Step) -> Found:
-    """Steps share weights, and their number stays: every use of a matrix has the same rule."""
-    weights = step.args["params"]
-    biases = bool(step.args["has_biases"])
-    per = 4 if biases else 2
-    ends = 2 if step.args["bidirectional"] else 1
-    if len(weights) != per * int(step.args["num_layers"]) * ends:
-        return f.guess(step, "it projects its state")
-    x = f.value(step.args["input"])
-    for start in range(0, len(weights), per):
-        group = weights[start : start + per]
-        first = start // per < ends
-        values = [f.value(ref) for ref in group]
-        if any(one.parameter is None for one in values):
-            return f.guess(step, "its weights are computed")
-        for place, w in enumerate(values[:2]):
-            read = x if first and place == 0 else Value(ONE, x.axes)
-            use = f.weights(step, read, w, (w.axes[1], w.axes[0], w.axes[0]))
-            if biases:
-                f.kept.append(Kept(values[2 + place].parameter or "", use.node, "bias"))
-            if first and place == 0:
-                f.edge(step, step.args["input"], f.backward_of(use))
-    hidden = step.args.get("hx")
-    for ref in leaves(hidden):
-        if isinstance(ref, Ref):
-            f.edge(step, ref, ONE)
-    return several(
-        step, [Value(ONE, axes, real) for axes, real in zip(step.axes, step.real, strict=True)]
-    )

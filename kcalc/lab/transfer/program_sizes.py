@@ -8,7 +8,7 @@ and its gradient sums over the entries that share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...foundation.errors import KcalcError
@@ -16,7 +16,7 @@ from .powers import HALF, ONE, ZERO, Power
 from .program import Program, Ref, Step, total
 from .sizes import Part, Setting, Size, Sizes, Use, passed, two_roles, used
 
-HEURISTIC = "heuristic"
+Node = Hashable
 ALONE = (
     "it is assumed to keep coordinates of order 1 in both directions: its rules, and those of the "
     "parameters before and behind it, are a guess"
@@ -31,9 +31,9 @@ class Value:
     which pass no gradient; ``parameter``: the parameter of which it holds the numbers, in any
     order and times fixed numbers of the size ``of``; ``gains``: learned factors of these;
     ``length``: the parameter that is the length of their rows; ``fixed``: made of parameters and
-    numbers alone; ``maker``: the weights whose outputs these are, through functions of single
-    entries; ``unlike``: two of its parts that no one rule serves; ``scores``: whether it is a
-    sum of products of two feature maps.
+    numbers alone; ``numbers``: of numbers alone; ``maker``: the weights whose outputs these are,
+    through functions of single entries; ``unlike``: two of its parts that no one rule serves;
+    ``scores``: whether it is a sum of products of two feature maps.
     """
 
     of: Power
@@ -43,7 +43,8 @@ class Value:
     gains: tuple[str, ...] = ()
     length: str | None = None
     fixed: bool = False
-    maker: str | None = None
+    numbers: bool = False
+    maker: Node | None = None
     unlike: tuple[Part, Part] | None = None
     scores: bool = False
 
@@ -55,14 +56,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Kept:
-    """A parameter that is read at a node in a way: as "weight", "bias", "length" or a vector.
-
-    ``factor``: the multiplier that the model has behind it.
-    """
+    """A parameter that is read at a node in a way: as "weight", "bias" or "length"."""
 
     name: str
-    node: str
+    node: Node
     kind: str
+
+
+def whole(node: Node) -> str:
+    """The step at which weights stand, of which it may have several."""
+    return str(node).partition(" #")[0]
 
 
 Found = Value | list[Value]
@@ -81,12 +84,12 @@ class Fold:
     program: Program
     setting: Setting
     unknown: str | None
-    values: dict[str, Found] = field(default_factory=dict)
-    edges: dict[str, list[tuple[str, Power]]] = field(default_factory=dict)
-    uses: dict[str, Use] = field(default_factory=dict)
+    values: dict[Node, Found] = field(default_factory=dict)
+    edges: dict[Node, list[tuple[Node, Power]]] = field(default_factory=dict)
+    uses: dict[Node, Use] = field(default_factory=dict)
     kept: list[Kept] = field(default_factory=list)
-    settled: dict[str, tuple[Power, bool]] = field(default_factory=dict)
-    behind: dict[str, Power] = field(default_factory=dict)
+    settled: dict[Node, tuple[Power, bool]] = field(default_factory=dict)
+    behind: dict[Node, Power] = field(default_factory=dict)
     guessed: list[str] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
 
@@ -113,14 +116,15 @@ class Fold:
         """A value in the shape of what a step returns."""
         return replace(x, axes=step.axes[k], real=x.real and step.real[k])
 
-    def settle(self, step: Step, x: Value) -> Power:
+    def settle(self, step: Step, x: Value, place: str = "") -> Power:
         """The factor that makes what a function reads of size 1; 1 where it is.
 
-        A function that is not homogeneous is another one for other sizes.
+        A function that is not homogeneous is another one for other sizes. ``place``: what is
+        multiplied, where it is not what the step reads.
         """
         if self.setting.order.alike(x.of, ONE) or not x.real:
             return ONE
-        self.settled[step.name] = (ONE / x.of, x.scores)
+        self.settled[place or step.name] = (ONE / x.of, x.scores)
         return ONE / x.of
 
     def grows(self, power: Power) -> bool:
@@ -184,7 +188,7 @@ class Fold:
         Raises: KcalcError naming the option where not.
         """
         told = f"{step.name!r} ({step.kind})"
-        if self.unknown != HEURISTIC:
+        if self.unknown is None:
             reason = f": {why}" if why else ""
             raise KcalcError(
                 f"node {told} has no rule of width{reason}; compute it by operations that have "
@@ -205,7 +209,8 @@ class Fold:
 
 def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, Sizes]:
     """Both passes.  Raises: KcalcError for operations without a rule and outputs that grow."""
-    from .program_rules import rule_of
+    from . import program_rules, program_weights  # noqa: F401  # they fill the table
+    from .program_table import rule_of
 
     fold = Fold(program, setting, unknown)
     for key, name in program.parameters.items():
@@ -213,15 +218,29 @@ def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, 
     for key in program.inputs:
         fold.values[key] = Value(ONE, program.axes[key], key not in program.whole)
     for key, power in program.constants.items():
-        fold.values[key] = Value(power, program.axes[key], key not in program.whole, fixed=True)
+        fold.values[key] = Value(
+            power, program.axes[key], key not in program.whole, fixed=True, numbers=True
+        )
     for step in program.steps:
-        fold.values[step.name] = rule_of(step)(fold, step)
+        fold.values[step.name] = _noted(fold, step, rule_of(step)(fold, step))
     _check_outputs(fold)
     gradients = _backward(fold)
-    states = {
+    states: dict[Node, Size] = {
         key: Size(value.of, ONE) for key, value in fold.values.items() if isinstance(value, Value)
     }
     return fold, Sizes(fold.uses, states, gradients)
+
+
+def _noted(fold: Fold, step: Step, found: Found) -> Found:
+    """What a step returns, as made of parameters or numbers alone where all that it reads is."""
+    reads = [fold.values[ref.name] for ref in step.refs]
+    flat = [one for read in reads for one in (read if isinstance(read, list) else [read])]
+    known = bool(flat) and step.name not in fold.uses
+    fixed = known and all(one.fixed for one in flat)
+    numbers = known and all(one.numbers for one in flat)
+    if isinstance(found, list):
+        return [replace(one, fixed=fixed, numbers=numbers) for one in found]
+    return replace(found, fixed=fixed, numbers=numbers)
 
 
 def _check_outputs(fold: Fold) -> None:
@@ -237,10 +256,10 @@ def _check_outputs(fold: Fold) -> None:
             fold.settled[key] = (ONE / x.of, x.scores)
 
 
-def _backward(fold: Fold) -> dict[str, Power]:
+def _backward(fold: Fold) -> dict[Node, Power]:
     """{array, or further weights of a step: the size of its gradient}."""
     order = fold.setting.order
-    messages: dict[str, Power] = dict.fromkeys(fold.values, ZERO)
+    messages: dict[Node, Power] = dict.fromkeys(fold.values, ZERO)
     for key in fold.program.outputs:
         if fold.value(Ref(key)).real:
             messages[key] = fold.settled[key][0] if key in fold.settled else ONE
@@ -249,7 +268,7 @@ def _backward(fold: Fold) -> dict[str, Power]:
         for read, factor in fold.edges.get(step.name, ()):
             messages[read] = order.larger(messages[read], message * factor)
     for key in fold.uses:
-        messages.setdefault(key, messages[key.partition(" #")[0]])
+        messages.setdefault(key, messages[whole(key)])
     return messages
 
 
@@ -269,7 +288,7 @@ def guessed_of(fold: Fold) -> dict[str, str]:
             if key in before:
                 found[name] = guess
         for one in fold.kept:
-            if one.node.partition(" #")[0] in before | behind:
+            if whole(one.node) in before | behind:
                 found[one.name] = guess
         for step in fold.program.steps:
             if step.name in behind:
@@ -281,15 +300,15 @@ def guessed_of(fold: Fold) -> dict[str, str]:
     return found
 
 
-def before_zeros(fold: Fold, zeros: set[str]) -> frozenset[str]:
+def before_zeros(fold: Fold, zeros: set[str]) -> frozenset[Node]:
     """The weights whose output reaches, entry by entry, only weights that start at 0."""
     silent = {one.node for one in fold.kept if one.kind == "weight" and one.name in zeros}
-    readers: dict[str, list[Step]] = {}
+    readers: dict[Node, list[Step]] = {}
     for step in fold.program.steps:
         for ref in step.refs:
             readers.setdefault(ref.name, []).append(step)
 
-    def ends(name: str) -> bool:
+    def ends(name: Node) -> bool:
         behind = readers.get(name, [])
         return bool(behind) and all(
             step.name in silent or (len(step.refs) == 1 and ends(step.name)) for step in behind

@@ -148,7 +148,8 @@ class Transfer(Keyed[ParameterRule], Shown):
         """Return an optax transformation for trees of parameters.
 
         The keys on the way to a leaf, joined by dots, are the parameter's name, as in ``{node:
-        {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. It supports SGD and AdamW.
+        {"weight": ..., "bias": ...}}`` of :meth:`kcalc.Model.unstack`. It supports SGD, AdamW and
+        Lion.
         Raises: KcalcError for other optimisers and for unknown ratios.
         """
         from .optax_rules import transformation

@@ -24,6 +24,7 @@ from .result import ParameterRule, Transfer, numbers
 from .sizes import Setting, Sizes, Use, sizes
 
 Node = Hashable
+HEURISTIC = "heuristic"
 BOTH_ENDS = ({"embedding", "readout"}, {"input", "readout"})
 
 
@@ -42,18 +43,22 @@ class Options:
     unknown: str | None = None
 
 
-def options(optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any) -> Options:
+def options(
+    optimizer: Any, gauge: Any, decay: Any, branch: Any, alignment: Any, unknown: Any = None
+) -> Options:
     """The options, checked.  Raises: KcalcError for unknown names and numbers out of range."""
     name = named_optimizer(optimizer)
     choice(gauge, "gauge", GAUGES)
     choice(alignment, "alignment", ("full", "none"))
+    if unknown is not None:
+        choice(unknown, "unknown", (HEURISTIC,))
     kept = exponent(decay, "decay")
     if kept not in (0, HALF, 1):
         raise KcalcError(f"decay must be 0, 1/2 or 1, got {glimpse(decay)}")
     depth = exponent(branch, "branch_exponent")
     if not HALF <= depth <= 1:
         raise KcalcError(f"branch_exponent must lie in [1/2, 1], got {glimpse(branch)}")
-    return Options(name, gauge, kept, depth, alignment == "full")
+    return Options(name, gauge, kept, depth, alignment == "full", unknown)
 
 
 def exponent(number: Any, what: str) -> Any:
