@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,3 +111,11 @@ def test_tests_of_the_spine_import_no_guest() -> None:
         if target in own
     ]
     assert wrong == []
+
+
+def test_a_run_that_ended_early_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed = subprocess.CompletedProcess([], -9, "....\n", "")
+    monkeypatch.setattr(deletion, "run", lambda *_: killed)
+    assert "-9" in deletion.check_spine("plotting", tmp_path, ["tests/network"])[1]["pytest"]

@@ -157,7 +157,10 @@ def check_spine(guest: str, copy: Path, chosen: list[str]) -> tuple[str, dict[st
     failed = {
         f"{file}::{test}" if test else file: why for file, test, why in FAILED.findall(found.stdout)
     }
-    return found.stdout.strip().rpartition("\n")[2] or found.stderr, failed
+    last = found.stdout.strip().rpartition("\n")[2]
+    if found.returncode not in (0, 1):  # killed, or nothing collected: no test has told anything
+        failed["pytest"] = f"exit status {found.returncode}: {found.stderr[-300:]}"
+    return last, failed
 
 
 def update(guest: str, failed: dict[str, str]) -> None:
