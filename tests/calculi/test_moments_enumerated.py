@@ -395,7 +395,7 @@ def test_blocks_without_symbols_are_bounded_or_not() -> None:
     assert len(str(depth_stability(relu_block(ALPHA, None), features=N)).splitlines()) == 1
     edge = depth_stability(relu_block(sp.sqrt(2) * ALPHA), ALPHA)
     assert edge.critical == (1,) and sp.simplify(edge.rate - sp.log(1 + 5 / N)) == 0
-    assert "the mean is kept at alpha = 1; there log E|y|^4 grows by" in str(edge)
+    assert "the mean is preserved at alpha = 1; there log E|y|^4 grows by" in str(edge)
 
 
 @pytest.mark.parametrize(

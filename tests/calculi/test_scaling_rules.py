@@ -315,7 +315,7 @@ A = ("a", L.Affine(4), "x")
         (
             [IMAGE, A, ("t", TANH, "a"), ("u", TANH, "a"), ("s", L.Sum(), "t u")],
             {},
-            "correlation is not known",
+            "correlation is unknown",
         ),
     ],
 )
@@ -383,7 +383,7 @@ def test_inputs_added_directly_are_uncorrelated() -> None:
         ("out", L.Affine(2), "sum"),
     )
     assert scaling(network).tensors["sum"].forward == pytest.approx(13, rel=1e-15)
-    with pytest.raises(kc.FreshnessError, match="correlation is not known"):
+    with pytest.raises(kc.FreshnessError, match="correlation is unknown"):
         scaling(network, input_symmetric=False)
 
 

@@ -275,9 +275,7 @@ def test_masks_of_arrays_are_heuristic_for_more_tokens_than_the_example() -> Non
         for tokens in (6, 9)
     }
     assert not told[6] and [a.kind for a in told[9]] == ["heuristic"]
-    assert (
-        "sequences of 6 tokens; for 9 tokens it is assumed to continue" in told[9][0].text
-    )
+    assert "sequences of 6 tokens; for 9 tokens it is assumed to continue" in told[9][0].text
     back = network_from_dict(network_to_dict(net))
     assert kc.node_values(back, tokens=9).assumptions == kc.node_values(net, tokens=9).assumptions
     plain = kc.read(drawn(Heads(lambda *qkv: F.scaled_dot_product_attention(*qkv))), (2, 6, 48))

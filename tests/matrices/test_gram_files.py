@@ -94,7 +94,7 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
     with refused("cannot be read"):
         K.matrix(x, out=path)
     np.save(tmp_path / "mine.npy", x)
-    with refused("was not begun"):
+    with refused("was not created"):
         K.matrix(x, out=tmp_path / "mine.npy")
     with refused("no folder"):
         K.matrix(x, out=tmp_path / "nowhere" / "k.npy")
@@ -258,9 +258,9 @@ def test_options_that_would_do_nothing_are_refused() -> None:
     import jax.numpy as jnp
 
     x, K = sphere(8, 5), kc.ntk(RELU)
-    with refused("block_rows= does nothing"):
+    with refused("block_rows= has no effect"):
         K.matrix(da.from_array(x), block_rows=3)
-    with refused("progress= does nothing"):
+    with refused("progress= has no effect"):
         K.matrix(jnp.asarray(x), progress=True)
     with refused("leave dtype out"):
         K.matrix(x, out=np.empty((8, 8)), dtype="float32")

@@ -140,8 +140,7 @@ class LocationReading:
         return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
 
     def images_within(self, memory: float) -> int:
-        """The maximal side of a block of images whose Hermite coefficients fit in ``memory``
-        MiB."""
+        """The maximal side of a block whose Hermite coefficients fit in ``memory`` MiB."""
         kinds = [
             (self.network.layer(node), self.places[node])
             for node in self.network.nodes_of(Nonlinear)
