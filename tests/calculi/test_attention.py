@@ -494,11 +494,11 @@ REFUSED = {
     ),
     "the slope with a sink": (
         lambda: kc.c_map(plain(sink=True), tokens=4).derivative(1)(0.5),
-        "values only.*use sink=False",
+        "only values.*use sink=False",
     ),
     "the kernel at finite width": (
         lambda: kc.ntk(stacked(Case(options={"key_width": 8, "wide": False})), tokens=4),
-        "values only.*use wide=True",
+        "only values.*use wide=True",
     ),
     "gradients with a sink": (
         lambda: kc.gradients(plain(sink=True), tokens=4),
@@ -521,7 +521,7 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (AFTER_POOLING, {"tokens": 4}, "tokens were pooled"),
     (plain(rotary=1e4), {"tokens": 4}, "the angles need key_width"),
     (plain(), {"c": 0.5, "tokens": [0, 1]}, "drop c="),
-    (strided(True), {"tokens": 4}, "'s' steps over tokens.*stride=1"),
+    (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
     (strided(True), {"tokens": [0, 1]}, "'s' steps over"),
     (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "drop rotary, ALiBi and relative"),
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),

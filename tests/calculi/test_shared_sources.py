@@ -88,7 +88,7 @@ def test_two_raw_inputs_among_addends_that_share() -> None:
         note for note in kernel.assumptions if note.node == "y" and "uncorrelated" in note.text
     ]
     assert [(note.text, note.kind) for note in notes] == [
-        ("the inputs 'x', 'z' are taken as uncorrelated", "convention")
+        ("the inputs 'x', 'z' are treated as uncorrelated", "convention")
     ]
 
 
