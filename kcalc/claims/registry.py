@@ -113,7 +113,7 @@ def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -
         named = paper if isinstance(paper, str) else " or ".join(map(repr, paper or ()))
         told = repr(named) if isinstance(paper, str) else named
         raise KcalcError(
-            f"claim {other!r} belongs to the paper {get(other).paper!r}, not to {told}; leave one "
+            f"claim {other!r} belongs to the paper {get(other).paper!r}, not to the paper {told}; leave one "
             "of the two out"
         )
     return found

@@ -487,7 +487,7 @@ REFUSED = {
         lambda: kc.c_map(plain(window=3), tokens=4),
         "attends with a window of 3 tokens.*node_values",
     ),
-    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' steps over"),
+    "gradients of strides": (lambda: kc.gradients(strided(True), tokens=4), "'s' skips tokens"),
     "relative biases in maps": (
         lambda: kc.c_map(plain(relative=(1, 8, 9)), tokens=4),
         "attends with relative position biases.*node_values",
@@ -522,7 +522,7 @@ NO_VALUES: list[tuple[kc.Network, dict[str, Any], str]] = [
     (plain(rotary=1e4), {"tokens": 4}, "the angles need key_width"),
     (plain(), {"c": 0.5, "tokens": [0, 1]}, "drop c="),
     (strided(True), {"tokens": 4}, "'s' skips tokens.*stride=1"),
-    (strided(True), {"tokens": [0, 1]}, "'s' steps over"),
+    (strided(True), {"tokens": [0, 1]}, "'s' skips tokens"),
     (plain(scale="linear", relative=(1, 8, 9)), {"tokens": 4}, "drop rotary, ALiBi and relative"),
     (plain(sink=True), {"tokens": 4, "token_cosine": -0.2}, "cosine >= 0"),
     (plain(), {"tokens": np.eye(3, dtype=int)}, "could be a covariance or token ids"),
