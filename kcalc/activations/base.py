@@ -58,8 +58,8 @@ class Activation(PiecewiseFunction):
     or any derivative jumps. degree: of positive homogeneity, phi(a x) = a^degree phi(x) for a > 0,
     or None. stable: optional expressions of phi, phi', ... that do not overflow where ``expr``
     would; further derivatives come from the last one given. growth: optional (A, p, B) with
-    |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals where no such bound can be derived.
-    tails: what phi and its first two derivatives do far out, for their bounds on the whole line.
+    |phi(x)| <= A (1+|x|)^p exp(B|x|), for certified integrals if no such bound can be derived.
+    tails: the behaviour of phi and its first two derivatives at infinity, for bounds on the line.
     """
 
     closed_in_numpy: ClassVar[bool] = False

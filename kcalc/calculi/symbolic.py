@@ -62,14 +62,14 @@ class SymbolicInputs(NamedTuple):
 
 
 class SymbolicReading(NamedTuple):
-    """What the calculus finds of a network in symbols: its namer, and the state of every node."""
+    """The symbolic result for a network: its namer, and the state of every node."""
 
     inputs: SymbolicInputs
     namer: Namer
     states: dict[Node, Any]
 
     def composed(self, letter: str) -> Any:
-        """The map of an output, for several outputs {output: its map}; "Q" is that of q."""
+        """The map of an output, or {output: its map} for several outputs; "Q" is the map of q."""
         arguments = formula_symbols(self.inputs.own, self.inputs.others)
         parts = {}
         for node in self.inputs.network.outputs:
@@ -249,12 +249,12 @@ def tidy(expr: sp.Expr) -> sp.Expr:
 class NamedMaps:
     """Local maps in SymPy, with ``Q_phi``, ``C_phi`` and ``M_phi`` kept as functions.
 
-    Only maps that are not trivial are kept so.
+    Trivial maps are replaced by their values.
     """
 
     def __init__(self) -> None:
         self.functions: dict[tuple[str, Any], LocalFunction] = {}
-        self.reserved: frozenset[str] = frozenset()  # names of the network's own symbols
+        self.reserved: frozenset[str] = frozenset()  # names of the symbols of the network
         self._names: dict[str, Activation] = {}
 
     def q(self, phi: Activation, q: sp.Expr) -> tuple[sp.Expr, sp.Expr]:
@@ -301,7 +301,7 @@ class NamedMaps:
         return self.functions[key].function
 
     def _parameter(self, symbol: sp.Symbol) -> sp.Symbol:
-        """The parameter of a local map: primed where the network has a symbol of its name."""
+        """The parameter of a local map, primed if the network has a symbol of its name."""
         name = symbol.name
         while sp.latex(sp.Symbol(name)) in self.reserved:
             name += "'"
@@ -344,7 +344,8 @@ def _closed_cosine(phi: Activation, uniform: bool) -> tuple[sp.Expr, bool]:
 class Namer:
     """The calculus ``kernel`` with the states' values replaced by named symbols.
 
-    Values get a name at nodes that all paths cross, and elsewhere from ``long`` operations on.
+    Values get a name at nodes that all paths cross, and elsewhere if they have at least ``long``
+    operations.
     """
 
     long = NAMED_SIZE
@@ -394,7 +395,7 @@ class Namer:
         return state.map(lambda pair: self._named(pair, node, cut))
 
     def finish(self) -> None:
-        """Put the definitions made after the last cut node into a stage of their own."""
+        """Put the definitions after the last cut node into a separate stage."""
         if self.pending:
             self.stages.append(Stage(tuple(self.pending), ()))
             self.pending = []
@@ -409,7 +410,7 @@ class Namer:
         ).pruned()
 
     def _fresh_name(self, letter: str) -> str:
-        """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... where that is taken."""
+        """``c_7``, or ``c_{7a}``, ``c_{7b}`` ... if that is taken."""
         name, tail = f"{letter}_{self.count}", 0
         while sp.latex(sp.Symbol(name)) in self.names:
             name, tail = f"{letter}_{self.count}{suffix(tail)}", tail + 1
@@ -417,7 +418,7 @@ class Namer:
         return name
 
     def _carried(self, moments: Sequence[Moments]) -> tuple[sp.Symbol, ...]:
-        """The symbols that the state is made of."""
+        """The symbols in the state."""
         found = (
             {v} if isinstance(v, sp.Symbol) else self.named & v.free_symbols
             for m in moments

@@ -1,10 +1,10 @@
 """Locations read by a convolution or a pooling window, axis by axis, and sums over them.
 
 Index convention: output location ``o`` reads the input locations ``o * stride + offset`` for the
-offsets of the taps. Padding "same", "circular", "reflect" and "replicate" put
-``max((ceil(n / stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller
-half first (as XLA does), "causal" all of them; a number pads both sides; zero padding reads zeros,
-the others read the image again. :mod:`kcalc.calculi.arrays` uses the same windows.
+offsets of the taps. Padding "same", "circular", "reflect" and "replicate" put ``max((ceil(n /
+stride) - 1) stride + k - n, 0)`` locations around an axis of length n, the smaller half first (as
+XLA does), "causal" all of them first. A number pads both sides. Zero padding reads zeros, the
+others read the image again. :mod:`kcalc.calculi.arrays` uses the same windows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis: ``size`` locations read, ``out`` emitted."""
+    """One spatial axis: ``size`` input and ``out`` output locations."""
 
     size: int
     out: int
@@ -80,7 +80,7 @@ class TapWindow:
 
     @property
     def trivial(self) -> bool:
-        """True if every location reads itself alone."""
+        """True if every location reads only itself."""
         return all(a.size == a.out and a.stride == 1 and a.offsets == (0,) for a in self.axes)
 
     @cached_property
@@ -229,8 +229,8 @@ def shuffling(op: Shuffle, node: Node, sizes: Sequence[int]) -> Gather:
     """
     if op.back or len(op.factor) != len(sizes):
         raise KcalcError(
-            f"node {node!r}: pixel shuffles have a rule over locations where they make locations "
-            f"of channels, with one factor per axis of the image; use spatial='delta'"
+            f"node {node!r}: over locations, pixel shuffles are supported only from channels to "
+            "locations, with one factor per axis of the image; use spatial='delta'"
         )
     shape = tuple(n * f for n, f in zip(sizes, op.factor, strict=True))
     places = np.indices(shape).reshape(len(shape), -1)
@@ -334,7 +334,7 @@ def _per_axis(value: Any, node: Node, what: str, count: int) -> tuple[int, ...]:
         return (value,) * count
     if len(value) != count:
         raise KcalcError(
-            f"node {node!r}: {what}={glimpse(value)} has {len(value)} numbers, the image has "
+            f"node {node!r}: {what}={glimpse(value)} has {len(value)} numbers, but the image has "
             f"{count} axes"
         )
     return value

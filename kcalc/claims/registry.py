@@ -69,7 +69,7 @@ def wanted_papers(paper: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def get(id: str) -> Claim:
-    """The claim with an id. Raises: KcalcError for an unknown id, suggesting the nearest."""
+    """The claim with an id. Raises: KcalcError for an unknown id, suggesting similar ones."""
     known = {claim.id: claim for claim in all()}
     if not is_key(id, known):
         asked = id if isinstance(id, str) else glimpse(id)
@@ -81,7 +81,7 @@ def get(id: str) -> Claim:
 
 
 def _reduced(claim: Claim) -> Any:
-    """A registered claim for pickle: its id, as its check cannot be pickled."""
+    """A registered claim for pickle: its id, because its check cannot be pickled."""
     known = any(one is claim for one in all())
     return (get, (claim.id,)) if known else claim.__reduce_ex__(2)
 
@@ -100,7 +100,7 @@ def _nearest(id: str, known: Iterable[str]) -> list[str]:
 
 
 def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -> tuple[Claim, ...]:
-    """The requested claims, each once, in the order of the papers."""
+    """The requested claims without repeats, in the order of the papers."""
     paper = items(paper, "paper") if paper is not None and not isinstance(paper, str) else paper
     if ids is None:
         return all(paper)
@@ -113,7 +113,7 @@ def chosen(ids: Iterable[str] | str | None, paper: str | Iterable[str] | None) -
         named = paper if isinstance(paper, str) else " or ".join(map(repr, paper or ()))
         told = repr(named) if isinstance(paper, str) else named
         raise KcalcError(
-            f"claim {other!r} is of the paper {get(other).paper!r}, not of the paper {told}; "
-            f"leave one of the two out"
+            f"claim {other!r} belongs to the paper {get(other).paper!r}, not to the paper {told}; leave one "
+            "of the two out"
         )
     return found

@@ -1,4 +1,4 @@
-"""The findings as a table, as JSON, and as one HTML page."""
+"""The findings as a table, as JSON, and as a single HTML page."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Report(Keyed[Finding], Tabled):
         }
 
     def to_html(self) -> str:
-        """The report as one HTML page that works offline."""
+        """The report as a single HTML page that works offline."""
         return page(self)
 
     def _repr_html_(self) -> str:

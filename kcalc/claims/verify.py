@@ -35,11 +35,11 @@ def verify(
     """Check claims, and report verdicts and evidence.
 
     ``ids``: ids of claims (None: all); ``paper``: one paper or several (None: all); ``budget``:
-    "quick" or "full"; ``processes``: number
-    of processes (None: one per processor; 1: this process); ``journal``: a .jsonl file of findings,
-    from which an interrupted run continues; ``progress``: show a progress bar.
-    The findings depend on ``seed`` and ``budget`` only. Returns: a :class:`Report`.
-    Raises: KcalcError for unknown ids, papers, budgets, and journals of other runs.
+    "quick" or "full"; ``processes``: number of processes (None: one per processor; 1: this
+    process); ``journal``: a .jsonl file of findings, from which an interrupted run continues;
+    ``progress``: show a progress bar. The findings depend only on ``seed`` and ``budget``. Returns:
+    a :class:`Report`. Raises: KcalcError for unknown ids, papers, budgets, and journals of other
+    runs.
     """
     choice(budget, "budget", BUDGETS)
     seed, progress = whole(seed, "seed"), truth(progress, "progress")
@@ -71,7 +71,7 @@ def check(claim: Claim, budget: str = "quick", seed: int = 0) -> Finding:
     try:
         for item in claim.check(bench) if claim.check else ():
             evidence.append(replace(item, about=form(claim, item)))
-    except Exception as failure:  # an error decides nothing, and must not stop other checks
+    except Exception as failure:  # an error decides nothing and must not stop other checks
         error = f"{type(failure).__name__}: {failure}"[:500]
     evidence = pooled(evidence)
     said = Verdict.UNDECIDED if error else verdict(claim, evidence)

@@ -1,4 +1,4 @@
-"""The page "What holds": every claim by paper, printed forms that fail, errata of the copies."""
+"""The page "What holds": claims by paper, failing printed forms, errata of the copies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from .registry import all, papers
 HEAD = f"""\
 # What holds
 
-What the source papers state, and what this documentation states of attention, as far as kcalc checks it: `kcalc verify` does so,
-`kcalc verify --claim ID` prints one claim with its evidence, and `kcalc verify --errata` the slips of the copies. This page is made
-from the same registry by `python -m kcalc.claims.what_holds docs/what_holds.md`. Cite a claim by its id and the version of kcalc.
+The statements of the source papers, and those of this documentation about attention, that kcalc checks. Run the checks with
+`kcalc verify`; `kcalc verify --claim ID` prints one claim with its evidence, and `kcalc verify --errata` the slips of the copies.
+`python -m kcalc.claims.what_holds docs/what_holds.md` generates this page from the same registry. Cite a claim by its id and the
+version of kcalc.
 
 {COPIES}
 """

@@ -558,8 +558,8 @@ class QMap(KernelMap):
     def table(self, low: float = 1e-3, high: float = 1e3, tolerance: float = 1e-13) -> QTable:
         """A table of Q for low <= q <= high, the q value of all inputs.
 
-        Its relative error is ``tolerance``. Raises: KcalcError for several outputs, unless 0 < low
-        < high, and for too rough a Q.
+        Returns: a :class:`~kcalc.fields.tables.QTable` with relative error ``tolerance``. Raises:
+        KcalcError for several outputs, unless 0 < low < high, and for too rough a Q.
         """
         from ..fields.tables import tabulate_q
 

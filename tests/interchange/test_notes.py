@@ -191,9 +191,9 @@ SPOILT = {
     "no level": ([{"node": "a", "text": "t"}], "unknown level"),
     "text": ([{"node": "a", "level": "locations"}], "text and source are text"),
     "field": ([{"node": "a", "level": "locations", "text": "t", "kind": 1}], "unknown field"),
-    "half a character": (
+    "half of a surrogate": (
         [{"node": "a", "level": "locations", "text": "\ud800"}],
-        "half a character",
+        "half of a surrogate",
     ),
 }
 

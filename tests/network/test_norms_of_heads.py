@@ -196,7 +196,7 @@ def test_arrays_run_what_calculi_read() -> None:
 def test_groups_that_do_not_fit(kind: Any) -> None:
     with pytest.raises(kc.KcalcError, match="node 'n0': 5 groups do not divide the 32 channels"):
         normed(kind(5))
-    with pytest.raises(kc.KcalcError, match="node 'n0' normalises every channel by itself"):
+    with pytest.raises(kc.KcalcError, match="node 'n0' normalises every channel separately"):
         kc.c_map(normed(kind(WIDTH)))
     with pytest.raises(kc.KcalcError, match="groups must be a positive integer"):
         kind(0)

@@ -1,6 +1,6 @@
 """Arithmetic of non-negative bounds by their natural logarithms.
 
-Products over thousands of layers neither overflow nor underflow.
+With them, products over thousands of layers neither overflow nor underflow.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def number(logarithm: float) -> float:
 
 
 def shown(logarithm: float, digits: int = 5) -> str:
-    """exp of a logarithm as text, in powers of ten where a float could not hold it."""
+    """exp of a logarithm as text, with powers of ten beyond the range of floats."""
     if math.isinf(logarithm) or abs(logarithm) < 690:
         return f"{number(logarithm):.{digits}g}"
     exponent = math.floor(logarithm / math.log(10))

@@ -70,7 +70,7 @@ class Choices:
 
 
 def of_node(given: Any, node: Node, default: Any = None) -> Any:
-    """The value for a node from one value or {node: value, None: others}.
+    """The value for a node, from one value or {node: value, None: others}.
 
     ``default`` if it has none.
     """
@@ -157,8 +157,8 @@ def _radius(
                 ("weights", "normalisation=...") if rule is None else ("bias", "biases=False")
             )
             raise KcalcError(
-                f"node {node!r}: its {what} may take any values, for which there is no bound; "
-                f"give radius=..., weights={{...}}, or {more}"
+                f"node {node!r}: its {what} may have any values, so there is no bound; give "
+                f"radius=..., weights={{...}}, or {more}"
             )
         return None
     number = float("nan") if isinstance(value, bool) else one_number(value, "radius")
@@ -209,7 +209,7 @@ def _arrays(
 def _matrix(weight: np.ndarray | None, groups: int) -> tuple[float, float]:
     """The largest and smallest singular value of weights towards the outputs.
 
-    Weights are taken block by block where there are groups.
+    With groups, weights are treated block by block.
     """
     if weight is None:
         return 0.0, 0.0
@@ -223,7 +223,7 @@ def _least_first(
 ) -> float:
     """A lower bound of the smallest singular value of DP over the ball.
 
-    It is attained where the longest entry or row is longer by ``radius``.
+    It is attained when the longest entry or row is longer by ``radius``.
     """
     start = np.zeros((rows, columns)) if weight is None else weight.T
     if isinstance(rule, EntryNormalisation):

@@ -1,6 +1,6 @@
 """Singular values of a I + b A for a wide random A.
 
-Support, density and mean square in closed form.
+The support, density and mean square have closed forms.
 
 Let A be n x n with independent entries of mean 0 and variance sigma_w^2 / n, and tau = |b| sigma_w.
 As n grows, the singular values of a I + b A fill an interval. The diagonal m of the resolvent of
@@ -37,8 +37,8 @@ class ResidualSpectrum(Printed):
 
     Var A_ij = sigma_w^2 / n, n large.
 
-    It describes the bulk for random A: a few singular values of one draw may lie outside, and for a
-    given matrix (A = -I/2, say) they may all do.
+    It describes the bulk for random A. A few singular values of one draw may lie outside; for a
+    fixed matrix, such as A = -I/2, all may.
     """
 
     sigma_w: float
@@ -58,9 +58,9 @@ class ResidualSpectrum(Printed):
         """(smallest, largest) singular value of the bulk.
 
         ``a`` is the shortcut weight and ``tau`` the residual weight times sigma_w. For a = 1 and t
-        = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and
-        ``s- = t sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a. A alone fills
-        [0, 2 tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
+        = tau: ``q = sqrt(1 + 8/t^2)``, ``s+ = t sqrt((q+3)^3 / (8 (q+1)))`` and ``s- = t
+        sqrt((q-3)^3 / (8 (q-1)))`` where t < 1, else 0; both scale with a. A by itself fills [0, 2
+        tau]. Uniform entries on (-1/sqrt n, 1/sqrt n): [1/(2 sqrt 3), 4 sqrt 2 / 3].
         """
         a, tau = abs(self.shortcut_weight), self.deviation
         if a == 0:
@@ -110,7 +110,7 @@ class ResidualSpectrum(Printed):
         """The assumptions of the law."""
         text = (
             "square weights, independent entries of mean 0 and equal variance, width to infinity; "
-            "about the bulk, not about one matrix"
+            "for the bulk, not for a single matrix"
         )
         return (Assumption("network", text, "convention"),)
 

@@ -109,7 +109,7 @@ class Convolutions:
     def _constant(
         self, op: P.Fresh, node: Node, below: Channels, many: bool
     ) -> list[tuple[float, Array, Array]]:
-        """Terms ``sign v1 v2`` that an Affine adds to the covariance beside its taps.
+        """Terms ``sign v1 v2`` that an Affine adds to the covariance in addition to its taps.
 
         Biases have sign 1, the subtracted means of standardised weights -1; v1 and v2, (..., P),
         are those of the two images. ``many``: whether there are several input channels.
@@ -218,8 +218,8 @@ class Convolutions:
             return whole - part if weights else part
         if op.standardised and weights:
             raise KcalcError(
-                f"node {node!r} has standardised weights, for which the standard parameterisation "
-                f"has no rule; use 'ntk'"
+                f"node {node!r} has standardised weights, which the standard parameterisation does "
+                "not support; use 'ntk'"
             )
         window = self.forms.places[node].window
         assert isinstance(window, TapWindow)

@@ -1,7 +1,7 @@
 """Array shapes of location-wise numbers: by location of one image, or by pair of locations.
 
-P is the number of locations, leading axes index images. Where all pairs of locations are followed,
-a number of the first image is ``(..., P, 1)``, one of the second ``(..., 1, P)``, one of a pair
+P is the number of locations, leading axes index images. If all pairs of locations are followed, a
+number of the first image is ``(..., P, 1)``, one of the second ``(..., 1, P)``, one of a pair
 ``(..., P, P)``; otherwise all three are ``(..., P)``. A number equal at all locations may be a
 scalar.
 """

@@ -82,8 +82,8 @@ def read_images(network: Network, shapes: Shapes, given: Any, what: str) -> dict
             )
         if array.size and np.abs(array).max() > LARGEST:
             raise KcalcError(
-                f"{what} holds {np.abs(array).max():g}, whose square is beyond double precision; "
-                f"scale the images"
+                f"{what} contains {np.abs(array).max():g}, whose square is beyond double "
+                "precision; scale the images"
             )
         # the sum with 0.0 turns -0.0 into 0.0, so equal images have equal bytes
         out[node] = array.reshape(array.shape[0], prod(shape), array.shape[-1]) + 0.0

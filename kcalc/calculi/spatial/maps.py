@@ -1,18 +1,18 @@
 """Kernels of convolutional networks on images, by exact recursion over pairs of locations.
 
-Delta-initialised networks without mean pooling act on each location by itself; dense convolutions
-and mean pooling do not. Here the q value of every location and the covariances of pairs of
-locations are followed, for NNGP, tangent kernel and kernel maps alike.
-[DKS sec. 20; Novak et al. 2019; Arora et al. 2019]
+Delta-initialised networks without mean pooling act on each location separately; dense convolutions
+and mean pooling do not. This module follows the q value of every location and the covariances of
+pairs of locations, for the NNGP, the tangent kernel and kernel maps. [DKS sec. 20; Novak et al.
+2019; Arora et al. 2019]
 
 Cost per pair of images and layer, P locations: O(P taps) operations, or O(P^2 taps) in layers
 before a mean pooling.
 
-Accuracy: kernels to rounding. 1 - c of near-duplicates keeps its digits through convolutions,
-homogeneous activations and Flatten. Mean pooling forms 1 - c from covariances, with an absolute
-error of about 1e-16; C' of a kinked activation after it has an error of about 1e-8. The kernel of
-equal images is that of one image with itself. Activations without a closed form are evaluated by
-Hermite series; where a series is too long, they are integrated numerically, and more than
+Accuracy: kernels are accurate to rounding. 1 - c of near-duplicates keeps its digits through
+convolutions, homogeneous activations and Flatten. Mean pooling forms 1 - c from covariances, with
+an absolute error of about 1e-16; C' of a kinked activation after it has an error of about 1e-8. The
+kernel of equal images is that of one image with itself. Activations without a closed form are
+evaluated by Hermite series; if a series is too long, they are integrated numerically, and more than
 :data:`kcalc.calculi.location_maps.MOST` pairs of q values are refused.
 """
 
@@ -49,7 +49,7 @@ Array = np.ndarray
 Values = dict[Node, tuple[Array, ...]]  # {output: (NNGP, NTK) or (NNGP,)}, each (..., P)
 WEIGHTS = ("dense", "delta")
 CACHED = 2**18  # numbers per array in a block, so arrays stay in the cache
-NUMBERS = (4, 20)  # float64 arrays per node: kept, and temporary ones of one rule
+NUMBERS = (4, 20)  # float64 arrays per node: stored, and temporary in one rule
 COEFFICIENTS = 4000  # float64 numbers per location for the Hermite series of an activation
 
 
@@ -71,8 +71,8 @@ class LocationReading:
 
     ``delta``: convolutions are Delta-initialised; ``assume``: as ``assume_independent`` of the
     kernel calculus; ``fan_in``: {Affine: channels read by one tap} for the standard
-    parameterisation; ``trial``: the tangent kernel is wanted too; ``all_pairs``: all pairs of
-    locations are followed at every node.
+    parameterisation; ``trial``: whether the tangent kernel is also needed; ``all_pairs``: all pairs
+    of locations are followed at every node.
     """
 
     network: Network
@@ -140,7 +140,7 @@ class LocationReading:
         return 8 * (NUMBERS[0] * sum(entries) + NUMBERS[1] * max(entries))
 
     def images_within(self, memory: float) -> int:
-        """The most images per side of a block whose Hermite coefficients fit in ``memory`` MiB."""
+        """The maximal side of a block whose Hermite coefficients fit in ``memory`` MiB."""
         kinds = [
             (self.network.layer(node), self.places[node])
             for node in self.network.nodes_of(Nonlinear)
@@ -149,7 +149,7 @@ class LocationReading:
         return max(int(memory * 2**20 / (8 * COEFFICIENTS * max(counts, default=0) + 1)), 1)
 
     def pairs_within(self, memory: float) -> int:
-        """How many pairs of images fit into ``memory`` MiB.
+        """The number of pairs of images that fit into ``memory`` MiB.
 
         Raises: KcalcError if one does not.
         """
@@ -268,9 +268,8 @@ class SpatialKernelMap(OfReading, Shown):
     def matrix(self, X: Any, Y: Any = None, memory: float = 1024, progress: bool = False) -> Array:
         """The covariance of the outputs as a Gaussian process, all pairs of images.
 
-        ``X``: images, (N, height, width, channels), or {input: array}.
-        Raises: KcalcError for arrays of another shape, for nan, and where one pair needs more than
-        ``memory`` MiB.
+        ``X``: images, (N, height, width, channels), or {input: array}. Raises: KcalcError for
+        arrays of another shape, for nan, and if one pair needs more than ``memory`` MiB.
         """
         table, _ = self._table(X, Y, False, memory, progress)
         return self._finished(
@@ -294,7 +293,8 @@ class SpatialKernelMap(OfReading, Shown):
         """{node: c value at every location} for two images.
 
         ``x``, ``y``: the images, (height, width, channels). ``pairs``: of all pairs of locations,
-        (*locations of x, *locations of y). nan if a q value is 0, for there is no cosine.
+        (*locations of x, *locations of y). Entries are nan if a q value is 0, because there is no
+        cosine.
         """
         followed = truth(pairs, "pairs")
         reading = replace(self.reading, all_pairs=True) if followed else self.reading
@@ -337,7 +337,7 @@ class SpatialKernelMap(OfReading, Shown):
         for node, array in given[-1].items():
             if array.shape[-1] != given[0][node].shape[-1]:
                 raise KcalcError(
-                    f"X has {given[0][node].shape[-1]} channels at the input {node!r}, Y has "
+                    f"X has {given[0][node].shape[-1]} channels at the input {node!r}, but Y has "
                     f"{array.shape[-1]}"
                 )
         arrays, ones, twos = distinct(given[0], given[1] if Y is not None else None)
@@ -373,7 +373,7 @@ class SpatialKernelMap(OfReading, Shown):
     ) -> Values:
         """Kernels of the distinct images ``left`` with ``right``.
 
-        Where both are the same images, one half is computed and mirrored.
+        If both are the same images, one half is computed and mirrored.
         """
         symmetric = np.array_equal(left, right)
         side = block[1]
@@ -446,8 +446,8 @@ class SpatialKernelMap(OfReading, Shown):
 class SpatialTangentKernel(SpatialKernelMap):
     """The tangent kernel of a network on images, ``K.matrix(X, Y=None)``.
 
-    ``K.nngp`` has its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines,
-    ``K.nngp(X, Y=None)``.
+    ``K.nngp`` provides its NNGP kernel, ``K.nngp.matrix(X, Y=None)``, and its cosines, ``K.nngp(X,
+    Y=None)``.
     """
 
     @property
@@ -482,8 +482,8 @@ class SpatialTangentKernel(SpatialKernelMap):
     ) -> Array:
         """The part of the tangent kernel from the parameters of one Affine; all parts sum to it.
 
-        ``X``: images, (N, height, width, channels), or {input: array}.
-        Raises: as for ``matrix``, and KcalcError for a node that is no Affine.
+        ``X``: images, (N, height, width, channels), or {input: array}. Raises: as for ``matrix``,
+        and KcalcError for a node that is not an Affine.
         """
         if node not in self.network.nodes_of(Affine):
             raise unknown("Affine layer", node, map(str, self.network.nodes_of(Affine)))

@@ -1,7 +1,7 @@
 """The largest slope from the inputs to a node, ``max_t V(t)``, and the depth of a network.
 
 Both count paths across feature maps that have several readers or are outputs. No subnetwork
-contains such paths, so a maximum over subnetworks does not count them.
+contains such paths, so a maximum over subnetworks misses them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HIDDEN = "taps, heads or further inputs hide depth from the strict reading"
 class _State(NamedTuple):
     """``V = psi^power * exp(log_constant) * V(base)``.
 
-    Base 0 is the inputs, with V = 1, others are mixes.
+    Base 0 is the inputs, with V = 1; other bases are mixes.
     """
 
     base: int
@@ -69,8 +69,8 @@ class ForwardSlope:
     ``V(t)`` is the slope from the inputs (which move together) to ``t``.
 
     It bounds the slope of every subnetwork (``V(t) / V(s)`` with ``V(s) >= 1``). Unlike a maximum
-    over subnetworks, it counts paths across taps, heads and further inputs. For a network of one
-    input it is the maximum over subnetworks in the permissive reading.
+    over subnetworks, it counts paths across taps, heads and further inputs. For a network with one
+    input, it is the maximum over subnetworks in the permissive reading.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -140,7 +140,7 @@ class ForwardSlope:
         """The node t of largest slope V(t) at a number ``psi``."""
         logs = as_slopes(psi)
         if logs.ndim:
-            raise KcalcError("active takes one psi at a time")
+            raise KcalcError("active accepts one psi at a time")
         return self._greatest(float(logs))[2]
 
     @overload
@@ -186,7 +186,7 @@ class ForwardSlope:
     def depth(self) -> int:
         """The largest number of nonlinear layers on any path through the network.
 
-        Paths lead across all taps, heads and inputs.
+        Paths may cross all taps, heads and inputs.
         """
         return max(self._depths[s.base][0] + s.power for s, _ in self._candidates)
 
@@ -233,7 +233,7 @@ class SlopeBounds(Shown):
 
     @property
     def warning(self) -> str | None:
-        """A text where the strict reading hides depth, else None."""
+        """A warning if the strict reading hides depth, else None."""
         if not self.hidden:
             return None
         figures = (
@@ -314,7 +314,10 @@ def newton(function: Any, targets: Array) -> Any:
 
 
 def as_slopes(psi: Any) -> Array:
-    """``log psi``. Raises: KcalcError for ``psi < 1``, which no C map with C(0) = 0 has."""
+    """``log psi``.
+
+    Raises: KcalcError for ``psi < 1``, which is impossible for a C map with C(0) = 0.
+    """
     values = real_array(psi, "psi")
     if not np.all(values >= 1):
         raise KcalcError(

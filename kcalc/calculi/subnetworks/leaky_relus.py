@@ -1,4 +1,4 @@
-"""The maximal c value of networks whose activations are leaky ReLUs of one negative slope."""
+"""The maximal c value of networks of leaky ReLUs with the same negative slope."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _array(k: Values, c: Values) -> Values:
 
 
 class MaximalCValue:
-    """The maximal c value function ``max_f C_f(0)`` where activations are leaky ReLUs of one slope.
+    """The maximal c value function ``max_f C_f(0)`` for leaky ReLUs with the same slope.
 
     It decreases strictly in the negative slope ``alpha`` on [-1, 1], from at most 1 to 0 at alpha =
     1.
@@ -75,9 +75,8 @@ class MaximalCValue:
     def _about(self, node: Node) -> str:
         kind = type(self.network.layer(node)).__name__
         return (
-            f"this {kind} is treated as the identity on c values, but it subtracts the mean of the "
-            "activations it reads, which lowers c values; kc.maximal(network, r, q=1.0) counts "
-            "that"
+            f"this {kind} is treated as the identity on c values, but it subtracts the mean of its "
+            "input activations, which lowers c values; kc.maximal(network, r, q=1.0) includes that"
         )
 
     @overload
@@ -105,8 +104,8 @@ class MaximalCValue:
     def inverse(self, target: Any) -> float | Array:
         """The negative slope at which the maximal c value is ``target`` in (0, 1), elementwise.
 
-        Raises: KcalcError for other targets; UnreachableTarget where the network is too shallow,
-        even with ``alpha = -1``.
+        Raises: KcalcError for other targets; UnreachableTarget if the network is too shallow, even
+        with ``alpha = -1``.
         """
         values = real_array(target, "target")
         if not np.all((values > 0) & (values < 1)):

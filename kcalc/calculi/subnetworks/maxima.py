@@ -1,4 +1,4 @@
-"""Maxima over subnetworks for any function ``r`` in place of the C map."""
+"""Maxima over subnetworks for any function ``r`` instead of the C map."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Function = Callable[[Values], Values]
 
 
 class _NegativeFactor(Exception):
-    """Raised where a Product has a negative factor, so it decreases in the others."""
+    """Raised if a Product has a negative factor, so it decreases in the others."""
 
 
 class _Expressions(ConvexCalculus[int]):
-    """``U_{f,r}`` as numbered expressions, equal ones once.
+    """``U_{f,r}`` as numbered expressions without repeats.
 
     ``table[k]`` is ("x",), ("r", i, index of r), ("mix", numbers, shares), ("norm", i, slope),
     ("times", numbers), ("greater", i) or ("lesser", i): the greater or lesser of x and entry i.
-    ``positive``: raise _NegativeFactor where a Product has a negative factor.
+    ``positive``: raise _NegativeFactor if a Product has a negative factor.
     """
 
     name = "maxima over subnetworks"
@@ -60,7 +60,7 @@ class _Expressions(ConvexCalculus[int]):
         return 0
 
     def restart(self, which: str, state: int) -> int:
-        """The "greater" or "lesser" of a state and x, where x starts a new subnetwork."""
+        """The "greater" or "lesser" of a state and x, if x starts a new subnetwork."""
         return self._intern((which, state)) if state else 0
 
     def nonlinear(self, op: Post, node: Node, state: int) -> int:
@@ -162,7 +162,7 @@ class _Exit(NamedTuple):
     """The place of an expression: cut point ``index`` of ``path`` (node numbers).
 
     ``states``: {index of a later cut point: expression}. ``start``: the index of the cut point
-    whose value is x; None if the path starts anew at every cut point with a value below x.
+    whose value is x; None if the path restarts at every cut point with a value below x.
     """
 
     path: tuple[int, ...]
@@ -174,11 +174,10 @@ class _Exit(NamedTuple):
 class _Paths:
     """The expressions at the cut points of the maximal subnetworks.
 
-    A path starts anew, with the value x, at a cut point where x is greater than the value there. A
-    path with Products is evaluated once more with new starts where x is less: these least values
-    show whether any subnetwork has a negative factor. With ``every``, such a path is evaluated once
-    from each of its cut points instead, at a cost quadratic in their number; factors may have any
-    sign.
+    A path restarts with the value x at a cut point where x is greater than the value there. A path
+    with Products is evaluated again with restarts where x is smaller: these minimal values show
+    whether any subnetwork has a negative factor. With ``every``, such a path is evaluated once from
+    each of its cut points instead, at a cost quadratic in their number; factors may have any sign.
     """
 
     def __init__(self, network: Network, kinds: Mapping[Node, int], q: Any, every: bool) -> None:
@@ -238,8 +237,8 @@ class Maximal(Approximable):
     Every subnetwork lies between two cut points of a maximal one, so one sweep over the cut points,
     ``m <- U(max(x, m))``, finds the maximum over all of them. If ``r(y) >= y`` everywhere, a
     maximal subnetwork attains it; otherwise a shorter one may. Isomorphic parts are evaluated once.
-    A Product decreases in its factors where they are negative, as for ``x < 0``: then every
-    subnetwork is evaluated separately, at a cost quadratic in the number of cut points.
+    A Product decreases in its factors if they are negative, as for ``x < 0``; every subnetwork is
+    then evaluated separately, at a cost quadratic in the number of cut points.
 
     With ``q``, the q value of the inputs, mixes are weighted by true q values, and LayerNorms have
     their C maps. Callable on numbers, and on arrays if ``r`` is.
@@ -313,7 +312,7 @@ class Maximal(Approximable):
         ends = float(self(low)), float(self(high))
         if not min(ends) <= value <= max(ends):
             goes = f"the maximum goes from {ends[0]:.6g} to {ends[1]:.6g} on [{low}, {high}]"
-            raise UnreachableTarget(f"{goes}, and {value:.6g} is not between the two")
+            raise UnreachableTarget(f"{goes}, but {value:.6g} is not between the two")
         return zero_between(lambda x: float(self(x)) - value, low, high, 1e-15, rtol=1e-14)
 
     def to_dict(self) -> dict[str, Any]:
@@ -380,7 +379,7 @@ def _functions(network: Network, r: Any) -> tuple[list[Function], dict[Node, int
 
 
 def maximal(network: Network, r: Function | Mapping[Any, Function], q: Any = None) -> Maximal:
-    """The maximum over subnetworks with ``r`` in place of local C maps; see :class:`Maximal`.
+    """The maximum over subnetworks with ``r`` instead of local C maps; see :class:`Maximal`.
 
     ``r``: one function, or {node or activation name: function}; ``q``: the q value of the inputs,
     or None.

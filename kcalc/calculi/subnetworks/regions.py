@@ -1,9 +1,9 @@
 """Subnetworks: the single-entry single-exit regions of a network; an entry is a feature map.
 
 A subnetwork is a non-empty set of layers (1) that reads exactly one feature map from outside, that
-of its *entry*, (2) whose other edges come from inside and (3) of which exactly one layer, its
-*exit*, is used outside or is a network output. Rule 3 is the strict reading, the one that
-reproduces [DKS eq. 20] and [TAT App. B.5].
+of its *entry*, (2) has no other edges from outside, and (3) has exactly one layer, its *exit*, that
+is used outside or is a network output. Rule 3 is the strict reading, which reproduces [DKS eq. 20]
+and [TAT App. B.5].
 
 In :func:`find_regions` nodes are numbers 0 ... n-1 in topological order; ``parents[v]`` may repeat
 and is empty at inputs. ``idom`` is the dominator tree from a virtual root above the inputs,
@@ -40,8 +40,8 @@ def _keeps_gaussian(op: P.Primitive) -> bool:
 class Regions:
     """``idom[v]`` (n for the virtual root) and the maximal regions as paths (entry, t_1, ..., t_k).
 
-    Any two nodes of a path bound a region, and these are all the regions; each node is exit in one
-    path at most.
+    Any two nodes of a path bound a region, and these are all the regions; each node is an exit in
+    at most one path.
     """
 
     idom: tuple[int, ...]
@@ -181,7 +181,8 @@ class Subnetwork(Shown):
 
     ``entry`` is a node that is not one of the layers; ``exit`` is one of them.
 
-    ``network`` is an induced network of one input and one output that any kcalc function takes.
+    ``network`` is the induced network with one input and one output, which any kcalc function
+    accepts.
     """
 
     entry: Node
@@ -208,7 +209,7 @@ class Subnetwork(Shown):
     def network(self) -> Network:
         """The subnetwork as its own network, with an Input in place of ``entry``.
 
-        Where the feature map of ``entry`` is Gaussian, ``entry`` becomes an Affine that reads the
+        If the feature map of ``entry`` is Gaussian, ``entry`` becomes an Affine that reads the
         Input.
         """
         width = self.within.features[self.entry]

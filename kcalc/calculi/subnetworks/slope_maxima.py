@@ -1,8 +1,8 @@
 """Maxima of the slope and of the curvature over all subnetworks of a network.
 
 DKS and TAT choose activations for given values of these maxima. The reading is strict: no
-subnetwork contains an interior feature map with a reader outside, an output, or the meeting of two
-inputs, so a maximum over subnetworks does not count the depth across them: see
+subnetwork contains an interior feature map with a reader outside, an output, or the junction of two
+inputs. A maximum over subnetworks therefore misses the depth across them; see
 ``MaximalSlope.bounds`` and ``.warning``.
 """
 
@@ -67,7 +67,7 @@ class Polynomials:
 
         A mix of nodes p needs them relative to its own dominator s: the product over the dominator
         path from p up to s, kept at p. Equal layers that read equal polynomials are computed once;
-        with q values, every mix has weights of its own.
+        with q values, every mix has separate weights.
         """
         calculus, idom, centring = self.calculus, self._idom, self.calculus.centring
         features = calculus.network.features
@@ -133,11 +133,11 @@ class MaximalSlope(Approximable):
     def pieces(self) -> tuple[sp.Expr, ...]:
         """The slope polynomials to maximise over, as SymPy expressions.
 
-        Those of highest degree come first.
+        The highest degrees come first.
 
         Equal ones are listed once. A polynomial is dropped if its factors are a sub-multiset of
         another one's, or (numeric weights) if it is proved to lie below another one for all ``psi
-        >= 1``. Numerical evaluation applies the first rule only.
+        >= 1``. Numerical evaluation applies only the first rule.
         """
         return tuple(self._factors.expr(monomial) for monomial in self._pruned)
 
@@ -157,7 +157,7 @@ class MaximalSlope(Approximable):
 
     @property
     def symbols_of(self) -> Mapping[Activation, sp.Symbol]:
-        """The slope symbol of every activation, where each has its own."""
+        """The slope symbol of every activation, if symbols differ by activation."""
         return MappingProxyType(self._set.calculus.symbols)
 
     @overload
@@ -176,7 +176,7 @@ class MaximalSlope(Approximable):
         """The (first) maximal subnetwork that attains the maximum at a number ``psi``."""
         logs, shape = self._evaluate(psi)
         if shape:
-            raise KcalcError("active takes one psi at a time")
+            raise KcalcError("active accepts one psi at a time")
         owner = self._set.owners[int(logs[:, 0].argmax())]
         if owner is None:
             raise KcalcError(
@@ -191,7 +191,7 @@ class MaximalSlope(Approximable):
     def inverse(self, target: Any) -> float | Array:
         """``psi`` with ``mu(psi) = target``, elementwise, to rounding, for targets above ``mu(1)``.
 
-        ``mu(1)`` is 1, or greater where LayerNorms have slopes > 1.
+        ``mu(1)`` is 1, or greater if LayerNorms have slopes > 1.
 
         ``log mu`` is convex in ``log psi`` (a maximum of log-sum-exp) and ``mu(psi) >= psi``, so
         Newton's method descends monotonically from ``log psi = log target``. Raises: KcalcError for
@@ -233,14 +233,14 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def forward(self) -> ForwardSlope:
-        """``max_t V(t)`` over all nodes, a function of psi with its own method ``inverse``."""
+        """``max_t V(t)`` over all nodes, a function of psi with a method ``inverse``."""
         return ForwardSlope(self.network, self._q)
 
     @property
     def depth(self) -> int:
         """The largest number of nonlinear layers on any path through the network.
 
-        Paths lead across all taps, heads and inputs.
+        Paths may cross all taps, heads and inputs.
         """
         return self.forward.depth
 
@@ -305,7 +305,7 @@ class MaximalSlope(Approximable):
 
     @cached_property
     def warning(self) -> str | None:
-        """A text where taps, heads or further inputs hide depth from the strict reading.
+        """A warning if taps, heads or further inputs hide depth from the strict reading.
 
         None if they do not.
 
@@ -351,7 +351,7 @@ class MaximalSlope(Approximable):
                 given[name] = value
             missing = [name for name in names if name not in given]
             if missing:
-                raise KcalcError(f"no value is given for {', '.join(missing)}")
+                raise KcalcError(f"give a slope for {', '.join(missing)}")
             values = (as_slopes(given[name]) for name in names)
             try:
                 columns = np.broadcast_arrays(np.zeros(()), *values)[1:] or (np.zeros(()),)
@@ -379,7 +379,7 @@ class MaximalSlope(Approximable):
         return self._text(str, "max{%s}")
 
     def _text(self, write: Callable[[Any], str], maximum: str) -> str:
-        """The maximum as text; polynomials that are too long are given by their degree."""
+        """The maximum as text; long polynomials are described by their degree."""
         parts = polynomial_texts(self._factors, self._pruned, write)
         return (
             parts[0]
@@ -424,9 +424,8 @@ class MaximalCurvature:
 
     [TAT App. B.2, with r_2(x) = x + kappa]
 
-    Every nonlinear layer has ``C'(1) = 1`` and ``C''(1) = kappa >= 0``.
-    ``C_f''(1) / kappa`` is ``p_f'(1)``, the mean number of nonlinear layers that a path through
-    ``f`` meets.
+    Every nonlinear layer has ``C'(1) = 1`` and ``C''(1) = kappa >= 0``. ``C_f''(1) / kappa`` is
+    ``p_f'(1)``, the mean number of nonlinear layers on a path through ``f``.
     """
 
     def __init__(self, network: Network, q: Any = None) -> None:
@@ -440,8 +439,8 @@ class MaximalCurvature:
                 "leave out q" if steep in self._set.calculus.centring else "cut the network there"
             )
             raise KcalcError(
-                f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only where "
-                f"all slopes are 1; {remedy}"
+                f"the {kind} at node {steep!r} has a slope > 1, but curvatures add up only if all "
+                f"slopes are 1; {remedy}"
             )
 
     @property

@@ -51,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$K_{st} = p + (q-p)[s=t]$ becomes $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' = v[p +
     (q-p)S(\kappa)]$, with $\tau^2 = G_{ii}\sigma_K^2(q-p)$ and $\kappa = G_{ik}\sigma_K^2(q-p)$;
-    all tokens stay alike
+    all tokens stay exchangeable
 
     But: every token sees all tokens: under a causal mask tokens at different places have different
     $q$
@@ -113,7 +113,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     first, second = (
         np.exp(m) / np.exp(m).sum(axis=1, keepdims=True) for m in (s, s + common[:, :1])
     )
-    yield equal(first, second, "what is common to a row cancels", 1e-14)
+    yield equal(first, second, "the common part of a row cancels", 1e-14)
 
 
 @claim("ATT-two", TWO)

@@ -33,8 +33,8 @@ PAPER.undecidable(
     "DKS-K",
     "App. K",
     r"$Q'(1)\in\{0.95,1,1.01\}$: the F1-score of the predictions by Q maps, depth 50, softplus",
-    "the plots of an experiment with trained data; what is measured there is the accuracy of "
-    "predictions, not an F1-score",
+    "the plots of an experiment with trained data; it measures the accuracy of predictions, not "
+    "an F1-score",
 )
 
 

@@ -289,7 +289,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""For $C'(1)>1$ the second term of $K$ is $\frac{c^*}{1-C'(c^*)}(E-I)$, and not
     $\frac1{1-C'(c^*)}(E-I)$ as others estimate
 
-    Under: what the other paper prints is not checked here
+    Under: the statement of the other paper is not checked here
     """
     net, own, depth = _saturating(bench, 1.3, 2.8)
     K = ntk(net)

@@ -82,7 +82,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             variance(joint, [w for row in rows for w in row]) - inner - outer,
             0,
-            "what is right, over random tables in fractions: $E[Var(y|x)]+Var(x+E[y|x])$",
+            "the correct form, over random tables in fractions: $E[Var(y|x)]+Var(x+E[y|x])$",
             0.0,
         )
 

@@ -192,7 +192,7 @@ def resnet(depth: int) -> Network:
 
 
 def blocks(network: Network) -> list[tuple[Any, tuple[Any, ...]]]:
-    """(sum, what it adds) in order."""
+    """(sum, its addends) in order."""
     return [(node, network.parents(node)) for node in network.nodes_of(L.Sum)]
 
 
@@ -272,7 +272,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         yield equal(
             [sizes[source] for source, transition in read if transition],
             [1, *(n + 1 for n in stages[:3])],
-            f"D = {depth}: what the library's transition blocks read",
+            f"D = {depth}: the input of the library's transition blocks",
         )
         last = blocks(network)[-1][0]
         yield equal(sizes[last], stages[3] + 1, f"D = {depth}: what enters the last layers")
@@ -302,7 +302,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             yield equal(
                 c[node],
                 (cubed + relu_map(before)) / 2 if transition else (cubed + q * before) / (1 + q),
-                f"D = {depth}: every block of the library by the formulas from what it reads",
+                f"D = {depth}: every block of the library by the formulas from its input",
             )
         yield equal(
             c_map(network)(_GRID),

@@ -356,4 +356,4 @@ def _(bench: Bench) -> Iterator[Evidence]:
                 - 1
             )
         )
-    yield at_most(1e-3, max(differ), "shares from squared weights alone give another slope", 0.0)
+    yield at_most(1e-3, max(differ), "shares from only the squared weights give another slope", 0.0)

@@ -72,7 +72,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""$f(x,\theta(t))=k(x)^\top K^{-1}(I-(I-\eta K)^t)(y-f(0))+f(x,\theta(0))$, and as
     $t\to\infty$ $k(x)^\top K^{-1}(y-f(0))+f(x,\theta(0))$ for $0<\eta\le1/\lambda_1(K)$
 
-    Under: the kernel stays what it is at initialisation, as at infinite width
+    Under: the kernel stays at its value at initialisation, as at infinite width
     """
     for _ in bench.rounds(5, 40):
         J, new, y, start, start_test, rate, steps = _descent(bench)

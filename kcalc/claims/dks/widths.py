@@ -286,7 +286,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""for $m\ge k$ the conditions of Theorem 6 are $m \gtrsim \max\bigl(\log(2/\delta)^2,\
     (8\sqrt2\,C^2/\varepsilon)^4\bigr)$
 
-    Under: Theorem 6 as far as it is legible
+    Under: the legible part of Theorem 6
 
     Printed: they imply $m \gtrsim 128\,C^4\log(2/\delta)^2/\varepsilon^2$
     """

@@ -216,7 +216,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 @claim("SC-eq7", "Sec. 8, Def. 5, eq. 7")
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""with $x_{l+1} = C_l(x_l)+b_l$ a bias has the scaling $\rho_{l+1}^2E[\Delta
-    x_{l+1}^2]/E[x_{l+1}^2]$ of what it is added to, its average squared singular value
+    x_{l+1}^2]/E[x_{l+1}^2]$ of the tensor it is added to, its average squared singular value
     """
     net = chain(
         L.Input(3, (4, 4)),

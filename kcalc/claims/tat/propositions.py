@@ -165,7 +165,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         depth_limit(chain(L.Affine(), L.Nonlinear("identity"), L.Affine()))
     except KcalcError:
         refused = 1.0
-    yield equal(refused, 1.0, "the calculus refuses to name a limit for linear layers", 0.5)
+    yield equal(refused, 1.0, "the calculus raises an error for the limit of linear layers", 0.5)
 
 
 def _psi(c: float, time: float) -> float:

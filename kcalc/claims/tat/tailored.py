@@ -108,7 +108,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
         shape(architectures.vanilla(12), method="tat", eta=0.9)
     except UnreachableTarget:
         refused = 1.0
-    yield equal(refused, 1.0, "shaping refuses .9 at 12 layers", 0.5)
+    yield equal(refused, 1.0, "shaping rejects .9 at 12 layers", 0.5)
     yield at_most(0.9, reached(0.0, 13), "13 layers of ReLUs reach .9", 0.0)
     for depth, eta in [
         (13, 0.9),
@@ -245,7 +245,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
             one(lambda z, f=slope: f(z) ** 2) / size,
         ]
     yield equal(
-        found, truth, "the three expectations, for activations as they are (divided by Q(1))", 1e-9
+        found, truth, "the three expectations, for unchanged activations (divided by Q(1))", 1e-9
     )
     found, truth = [], []
     for name in SHAPED[: bench.size(4, 10)]:
