@@ -147,6 +147,14 @@ def ntk(
     embedding, activations that jump, gradients that are not known, an unknown parameterisation or
     missing widths; FreshnessError or NoRule where the kernel calculus does not apply, naming the
     node.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> K = kc.ntk(kc.architectures.vanilla(3, "relu"))
+    >>> print(K(1.0), K.nngp(1.0))
+    0.5 0.125
+
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)

@@ -293,6 +293,17 @@ def shape(
     Returns: a :class:`Shaping`; a :class:`RegionalShaping` of a reading with nodes that are left
     alone. Raises: KcalcError for an unknown method or target, and the refusals of the method, for a
     reading where nothing is left to be shaped.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shape(kc.architectures.vanilla(100, "tanh"), method="dks", zeta=1.5)
+    >>> k = s.constants["tanh"]
+    >>> round(k.beta, 4), round(k.delta, 4)
+    (0.5601, -0.505)
+    >>> max(s.residuals.values()) < 1e-12
+    True
+
     """
     shape_other = SHAPED.of(network)
     if shape_other is None:

@@ -100,6 +100,14 @@ def tat(
     Returns: a Shaping. Raises: KcalcError for bad targets, activations that do not fit and norms
     that read means; UnreachableTarget where the network is too shallow for ``eta``, or no constants
     give ``tau``, naming the nearest target.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shaping.tat(kc.architectures.vanilla(50, "relu"), eta=0.9)
+    >>> print(round(kc.c_map(s.network)(0.0), 6))
+    0.9
+
     """
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:
