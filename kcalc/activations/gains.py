@@ -33,6 +33,13 @@ def gain(activation: Any, q: Any = 1, centred: bool = False) -> float | sp.Expr:
     phi; use ``centred=True`` for them. Domain: q > 0, a number or a SymPy expression. Returns: a
     float, or a SymPy expression for a symbolic q. [He et al. 2015 for ReLU] Raises: KcalcError for
     q <= 0, an activation whose second moment diverges, or a constant one if centred.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> round(kc.gain("relu"), 6)
+    1.414214
+
     """
     phi = resolve(activation)
     symbolic = isinstance(q, sp.Basic) and bool(q.free_symbols)

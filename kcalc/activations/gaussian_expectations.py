@@ -31,6 +31,13 @@ def expectation(f: Any, q: Any = 1) -> float | sp.Expr | Array:
     there is no closed form.
     Raises: KcalcError for q <= 0, functions that are not real on the line, and expectations that
     diverge.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> print(round(kc.expectation("relu"), 6))
+    0.398942
+
     """
     phi = resolve(f)
     if isinstance(q, sp.Basic) and q.free_symbols:

@@ -71,6 +71,18 @@ def activation(
     Raises KcalcError for unknown names (listing similar ones), several symbols, missing kinks, and
     functions that vanish, are not real and finite on the whole line, or have no Gaussian second
     moment at any reasonable q.
+
+    Examples
+    --------
+    >>> import sympy as sp
+    >>> import kcalc as kc
+    >>> phi = kc.activation("tanh")
+    >>> print(round(phi.q_map(1.0), 6))
+    0.394294
+    >>> x = sp.Symbol("x", real=True)
+    >>> kc.activation(sp.tanh(x) / 2, name="half").name
+    'half'
+
     """
     if growth is not None:
         return declare_growth(activation(spec, name, kinks), growth)

@@ -505,6 +505,16 @@ def to_jax(
     KcalcError for symbols, unknown names, nodes or laws, extents that do not fit, layers that
     arrays cannot run, and networks whose positions differ from those of the model that they were
     read from.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import kcalc as kc
+    >>> model = kc.to_jax(kc.architectures.vanilla(2, "tanh", features=16))
+    >>> params = model.init(0)
+    >>> model.apply(params, jax.numpy.ones((4, 16))).shape
+    (4, 16)
+
     """
     source, own_laws = _source(network)
     refuse_displaced(source, "outputs for images")

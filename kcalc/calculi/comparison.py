@@ -120,6 +120,14 @@ def compare(
     ``activations``, one, several (a list) or {label: activation}, which replace those of the
     networks (None: no replacement); ``c`` and ``q``, the c and q value of the inputs. Returns: a
     :class:`MapComparison`. Raises: KcalcError for other arguments, and as a C map does.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> nets = {name: kc.architectures.vanilla(10, name) for name in ("relu", "tanh")}
+    >>> kc.compare(nets)
+    MapComparison(2 pairs of network and activation)
+
     """
     cosine, size = one_number(cosine_array(c), "c"), one_q(q)
     given = _labelled(

@@ -92,6 +92,16 @@ def c_map(
     cosine of any two of them, 0 by default. c is the cosine of two inputs at the same position; at
     different positions it is ``c token_cosine``. Raises: FreshnessError or NoRule naming the node
     if the calculus does not apply.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> C = kc.c_map(kc.architectures.vanilla(10, "relu"))
+    >>> print(round(C(0.0), 6))
+    0.871536
+    >>> C([0.0, 0.5]).round(3)
+    array([0.872, 0.898])
+
     """
     options = {"spatial": spatial, "image_shape": image_shape, "weights": weights}
     options |= {"tokens": tokens, "token_cosine": token_cosine}
@@ -108,7 +118,16 @@ def q_map(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> NetworkQMap:
-    """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`."""
+    """The global Q map of a network, ``Q(q)`` in the q values of its inputs; see :func:`c_map`.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> Q = kc.q_map(kc.architectures.vanilla(3, "relu"))
+    >>> print(Q(1.0))
+    0.125
+
+    """
     guest = READINGS.answering("q_map", tokens=tokens, token_cosine=token_cosine)
     if guest is not None:
         return guest(network, assume_independent)
@@ -123,7 +142,15 @@ def q_values(
     tokens: int | None = None,
     token_cosine: float | None = None,
 ) -> dict[Node, float]:
-    """The q value of every node for uniform input q (a number, or {input: number}), as floats."""
+    """The q value of every node for uniform input q (a number, or {input: number}), as floats.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> list(kc.q_values(kc.architectures.vanilla(2, "relu")).values())
+    [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+    """
     guest = READINGS.answering("q_values", tokens=tokens, token_cosine=token_cosine)
     if guest is not None:
         return guest(network, q, assume_independent)
@@ -268,6 +295,14 @@ def node_values(
     Returns: {node: NodeValue}; over tokens {node: TokenValue}; if attention is sampled, a
     :class:`SampledValues`.
     Raises: KcalcError as a C map does.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> values = kc.node_values(kc.architectures.vanilla(3, "relu"), c=0.0)
+    >>> [f"{value.c:.3f}" for value in values.values()]
+    ['0.000', '0.000', '0.318', '0.318', '0.494', '0.494', '0.605', '0.605']
+
     """
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}
     guest = READINGS.answering("node_values", **options)

@@ -158,6 +158,14 @@ def gradients(
     Returns: a :class:`Gradients`, or a :class:`SampledGradients` if attention is sampled. Raises:
     KcalcError for bad q, an unknown output, activations that jump, and if the kernel calculus does
     not apply. [DKS sec. 26; Poole et al. 2016; Schoenholz et al. 2017]
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> found = kc.gradients(kc.architectures.vanilla(2, "relu"))
+    >>> found
+    Gradients(6 nodes, growth 4)
+
     """
     require_network(network)
     options = {"tokens": tokens, "token_cosine": token_cosine, "sampling": sampling}

@@ -146,6 +146,14 @@ def ntk(
     Raises: KcalcError for a network without Affine layers or trained weights, a readout tied to an
     embedding, activations that jump, unknown gradients, an unknown parameterisation or missing
     widths; FreshnessError or NoRule naming the node if the kernel calculus does not apply.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> K = kc.ntk(kc.architectures.vanilla(3, "relu"))
+    >>> print(K(1.0), K.nngp(1.0))
+    0.5 0.125
+
     """
     require_network(network)
     choice(parameterization, "parameterization", PARAMETERIZATIONS)

@@ -132,6 +132,13 @@ def slope_polynomial(
       {output: expression} for several outputs. Its assumptions are ``kc.maximal_slope(network,
       q).assumptions``. Raises: NoRule for BatchNorm and Opaque; KcalcError for a Concat of known
       and unknown channels.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> kc.slope_polynomial(kc.architectures.vanilla(3, "tanh"))
+    psi**3
+
     """
     calculus = Slopes(network, q, symbols_by_activation)
     states = calculus.read()

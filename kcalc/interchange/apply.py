@@ -175,6 +175,16 @@ def apply_edits(
     KcalcError
         If the model or its source is not the one that was shaped. Nothing changes in this case.
 
+    Examples
+    --------
+    >>> import torch
+    >>> import kcalc as kc
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    >>> s = kc.shape(kc.read(model, (4, 8)), zeta=1.2)
+    >>> shaped = kc.apply_edits(model, s.edits)
+    >>> type(shaped).__name__
+    'Sequential'
+
     """
     if not isinstance(edits, Edits):
         raise KcalcError(f"edits must be s.edits of a shaping, got {type(edits).__name__}")

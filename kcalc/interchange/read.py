@@ -64,6 +64,16 @@ def read(
 
     Raises: KcalcError for models that cannot be traced (with the place and the reason), frameworks
     that are not installed, dynamic shapes, empty models and files that are not models.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import kcalc as kc
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    >>> r = kc.read(model, (4, 8))
+    >>> len(r.network), r.network.outputs
+    (4, ('2',))
+
     """
     truth(sigmas, "sigmas")
     if isinstance(model, type):

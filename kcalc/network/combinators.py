@@ -50,6 +50,14 @@ def chain(*pieces: Piece) -> Network:
     ``pieces``: layers, and networks with one input and one output. If the first piece is not an
     ``Input``, an ``Input()`` is added before it, so a chain is itself a piece. Returns: a Network.
     Raises: KcalcError for anything but a piece, or for an Input in the middle.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> len(kc.chain(L.Input(), L.Affine(), L.Nonlinear("tanh"), L.Affine()))
+    4
+
     """
     if not pieces:
         raise KcalcError("chain needs at least one layer or network")
@@ -71,6 +79,15 @@ def repeat(block: Piece, n: int) -> Network:
     """Copies of a piece in a row, each with independent weights.
 
     ``block``: a layer, or a network with one input and one output. ``n``: the number of copies.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> block = kc.chain(L.Affine(), L.Nonlinear("tanh"))
+    >>> len(kc.chain(L.Input(), kc.repeat(block, 3), L.Affine()))
+    8
+
     """
     return chain(*[block] * whole(n, "the number of copies", 1, DEEPEST))
 
@@ -93,6 +110,16 @@ def residual(
 
     Raises: KcalcError for a residual weight of 0, or for a weight outside [0, 1] if the other
     follows from it.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> L = kc.layers
+    >>> branch = kc.chain(L.Nonlinear("relu"), L.Affine())
+    >>> net = kc.chain(L.Input(), L.Affine(), kc.residual(branch, shortcut_weight=0.8))
+    >>> print(round(kc.q_map(net)(1.0), 6))
+    0.82
+
     """
     weights = residual_weights(shortcut_weight, residual_weight)
     if weights is not None and weights[0] == 0 and weights[1] == 1:

@@ -291,6 +291,17 @@ def shape(
     Returns: a :class:`Shaping`, or a :class:`RegionalShaping` for a reading with nodes left
     unchanged. Raises: KcalcError for an unknown method or target, and the errors of the method (for
     a reading, only if nothing can be shaped).
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shape(kc.architectures.vanilla(100, "tanh"), method="dks", zeta=1.5)
+    >>> k = s.constants["tanh"]
+    >>> round(k.beta, 4), round(k.delta, 4)
+    (0.5601, -0.505)
+    >>> max(s.residuals.values()) < 1e-12
+    True
+
     """
     shape_other = SHAPED.of(network)
     if shape_other is None:

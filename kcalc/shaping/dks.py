@@ -144,6 +144,14 @@ def dks(
 
     Returns: a Shaping. Raises: KcalcError for bad input, UnreachableTarget if an activation cannot
     meet the conditions, FreshnessError if the kernel calculus does not apply to the network.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shaping.dks(kc.architectures.vanilla(100, "tanh"), zeta=1.5)
+    >>> print(round(kc.c_map(s.network).derivative()(1.0), 6))
+    1.5
+
     """
     refusal = "zeta bounds the slope of the C map and must be > 1"
     zeta = number_within(zeta, "zeta", lambda z: z > 1, refusal)

@@ -317,6 +317,14 @@ def eoc(
     Unlike DKS and TAT, this sets sigma_w and sigma_b of the Affine layers and leaves the
     activations unchanged. Raises: KcalcError for bad input, UnreachableTarget if the edge has no
     such point, FreshnessError as for the other methods.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shaping.eoc(kc.architectures.vanilla(50, "tanh"), sigma_b=0.1)
+    >>> round(s.constants["tanh"].sigma_w, 4)
+    1.1934
+
     """
     plain, changes = prepared(network, activation)
     q = DEFAULT_Q if q is sigma_b is sigma_w is None else q

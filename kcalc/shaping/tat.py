@@ -102,6 +102,14 @@ def tat(
     Returns: a Shaping. Raises: KcalcError for bad targets, unsuitable activations, and norms that
     read means; UnreachableTarget naming the nearest target, if the network is too shallow for
     ``eta`` or no constants give ``tau``.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.shaping.tat(kc.architectures.vanilla(50, "relu"), eta=0.9)
+    >>> print(round(kc.c_map(s.network)(0.0), 6))
+    0.9
+
     """
     eta, tau = _target(eta, "eta"), _target(tau, "tau")
     if eta is not None and tau is not None:

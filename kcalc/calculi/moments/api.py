@@ -68,6 +68,14 @@ def moments(
     Raises: KcalcError for missing widths, for q values that are not positive, and for unsupported
     layers (NoRule, naming node and reason). [Per-layer gradient, Theorems 1-3, Lemmas 2-4,
     corrected; the exact recursion for the fourth moment of J is new]
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> m = kc.moments(kc.architectures.vanilla(2, "relu", features=64))
+    >>> m.nodes["affine_1"].mean
+    1.0
+
     """
     require_network(network)
     for width in features.values() if isinstance(features, Mapping) else (features,):

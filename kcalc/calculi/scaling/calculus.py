@@ -80,6 +80,14 @@ def scaling(
     :class:`Scaling`. Raises: KcalcError for missing widths or images and bad numbers, NoRule for
     unsupported layers (normalisation, products, weighted means, standardised weights),
     FreshnessError for sums whose cross terms have no rule.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> s = kc.scaling(kc.architectures.vanilla(2, "relu", features=64))
+    >>> len(s.weights)
+    3
+
     """
     require_network(network)
     _check_law(weights)

@@ -173,11 +173,9 @@ class WeightScaling:
 
         A fixed multiplier of the weights keeps the function unchanged.
         """
-        return (
-            sp.sqrt(self.relative)
-            if isinstance(self.relative, sp.Basic)
-            else math.sqrt(self.relative)
-        )
+        relative: Any = self.relative
+        root: Any = sp.sqrt if isinstance(relative, sp.Basic) else math.sqrt
+        return root(relative)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; the logarithm of gamma where it is a number."""

@@ -121,6 +121,13 @@ def subnetworks(network: Network, permissive: bool = False) -> Subnetworks:
     [DKS eq. 20], [TAT App. B.5]; the maximum over permissive ones is
     ``kc.maximal_slope(net).forward``. Cost: O((nodes + edges) log nodes); ``layers`` are computed
     on access.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> len(kc.subnetworks(kc.architectures.resnet_v2(50)))
+    21
+
     """
     permissive = truth(permissive, "permissive")
     nodes, _, regions = network_regions(network)

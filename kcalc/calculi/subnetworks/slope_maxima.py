@@ -412,6 +412,14 @@ def maximal_slope(
     """The maximal slope function ``mu`` of a network.
 
     See :class:`MaximalSlope` and, for ``q``, ``kc.slope_polynomial``.
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> mu = kc.maximal_slope(kc.architectures.vanilla(3, "tanh"))
+    >>> print(round(mu(1.1), 6), round(mu.inverse(1.5), 6))
+    1.331 1.144714
+
     """
     return MaximalSlope(network, q, symbols_by_activation)
 

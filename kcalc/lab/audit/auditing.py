@@ -69,6 +69,16 @@ def audit(
 
     Raises: KcalcError for builders that raise, models that do not run on the examples, meta
     tensors, quantised weights, and models on several devices.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import kcalc as kc
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    >>> found = kc.audit(model, (4, 8))
+    >>> [finding.code for finding in found.findings]
+    []
+
     """
     _import_needed()
     from ...interchange.torch_model import undisturbed

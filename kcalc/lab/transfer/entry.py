@@ -60,6 +60,14 @@ def transfer(
     residual streams that forget what blocks add, and layers without rules.
     [Yang et al. 2022 (muP); Everett et al. 2024; Dey et al. 2025 (depth, epsilon); the page on the
     theory of transfer]
+
+    Examples
+    --------
+    >>> import kcalc as kc
+    >>> t = kc.transfer(kc.architectures.vanilla(3, "relu"))
+    >>> t.optimizer
+    'adamw'
+
     """
     chosen = options(optimizer, gauge, decay, branch_exponent, alignment, unknown)
     along = _axes(axes)
