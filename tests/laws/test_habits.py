@@ -17,7 +17,6 @@ from xml.dom import minidom
 
 import matplotlib
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 from result_examples import RESULTS
 
