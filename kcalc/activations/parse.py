@@ -214,8 +214,8 @@ def _in_x(spec: sp.Expr) -> sp.Expr:
         listed = ", ".join(sorted(str(symbol) for symbol in symbols))
         if len(argument) != 1:
             raise KcalcError(
-                f"{text} has the symbols {listed}: name the argument of the activation x; the "
-                f"others are then constants"
+                f"an activation is a function of one symbol, but {text} has {listed}: name the "
+                f"argument x; the others are then constants"
             )
         for symbol in symbols - argument:
             check_constant(symbol, text)

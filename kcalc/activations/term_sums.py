@@ -57,7 +57,7 @@ class TermSum(Activation):
         first, second = self._gamma(q1, q1, q1), self._gamma(q2, q2, q2)
         return 1 - gamma / (first if q1 == q2 else sp.sqrt(first * second))
 
-    def _gamma(self, k: Any, q1: Any, q2: Any) -> sp.Expr:
+    def _gamma(self, k: Any, q1: Any, q2: Any) -> Any:
         return _kernel(self.expr).xreplace({K: k, Q1: q1, Q2: q2})
 
     def _substituted(self, values: Mapping[Any, Any]) -> Activation:
@@ -147,7 +147,7 @@ def _hyperbolic(expr: sp.Expr) -> sp.Expr:
     """f e^(r K) + g e^(-r K) as (f + g) cosh(r K) + (f - g) sinh(r K)."""
     parts: dict[sp.Expr, sp.Expr] = {}
     for term in sp.Add.make_args(expr):
-        waves = [f for f in sp.Mul.make_args(term) if isinstance(f, sp.exp)]
+        waves: list[Any] = [f for f in sp.Mul.make_args(term) if isinstance(f, sp.exp)]
         exponent = sp.expand(sp.Add(*(wave.args[0] for wave in waves)))
         rate = exponent.coeff(K, 1)
         rest = term / sp.Mul(*waves) * sp.exp(sp.factor_terms(exponent - rate * K))
@@ -191,7 +191,7 @@ def _mean_slope(expr: sp.Expr) -> sp.Expr:
     return _real(total + sum(one * _erf_slope(b, Q1) for b, one in errors.items()))
 
 
-def _real(value: Any) -> sp.Expr:
+def _real(value: Any) -> Any:
     """A real expression of complex exponentials, written without i; its symbols are real."""
     value = sp.sympify(value)
     names = {s: sp.Dummy(s.name, real=True) for s in value.free_symbols - {Q1, Q2, K}}

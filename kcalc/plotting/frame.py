@@ -143,6 +143,7 @@ def finish(
     lines: list[Any] = [
         line for line in ax.lines if line.get_label() and not str(line.get_label()).startswith("_")
     ]
+    lines.sort(key=lambda line: line.get_gid() == "identity")
     if legend and (lines or extra):
         _legend(ax, [*lines, *(Line2D([], [], **look) for look in extra)], widen)
 

@@ -48,7 +48,7 @@ def residual_spectrum(law: Any, values: Any = None, ax: Axes | None = None, bins
         edges = [([end, end], edge, {}) for end in (low, high) if end > 0]
         groups.append([(grid, density, {"label": label}), *edges])
     names = (axis_names.SINGULAR_VALUE, axis_names.DENSITY)
-    limits = {"xlim": (0, None), "ylim": (0, None)}
+    limits: dict[str, Any] = {"xlim": (0, None), "ylim": (0, None)}
     ax = drawn(ax, groups, names, "Singular values", size=(4.6, 3.2), **limits)
     for label, found in measured.items():
         edges = np.linspace(0, float(found.max()) * 1.02, bins + 1)

@@ -65,7 +65,7 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("vanilla-3 --width 8", "--width and --to belong together"),
+        ("vanilla-3 --width 8", "--width and --to"),
         ("vanilla-3 --depth 1 --to-depth 2", "--depth is for functions"),
         ("built_by_width:build --input 2,4", "give the widths of both models"),
         ("built_by_width:build --width 8 --to 16", "--input SIZES or --ids SIZES"),

@@ -134,7 +134,7 @@ def test_mixing_needs_the_cosines_of_the_tokens(rows: str):
         "heuristic",
     ]
     json.dumps(s.to_dict())
-    axes = s.plot().axes
+    axes = [ax for ax in s.plot().axes if ax.get_label() != "<colorbar>"]
     assert len(axes) == 3 and "at the output" in axes[2].get_title(loc="left") + axes[2].get_title()
     with refused("3 panels, got 1"):
         s.plot(ax=axes[:1])
