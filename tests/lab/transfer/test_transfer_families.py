@@ -203,6 +203,25 @@ def test_recurrent_layers(kind: str) -> None:
     assert roles == ["input", "hidden", "hidden", "hidden"]
 
 
+def test_what_is_written_in_place_is_read_behind_it() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x)
+            out = torch.zeros(len(x), 2, width)
+            out[:, 0], out[:, 1] = m.a(h), m.b(h)
+            out.mul_(m.gain)
+            return m.o(out.relu_().cumsum(1).mean(1))
+
+        wide = {k: nn.Linear(width, width) for k in "ab"}
+        gain = nn.Parameter(torch.ones(width))
+        return Called(forward, i=nn.Linear(16, width), o=nn.Linear(width, 5), gain=gain, **wide)
+
+    found = rules(build, optimizer="sgd")
+    assert [found[f"{k}.weight"].role for k in "ab"] == ["hidden", "hidden"]
+    assert (found["gain"].role, power(found["gain"])) == ("gain", 1)
+    assert power(found["i.bias"]) == 1  # its gradient is 1/n
+
+
 def test_a_first_matrix_may_be_the_last() -> None:
     for optimizer, rate in (("sgd", 1), ("adamw", 0)):
         found = rules(M.TiedAutoencoder, optimizer=optimizer)
