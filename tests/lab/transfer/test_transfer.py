@@ -406,7 +406,7 @@ def test_results_show_powers_and_numbers() -> None:
 vanilla = kc.architectures.vanilla
 REFUSED = {
     "use optimizer='adamw'": lambda: kc.transfer(perceptron(), optimizer="adam"),
-    "sgd, adamw, adafactor, muon, muon-match-rms": lambda: kc.transfer(
+    "sgd, adamw, adafactor, lion, muon, muon-match-rms": lambda: kc.transfer(
         perceptron(), optimizer="rmsprop"
     ),
     "decay must be 0, 1/2 or 1": lambda: kc.transfer(perceptron(), decay=0.3),
