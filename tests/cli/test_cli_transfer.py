@@ -75,7 +75,7 @@ def test_token_ids(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("resnet-50 --optimizer sgd", "resnet-50 has fixed widths"),
         (
             "built_by_width:running --input 2,4 --width 8 --to 16",
-            "cumsum.*operations that have one.*unknown=",
+            "cumsum.*operations that have one.*--unknown heuristic",
         ),
         (
             "built_by_width:build --input 2,4 --width 8 --to 16 --depth 1 --to-depth 2",

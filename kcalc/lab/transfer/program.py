@@ -210,10 +210,10 @@ class _Matched:
             if held is not None and held[1] in captured.trainable:
                 parameters[name] = held[1]
             elif held is not None:
-                self.numbers[1][node] = held[0].detach()
-                self.numbers[0][other] = self.graphs[0].held[other][0].detach()
+                self.numbers[1][node] = held[0].detach().clone()
+                self.numbers[0][other] = self.graphs[0].held[other][0].detach().clone()
             elif node.op == "call_function" and not self._computed(node, other):
-                steps.append(self._step(node, other))
+                steps += self._steps(node, other)
                 continue
             elif node.op != "call_function":
                 inputs.append(name)
@@ -238,14 +238,16 @@ class _Matched:
     def name(self, node: Any) -> str:
         """The name of an array, of its own."""
         if node not in self.given:
-            wish, n = self._wish(node), 1
-            name = wish
-            while name in self.taken:
-                n += 1
-                name = f"{wish}_{n}"
-            self.taken.add(name)
-            self.given[node] = name
+            self.given[node] = self._free(self._wish(node))
         return self.given[node]
+
+    def _free(self, wish: str) -> str:
+        name, n = wish, 1
+        while name in self.taken:
+            n += 1
+            name = f"{wish}_{n}"
+        self.taken.add(name)
+        return name
 
     def _wish(self, node: Any) -> str:
         captured = self.graphs[1]
@@ -262,6 +264,22 @@ class _Matched:
         if len(shapes[0]) != len(shapes[1]):
             raise Unlike(f"node {self.name(node)!r} has {len(shapes[0])} axes")
         return tuple(self.growth.of(a, b, self.name(node)) for a, b in zip(*shapes, strict=True))
+
+    def _steps(self, node: Any, other: Any) -> list[Step]:
+        """A call; one that writes into an array makes what later calls read of that array."""
+        made = self._step(node, other)
+        root = _written(node)
+        if root is None:
+            return [made]
+        if root is not node.args[0]:  # a view of it
+            base = _written(other)
+            args = {"self": Ref(self.name(root)), "src": Ref(made.name)}
+            axes, real = self._axes(root, base), _is_real(root.meta["val"])
+            name = self._free(f"{self.name(root)}.written")
+            self.given[root] = name
+            return [made, Step(name, "slice_scatter", args, args, (axes,), (real,), False)]
+        self.given[root] = made.name
+        return [made]
 
     def _step(self, node: Any, other: Any) -> Step:
         values = node.meta["val"], other.meta["val"]
@@ -289,7 +307,7 @@ class _Matched:
         """Whether a call reads numbers alone; they are computed."""
         from torch.fx.node import map_aggregate
 
-        if any(word in _kind(node) for word in RANDOM):
+        if any(word in _kind(node) for word in RANDOM) or _written(node) is not None:
             return False
         for one, known in ((node, self.numbers[1]), (other, self.numbers[0])):
             if any(read not in known for read in one.all_input_nodes):
@@ -322,6 +340,24 @@ class _Matched:
                 f"no power of the ratio of the widths; keep multipliers as they are in the base"
             )
         return power
+
+
+def _written(node: Any) -> Any:
+    """The array into which a call writes, that of which its argument is a view; None for others."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.arguments or not node.args or not _is_node(node.args[0]):
+        return None
+    alias = schema.arguments[0].alias_info
+    if alias is None or not alias.is_write:
+        return None
+    root = node.args[0]
+    while root.op == "call_function" and root.args and _is_node(root.args[0]):
+        same = getattr(root.target, "_schema", None)
+        views = same is not None and any(one.alias_info is not None for one in same.returns)
+        if not views and root.target is not operator.getitem:
+            break
+        root = root.args[0]
+    return root
 
 
 def _put(known: Mapping[Any, Any], leaf: Any) -> Any:

@@ -222,13 +222,27 @@ def run(program: Program, setting: Setting, unknown: str | None) -> tuple[Fold, 
             power, program.axes[key], key not in program.whole, fixed=True, numbers=True
         )
     for step in program.steps:
-        fold.values[step.name] = _noted(fold, step, rule_of(step)(fold, step))
+        fold.values[step.name] = _noted(fold, step, _found(fold, step, rule_of(step)))
     _check_outputs(fold)
     gradients = _backward(fold)
     states: dict[Node, Size] = {
         key: Size(value.of, ONE) for key, value in fold.values.items() if isinstance(value, Value)
     }
     return fold, Sizes(fold.uses, states, gradients)
+
+
+def _found(fold: Fold, step: Step, rule: Rule) -> Found:
+    """What a rule says; a guess where an operator is called in a way that the rule does not know.
+
+    One call must not keep the rest from being read.
+    """
+    try:
+        return rule(fold, step)
+    except KcalcError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
+        fold.edges.pop(step.name, None)
+        return fold.guess(step, "its arguments are not understood")
 
 
 def _noted(fold: Fold, step: Step, found: Found) -> Found:

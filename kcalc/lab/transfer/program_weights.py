@@ -68,7 +68,7 @@ def convolution(f: Fold, step: Step) -> Found:
     return replace(found, unlike=x.unlike if f.grows(groups) else None)
 
 
-@rule("embedding")
+@rule("embedding", "embedding_bag")
 def embedding(f: Fold, step: Step) -> Found:
     """Rows of a table."""
     w = f.value(step.args["weight"])
@@ -77,7 +77,8 @@ def embedding(f: Fold, step: Step) -> Found:
     ids = Value(ONE, (), False)
     channels = w.axes[1]
     use = f.weights(step, ids, w, (ONE, channels, channels), hot=True)
-    return Value(use.output, step.axes[0], maker=use.node)
+    found = Value(use.output, step.axes[0], maker=use.node)
+    return several(step, [found, *(Value(ONE, axes, False) for axes in step.axes[1:])])
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner", "outer")

@@ -17,9 +17,6 @@ nn, F = torch.nn, torch.nn.functional
 
 from benchmarks import transfer_models as M  # noqa: E402
 from benchmarks.transfer_families import FAMILIES, FLAT, IDS, IMAGE, verdict  # noqa: E402
-from kcalc.lab.transfer import torch_model  # noqa: E402
-from kcalc.lab.transfer.program import program_of  # noqa: E402
-from kcalc.lab.transfer.rules import options  # noqa: E402
 
 G = torch.Generator().manual_seed(0)
 TOKENS = (2, 6, 16)
@@ -206,6 +203,25 @@ def test_recurrent_layers(kind: str) -> None:
     assert roles == ["input", "hidden", "hidden", "hidden"]
 
 
+def test_what_is_written_in_place_is_read_behind_it() -> None:
+    def build(width: int) -> Any:
+        def forward(m: Any, x: Any) -> Any:
+            h = m.i(x)
+            out = torch.zeros(len(x), 2, width)
+            out[:, 0], out[:, 1] = m.a(h), m.b(h)
+            out.mul_(m.gain)
+            return m.o(out.relu_().cumsum(1).mean(1))
+
+        wide = {k: nn.Linear(width, width) for k in "ab"}
+        gain = nn.Parameter(torch.ones(width))
+        return Called(forward, i=nn.Linear(16, width), o=nn.Linear(width, 5), gain=gain, **wide)
+
+    found = rules(build, optimizer="sgd")
+    assert [found[f"{k}.weight"].role for k in "ab"] == ["hidden", "hidden"]
+    assert (found["gain"].role, power(found["gain"])) == ("gain", 1)
+    assert power(found["i.bias"]) == 1  # its gradient is 1/n
+
+
 def test_a_first_matrix_may_be_the_last() -> None:
     for optimizer, rate in (("sgd", 1), ("adamw", 0)):
         found = rules(M.TiedAutoencoder, optimizer=optimizer)
@@ -219,25 +235,29 @@ BOTH = {
     "mlp": (M.Perceptron, (FLAT,)),
     "vit": (M.ViT, (IMAGE,)),
     "llama": (M.Llama, (IDS,)),
+    "convolutions": (lambda w: M.Gated(w, True), (IMAGE,)),
     "temperatures": (M.Temperatures, (TOKENS,)),
-    "gates": (lambda w: M.Gated(w, True), (IMAGE,)),
 }
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_programs_and_networks_agree(name: str) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "alignment"),
+    [("sgd", "full"), ("adamw", "none"), ("adafactor", "full"), ("muon", "full")],
+)
+def test_programs_and_networks_agree(name: str, optimizer: str, alignment: str) -> None:
+    """Behind a stack, which networks do not have, a model is read as a program."""
     build, inputs = BOTH[name]
-    torch.manual_seed(0)
-    models = build(32), build(128)
-    readings = tuple(torch_model._read(one, inputs) for one in models)
-    for optimizer in ("sgd", "adamw", "adafactor", "muon"):
-        for alignment in ("full", "none"):
-            chosen = options(optimizer, "none", 1, 1, alignment)
-            network = torch_model._by_network(readings, models, None, chosen)
-            program = torch_model._by_program(program_of(*readings), models, chosen)
-            assert set(network.parameters) == set(program.parameters)
-            for key, rule in network.parameters.items():
-                assert dict(rule.exponents) == dict(program[key].exponents), (key, optimizer)
+    settings = {"optimizer": optimizer, "alignment": alignment}
+    network = rules(build, *inputs, **settings)
+    program = rules(
+        lambda w: Called(lambda m, x: torch.stack([m.own(x)]).sum(0), own=build(w)),
+        *inputs,
+        **settings,
+    )
+    assert {f"own.{key}" for key in network.parameters} == set(program.parameters)
+    for key, rule in network.parameters.items():
+        assert dict(rule.exponents) == dict(program[f"own.{key}"].exponents), key
 
 
 # -- what has no rule ------------------------------------------------------------------------------
