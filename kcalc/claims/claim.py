@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import text
 from ..foundation.printing import Shown
 
 
@@ -150,6 +151,8 @@ class Claim(Shown):
     may_stay_open: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("id", "place", "statement"):
+            text(getattr(self, name), name, empty=name == "statement")
         if not self.statement.strip():
             raise KcalcError(
                 f"claim {self.id} has no statement; give it as an argument or as the docstring of "

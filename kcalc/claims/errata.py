@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .claim import Paper
 from .registry import wanted_papers
 
 
@@ -27,13 +28,14 @@ class Erratum:
     claim: str | None = None
 
 
-def errata(paper: str | Iterable[str] | None = None) -> tuple[Erratum, ...]:
+def errata(paper: str | Paper | Iterable[str | Paper] | None = None) -> tuple[Erratum, ...]:
     """The slips of the copies, in the order of the papers.
 
     ``paper``: one paper ("dks", "tat", "scaling", "gradient", "skips"), several, or None for all.
     Raises: KcalcError for an unknown paper, or an empty list.
     """
-    wanted = wanted_papers(paper)
+    asked = wanted_papers(paper)
+    wanted = {one.name if isinstance(one, Paper) else one for one in asked}
     return tuple(row for row in ERRATA if row.paper in wanted)
 
 
