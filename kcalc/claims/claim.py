@@ -44,8 +44,6 @@ class Method(StrEnum):
     COUNTEREXAMPLE = "counterexample"
 
 
-FAILING = (Verdict.CORRECTED, Verdict.REFUTED)
-"""The verdicts of claims whose printed statement fails."""
 COUNTED = {
     Verdict.HOLDS: "holds",
     Verdict.CAVEAT: "holds with a caveat",
@@ -58,13 +56,11 @@ COUNTED = {
 STATEMENT, PRINTED = "statement", "printed"
 SCHEMA = "kcalc.claims/2"  # of journals and JSON reports
 COPIES = (
-    "Every claim that can be decided is stated in the form that holds. Where the paper prints a "
-    "different mathematical statement, which "
-    "fails, the printed one is quoted beside the claim. The papers were read in plain-text copies "
-    "that are damaged in places: slips of "
-    "these copies (letters, indices, lost signs) are listed as errata, have no verdict and are "
-    "not counted. In both cases the published "
-    "paper may be right."
+    "Every claim that can be decided is stated in the form that holds. If the paper prints a "
+    "different form that fails, the printed form is quoted beside the claim. The papers were read "
+    "as plain-text copies, which are damaged in places. Slips in these copies (letters, indices, "
+    "lost signs) are listed as errata; they have no verdict and are not counted. In both cases "
+    "the published paper may be right."
 )
 
 

@@ -134,7 +134,7 @@ _TAT = (
     ("App. B.2", r"$r_2(x)=\mathcal C''(1)\,x$", r"$r_2(x)=x+\mathcal C''(1)$", "TAT-r2"),
     ("App. B.3", r"$\mathcal C(c)$ decreases in $c$", r"it decreases in $\alpha$", "TAT-b3"),
     ("App. B.4, rules for $r_2$", "the input maps to $x$", "it maps to 0", "TAT-b4b"),
-    ("App. B.5, last display", "$3(1-w^2)$", "3, of the branch alone", "TAT-b5b"),
+    ("App. B.5, last display", "$3(1-w^2)$", "3, of the branch only", "TAT-b5b"),
     (
         "App. C, Theorem 1, eq. 10",
         r"$\min\{4\,\mathcal C_f'(0),1\}$",

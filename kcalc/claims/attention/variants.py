@@ -27,7 +27,7 @@ DIFFER, VARIANTS = "Tokens that differ", "Variants"
 
 @claim("ATT-causal", DIFFER)
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""rows over the first $T_1 \le T_2$ of alike tokens overlap by
+    r"""rows over the first $T_1 \le T_2$ of exchangeable tokens overlap by
     $T_1\iint\Phi_{uw}\Phi^{T_1-1}M_w^{T_2-T_1}du\,dw$, $M(w) = E f(w+b)$
     """
     short, long, variance, k = 4, 9, 1.5, 0.6
