@@ -11,6 +11,7 @@ and derivatives in a and b give the powers. A sum of erf(b x) may have a term li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,7 @@ Terms = Mapping[tuple[int, sp.Expr], sp.Expr]
 """{(n, rate): coefficient} of x^n e^(rate x)."""
 
 MOST_TERMS, MOST_POWER = 8, 4
+MOST_EXPANDED = 200  # terms of an expression that is multiplied out
 A, B = sp.symbols("a b")
 Q1, Q2, K = sp.symbols("q1 q2 k", positive=True)
 
@@ -82,6 +84,8 @@ def _split(expr: sp.Expr) -> tuple[Terms, Mapping[sp.Expr, sp.Expr]] | None:
     """(the terms, {b: coefficient of erf(b x)}); None for other expressions."""
     if expr.has(sp.Piecewise, sp.Abs, sp.Max, sp.Min, sp.sign, sp.Heaviside):
         return None
+    if _terms(expr) > MOST_EXPANDED:
+        return None
     waves, errors, found = [], {}, {}
     for term in sp.Add.make_args(sp.expand(expr)):
         coefficient, rest = term.as_independent(X, as_Add=False)
@@ -105,6 +109,20 @@ def _split(expr: sp.Expr) -> tuple[Terms, Mapping[sp.Expr, sp.Expr]] | None:
         return None
     few = len(found) <= MOST_TERMS and all(power <= MOST_POWER for power, _ in found)
     return (found, errors) if few else None
+
+
+def _terms(expr: sp.Expr) -> int:
+    """A bound for the number of terms of an expression that is multiplied out."""
+    inner = [_terms(part) for part in expr.args]
+    if expr.is_Add:
+        return sum(inner)
+    if expr.is_Mul:
+        return math.prod(inner)
+    if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+        count, power = min(inner[0], MOST_EXPANDED), min(int(expr.exp), MOST_EXPANDED)
+        return math.comb(count + power - 1, count - 1)
+    waves = isinstance(expr, TrigonometricFunction | HyperbolicFunction)
+    return max(inner, default=1) * (2 if waves else 1)
 
 
 def _term(term: sp.Expr) -> tuple[int, sp.Expr, sp.Expr] | None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..foundation.errors import KcalcError
+from ..foundation.plain_arguments import text
 from ..foundation.printing import Shown
 
 
@@ -42,8 +43,6 @@ class Method(StrEnum):
     COUNTEREXAMPLE = "counterexample"
 
 
-FAILING = (Verdict.CORRECTED, Verdict.REFUTED)
-"""The verdicts of claims whose printed statement fails."""
 COUNTED = {
     Verdict.HOLDS: "holds",
     Verdict.CAVEAT: "holds with a caveat",
@@ -56,11 +55,11 @@ COUNTED = {
 STATEMENT, PRINTED = "statement", "printed"
 SCHEMA = "kcalc.claims/2"  # of journals and JSON reports
 COPIES = (
-    "Every decidable claim is stated in the form that holds. If the paper prints a different "
-    "mathematical statement that fails, the printed one is quoted with the claim. We read the "
-    "papers in plain-text copies that are damaged in places. Slips of these copies (letters, "
-    "indices, lost signs) are listed as errata, without a verdict, and do not count. In both "
-    "cases the published paper may be right."
+    "Every claim that can be decided is stated in the form that holds. If the paper prints a "
+    "different form that fails, the printed form is quoted beside the claim. The papers were read "
+    "as plain-text copies, which are damaged in places. Slips in these copies (letters, indices, "
+    "lost signs) are listed as errata; they have no verdict and are not counted. In both cases "
+    "the published paper may be right."
 )
 
 
@@ -148,6 +147,8 @@ class Claim(Shown):
     may_stay_open: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("id", "place", "statement"):
+            text(getattr(self, name), name, empty=name == "statement")
         if not self.statement.strip():
             raise KcalcError(
                 f"claim {self.id} has no statement; give it as an argument or as the docstring of "

@@ -9,15 +9,26 @@ from pathlib import Path
 from typing import Annotated
 
 from .. import claims
-from ..foundation.errors import KcalcError
+from ..foundation.errors import KcalcError, glimpse
 from ..foundation.extras import imported
 from .command import Option, write
+from .models import PYTHON, python_object
 from .text import check_files
 
 INTERRUPTED = 130
 
 
 def run(
+    own: Annotated[
+        str | None,
+        Option(
+            "papers of your own: a paper that kc.claims.paper made, or a list of such papers, in a "
+            "Python module",
+            "own",
+            nargs="?",
+            metavar="module:papers",
+        ),
+    ] = None,
     paper: Annotated[
         tuple[str, ...] | None,
         Option("only claims of this paper (repeatable)", choices=tuple(claims.PAPERS)),
@@ -64,7 +75,8 @@ def run(
 ) -> int:
     files = {"--journal": journal, "--json": json, "--html": html}
     if slips:
-        others = [name for name, value in {"--claim": claim, **files}.items() if value is not None]
+        given = {"module:papers": own, "--claim": claim, **files}
+        others = [name for name, value in given.items() if value is not None]
         if others:
             raise KcalcError(
                 f"--errata checks no claims, so {others[0]} has no effect; drop one of the two"
@@ -76,12 +88,15 @@ def run(
         imported("jinja2")  # before anything is computed
         imported("latex2mathml.converter")
     try:
-        report = claims.verify(claim, paper, budget, seed, processes, journal, progress=True)
+        asked = paper if own is None else (*(paper or ()), *_own_papers(own))
+        report = claims.verify(claim, asked, budget, seed, processes, journal, progress=True)
     except KeyboardInterrupt:
         kept = (
             f"finished claims are in {journal}: run the same command to resume"
             if journal
-            else "nothing was saved; with --journal FILE the same command can resume"
+            else "nothing is kept"
+            if own
+            else "nothing is kept; with --journal FILE the same command goes on where it was"
         )
         print(f"kcalc: interrupted; {kept}", file=sys.stderr)
         return INTERRUPTED
@@ -93,7 +108,7 @@ def run(
     return 1 if report.contradictions else 0
 
 
-run.__doc__ = f"""Check the statements of the source papers.
+run.__doc__ = f"""Check the statements of the source papers, or of papers of your own.
 
 Checks are exact, by enclosures, numerical, by Monte Carlo, or by counterexample.
 
@@ -104,10 +119,28 @@ Examples:
   kcalc verify --claim DKS-thm13a --claim DKS-thm13b
   kcalc verify --errata --paper tat
   kcalc verify --paper tat --budget full --journal tat.jsonl --html tat.html
+  kcalc verify mypaper:PAPER
 
 The exit status is 1 if a verdict contradicts the recorded one or a decidable claim stays undecided,
 2 for bad input, 130 after an interruption, and 0 otherwise.
 """
+
+
+def _own_papers(text: str) -> tuple[claims.Paper, ...]:
+    """The papers that ``module:papers`` names. Raises: KcalcError if it names none."""
+    if not PYTHON.fullmatch(text):
+        raise KcalcError(
+            f"{glimpse(text)} is no module:papers, such as mypaper:PAPER; a paper that kcalc "
+            f"checks is given as --paper {next(iter(claims.PAPERS))}"
+        )
+    found = python_object(text)
+    given = found if isinstance(found, list | tuple) else (found,)
+    if not given or not all(isinstance(one, claims.Paper) for one in given):
+        raise KcalcError(
+            f"{text} is {glimpse(found)}, not a paper or a list of papers, as "
+            f"kc.claims.paper(name, title) makes them"
+        )
+    return tuple(given)
 
 
 def _check_files(files: dict[str, str | None]) -> None:

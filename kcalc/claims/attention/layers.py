@@ -18,7 +18,7 @@ from ..claim import Evidence
 from .paper import claim
 from .reference import alike, attention, averaged, layer, projector, rows
 
-ALIKE, TWO, TANGENT = "Tokens that are alike", "Two inputs", "The tangent kernel"
+ALIKE, TWO, TANGENT = "Exchangeable tokens", "Two inputs", "The tangent kernel"
 
 
 @claim("ATT-scores", "Setting")
@@ -51,7 +51,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 def _(bench: Bench) -> Iterator[Evidence]:
     r"""$K_{st} = p + (q-p)[s=t]$ becomes $q' = v[p + (q-p)S_{\mathrm{self}}]$ and $p' = v[p +
     (q-p)S(\kappa)]$, with $\tau^2 = G_{ii}\sigma_K^2(q-p)$ and $\kappa = G_{ik}\sigma_K^2(q-p)$;
-    all tokens stay exchangeable
+    the tokens stay exchangeable
 
     But: every token sees all tokens: under a causal mask tokens at different places have different
     $q$

@@ -258,7 +258,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
     r"""where the text puts them, the biases of the block have the scalings $\beta^2$ and $9\beta^2$
     times $\varsigma/(nE[x^2]^2)$; after each relu, before its multiplier, all have 4 times it
 
-    Printed: the biases of the block have the same scaling, as sec. 8 requires
+    Printed: the biases of the block are scaled equally, as Sec. 8 requires
     """
     n, w, m, beta = 24, 12, 12, 0.6
     s = scaling(block(n, w, m, beta, 1 / sqrt(beta)))

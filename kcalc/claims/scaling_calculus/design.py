@@ -290,7 +290,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-bias-equal", "Sec. 8")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so biases have the same scaling"""
+    r"""with $c=2/k$, $n_{l+1}E[x_{l+1}^2]^2 = n_lE[x_l^2]^2$, so all biases are scaled equally"""
     n, m, f = symbols("n m f", positive=True)
     yield exact(m * (sp.sqrt(n / m) * f) ** 2 - n * f**2, "from eq. 6")
     for _ in bench.rounds(5, 30):
@@ -309,7 +309,7 @@ def _(bench: Bench) -> Iterator[Evidence]:
 
 @claim("SC-8.1", "Sec. 8.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""first weights and biases have the same scaling if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2
+    r"""the first weights and biases are scaled equally if $E[x_0^2] = 1/\sqrt{n_0k_0^2}$, about 0.2
     for 3 channels and k = 3; unit data are multiplied by $(n_0k_0^2)^{-1/4}$, and without it biases
     learn more slowly
     """

@@ -56,8 +56,8 @@ def _curvature(net: Network, members: frozenset[Any], entry: Any, out: Any, bend
 
 @claim("TAT-mu1", "App. B.1")
 def _(bench: Bench) -> Iterator[Evidence]:
-    r"""$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function of $\mathcal
-    C'(1)$ only
+    r"""$\mu_f^1(\mathcal C'(1))=\max_{g\subseteq f}\mathcal C_g'(1)$, a function only of
+    $\mathcal C'(1)$
     """
     found, truth, several = [], [], 0
     for net in _networks(bench, bench.size(40, 200)):
