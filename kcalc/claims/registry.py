@@ -210,7 +210,7 @@ def chosen(ids: Iterable[str] | str | None, asked: tuple[Paper, ...]) -> tuple[C
     if len(found) < len(wanted):
         other = next(claim for claim in wanted.values() if claim not in found)
         raise KcalcError(
-            f"claim {other.id!r} is of the paper {other.paper!r}, not of the paper "
+            f"claim {other.id!r} belongs to the paper {other.paper!r}, not to the paper "
             f"{' or '.join(repr(paper.name) for paper in asked)}; leave one of the two out"
         )
     return found

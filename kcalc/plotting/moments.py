@@ -106,14 +106,14 @@ def fluctuation_trace(
     shaping. Returns: the Axes.
     """
     if value not in VALUES:
-        raise KcalcError(f"value is one of {', '.join(VALUES)}, got {glimpse(value)}")
+        raise KcalcError(f"value must be one of {', '.join(VALUES)}, got {glimpse(value)}")
     groups = []
     for label, one in results.items():
         nodes = [n for n in one.nodes if type(one.network.layer(n)).__name__ == "Nonlinear"]
         heights = [getattr(one.nodes[node], value) for node in nodes or one.nodes]
         if any(h is None for h in heights):
             raise KcalcError("there are no c values; give c= to kc.fluctuations")
-        groups.append([(range(1, len(heights) + 1), heights, {"label": label or "_"})])
+        groups.append([(range(1, len(heights) + 1), heights, {"label": label or VALUES[value]})])
     name = VALUES[value]
     says = f"{name} by depth"
     names = (axis_names.NONLINEAR_DEPTH, name)

@@ -44,14 +44,14 @@ def profile_figure(profile: Any, ax: Sequence[Axes] | None = None) -> Figure:
     for place, (label, (log, lines)) in zip(np.ravel(places), drawn.items(), strict=True):
         alone = label == axis_names.GRADIENT and "gradient_difference" not in columns
         for k, (name, text) in enumerate(lines.items()):
-            _line(place, profile, name, None if alone else text, k)
+            _line(place, profile, name, "gradient" if alone else text, k)
         if log:
             place.set_yscale("log")
             log_axis(place.yaxis, 2.0)
         whole_numbers(place).set(xlabel=axis_names.BLOCKS, ylabel=label)
         name = "gradients" if label == axis_names.GRADIENT else label
         says = f"{name[0].upper()}{name[1:]} by depth" if name[0] != "$" else f"{name} by depth"
-        finish(place, [], ax is None, legend=not alone, says=says)
+        finish(place, [], ax is None, says=says)
     return np.ravel(places)[0].figure
 
 

@@ -127,7 +127,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "axes in words": (lambda: kc.normalise_locations(X, batch_axes="a"), "batch_axes"),  # pyright: ignore[reportArgumentType]
     "nan in x": (
         lambda: kc.normalise_locations(np.where(X[1, 2] == X, np.nan, X)),
-        r"x holds nan at \(1, 2\)",
+        r"x contains nan at \(1, 2\)",
     ),
 }
 
@@ -194,7 +194,7 @@ def test_double_precision_is_not_lost_in_silence_inside_jit() -> None:
         ({"key": "a"}, "the key must"),
         ({"draws": 2.5}, "draws must be a whole number"),
         ({"outputs": 0}, "outputs must be"),
-        ({"features": 3}, "features= is no option"),
+        ({"features": 3}, "features= is not an option"),
         ({"network": "v"}, "Network"),
         (
             {"network": kc.chain(L.Input(), L.Affine(), L.BatchNorm(), L.Affine())},

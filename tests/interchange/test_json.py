@@ -136,7 +136,7 @@ BAD = {
         lambda d: d["nodes"][2].update(
             layer=nonlinear({"op": "Mul", "args": [{"symbol": "x"}, {"symbol": "y"}]})
         ),
-        "one symbol",
+        "symbols for constants",
     ),
     "huge power": (
         lambda d: d["nodes"][2].update(layer=nonlinear({"op": "Pow", "args": [10, 10**9]})),
@@ -179,13 +179,13 @@ BAD = {
     "outputs": (lambda d: d.update(outputs=["zz"]), "zz"),
     "half a character as id": (
         lambda d: d["nodes"][1].update(id="\ud800"),
-        r"node label '\\ud800' holds .* leave it out",
+        r"node label '\\ud800' contains .* leave it out",
     ),
     "half a character as name": (
         lambda d: d["nodes"][2].update(
             layer={"type": "Nonlinear", "activation": {"name": "f\udfff", "expr": {"symbol": "x"}}}
         ),
-        r"the name 'f\\udfff' holds '\\udfff'.* leave it out",
+        r"the name 'f\\udfff' contains '\\udfff'.* leave it out",
     ),
     "half a character as reason": (
         lambda d: d["nodes"][2].update(layer={"type": "Opaque", "name": "f", "reason": "\ud800"}),

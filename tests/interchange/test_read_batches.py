@@ -4,6 +4,7 @@ shown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -115,9 +116,9 @@ def test_a_model_of_one_example_is_read_with_a_remark() -> None:
         "only one example at a time" in remark for remark in reading.remarks
     )
     reading = kc.read(Fn(lambda h: h.reshape(4, N)), (4, 8))
-    assert any("only .* examples" in remark for remark in reading.remarks)
+    assert any(re.search("only .* examples", remark) for remark in reading.remarks)
     program = torch.export.export(Fn(lambda h: h * len(h)), (torch.randn(2, 8),))
-    assert any("only .* examples" in remark for remark in kc.read(program).remarks)
+    assert any(re.search("only .* examples", remark) for remark in kc.read(program).remarks)
 
 
 def test_scripts_and_models_with_two_inputs() -> None:

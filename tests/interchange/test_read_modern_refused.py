@@ -147,7 +147,7 @@ UNREAD: dict[str, tuple[Model, tuple[int, ...], str]] = {
             lambda m, x: (x - 0.5 * x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
         ),
         DENSE,
-        "by hand",
+        "hand-written",
     ),
     "a great epsilon": (
         norm_model(lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1.0)),

@@ -231,8 +231,8 @@ UNREAD: dict[str, tuple[Any, str]] = {
     "norm": (lambda x: x / x.norm(p=1, dim=1, keepdim=True), "a norm"),
     "roll": (lambda x: x.roll(1, 1), "channels are moved, around the edge"),
     "flip": (lambda x: x.flip(-1), "channels are moved,"),
-    "all": (lambda x: x.roll(1), "entries change places"),
-    "examples": (lambda x: x.flip(0), "examples change places"),
+    "all": (lambda x: x.roll(1), "entries are moved"),
+    "examples": (lambda x: x.flip(0), "examples are moved"),
     "axes": (
         lambda x: x.view(6, 2, 3).roll((1, 1), (-1, 1)).flatten(1),
         r"channels or locations (axis 1, 2 of 3) are moved",

@@ -302,7 +302,7 @@ def test_masks_of_padding_are_said_to_be_left_out() -> None:
     mask = torch.ones(2, T, dtype=torch.long)
     mask[:, -2:] = 0
     found = kc.read(drawn(Padded()), IDS, mask)
-    assert "'mask' is no part of the network; a padding mask is read as" in str(found)
+    assert "'mask' is not part of the network; a padding mask is read as" in str(found)
 
 
 # -- details of attention --------------------------------------------------------------------------
@@ -479,7 +479,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "shared keys and values": (
         lambda q, k, v: F.softmax(q @ k.mT, -1) @ k,
-        "its keys and values are made by the same weights",
+        "its keys and values come from the same weights",
     ),
     "turned queries alone": (lambda q, k, v: F.softmax(q.roll(1, -1) @ k.mT, -1) @ v, "its"),
 }
