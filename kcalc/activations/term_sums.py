@@ -111,7 +111,7 @@ def _split(expr: sp.Expr) -> tuple[Terms, Mapping[sp.Expr, sp.Expr]] | None:
     return (found, errors) if few else None
 
 
-def _terms(expr: sp.Expr) -> int:
+def _terms(expr: Any) -> int:
     """A bound for the number of terms of an expression that is multiplied out."""
     inner = [_terms(part) for part in expr.args]
     if expr.is_Add:

@@ -387,7 +387,7 @@ def gram_bound(
     if any(op.trained is not True for _, op in found[0]):
         return None, ("no bound to the Gram matrix: some weights of the chain are not trained",)
     c = np.cos(np.linspace(np.pi, 0, points))
-    values = node_values(network, np.append(c, 0.0), q)
+    values: Any = node_values(network, np.append(c, 0.0), q)
     worst = max(values, key=lambda node: abs(np.broadcast_to(values[node][2], len(c) + 1)[-1]))
     drift = float(values[worst][2][-1])
     if abs(drift) > CENTRED:

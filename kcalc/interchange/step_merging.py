@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 
@@ -115,7 +116,7 @@ def _flat(
     return Sum(None if all(w == 1 for w in terms.values()) else tuple(terms.values())), tuple(terms)
 
 
-def _weights(layer: Sum, parents: Sequence[str]) -> tuple[float, ...]:
+def _weights(layer: Sum, parents: Sequence[str]) -> tuple[Any, ...]:
     return tuple(sum_weights(layer, len(parents)))
 
 

@@ -249,5 +249,6 @@ def infer_features(steps: Iterable[Step]) -> Features:
     """
     features: Features = {}
     for node, layer, parents in steps:
-        features[node] = layer.emits(Reads(node, parents, tuple(features[p] for p in parents)))
+        count: Any = layer.emits(Reads(node, parents, tuple(features[p] for p in parents)))
+        features[node] = count
     return features

@@ -119,7 +119,7 @@ def parameter_set(op: Fresh, node: Node, fan_in: int, choices: Choices) -> Param
     spectral, least = (
         (bounds.value, 0.0)
         if weight is None or radius is None
-        else _matrix(factor * rule.value(weight.T).T, op.groups)
+        else _matrix(factor * np.asarray(rule.value(weight.T)).T, op.groups)
     )
     drift = bounds.first * moved
     value = min(bounds.value, spectral + drift)

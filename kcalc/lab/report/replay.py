@@ -160,7 +160,7 @@ def check(program: Program, network: Network) -> None:
     """
     theta = np.array(ANGLES)
     short = shortened(network)
-    exact_gaps = c_map(short).gap_at_angle(theta)
+    exact_gaps: Any = c_map(short).gap_at_angle(theta)
     outputs = run(
         program,
         2 * np.sin(theta / 2) ** 2,

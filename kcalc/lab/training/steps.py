@@ -226,7 +226,7 @@ class Steps:
         self, params: Any, state: Any, x: Array, train: bool, key: Array | None = None
     ) -> tuple[Array, Any]:
         """Return (output, new state), whether or not the model keeps statistics."""
-        found = self.model.apply(params, x, state or None, train=train, key=key)
+        found: Any = self.model.apply(params, x, state or None, train=train, key=key)
         return found if state else (found, state)
 
     def evaluate(self, tree: Tree, x: Array, y: Array, rows: np.ndarray) -> tuple[float, float]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...fields.arguments import one_number
-from ...foundation.errors import KcalcError, glimpse, unknown
+from ...foundation.errors import KcalcError, glimpse
+from ...foundation.errors import unknown as unknown_name
 from ...foundation.extras import imported
 from ...foundation.plain_arguments import is_key, items, truth, whole
 from ...foundation.printing import Shown, spread
@@ -40,7 +41,7 @@ class TrainedCoordinates(Shown):
         Raises: KcalcError for unknown modules.
         """
         if not is_key(module, self.slopes):
-            raise unknown("module", module, self.slopes)
+            raise unknown_name("module", module, self.slopes)
         slope, error = self.slopes[module]
         return abs(slope) <= one_number(slack, "slack") + one_number(errors, "errors") * error
 
@@ -125,7 +126,7 @@ def trained_coordinates(
     for size in sizes:
         rules = family.rules(size, sizes[-1])
         if only is not None and not is_key(only, rules.parameters):
-            raise unknown("parameter", only, rules.parameters)
+            raise unknown_name("parameter", only, rules.parameters)
         found = []
         for seed in range(draws):
             model, made = family.started(rules, size, seed, rate)

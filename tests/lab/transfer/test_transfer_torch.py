@@ -514,6 +514,11 @@ def test_changes_over_training_do_not_depend_on_the_width(batch: tuple[Any, Any]
     assert "0" not in alone.changes and set(alone.slopes) == {"2", "4", "6", "output"}
 
 
+def test_training_one_parameter_that_is_not_there(batch: tuple[Any, Any]) -> None:
+    with refused("parameter '2.wait'.*2.weight"):
+        kc.trained_coordinates(perceptron, *batch, 3e-3, (16, 32), steps=1, only="2.wait")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "lr"),
