@@ -42,8 +42,8 @@ plt.rcParams.update(
         "path.simplify_threshold": 0.4,
     }
 )
-axes = kc.activation("tanh").plot()
-axes[0].figure.suptitle(
+figure = kc.activation("tanh").plot()
+figure.suptitle(
     "tanh: small inputs keep their angles, large ones are pulled apart", fontsize=10
 );
 
@@ -215,8 +215,8 @@ print("2 / (3 pi) =", 2 / (3 * np.pi))
 # %%
 t = sp.Symbol("t", real=True)
 own = kc.activation(sp.Max(sp.tanh(t), t / 2), name="max(tanh t, t/2)")
-axes = own.plot()
-axes[0].figure.suptitle("An activation of one's own has all the maps at once", fontsize=10)
+figure = own.plot()
+figure.suptitle("An activation of one's own has all the maps at once", fontsize=10)
 logarithm = kc.activation(lambda a: np.sign(a) * np.log1p(np.abs(a)), name="signed log", kinks=[0])
 print("kinks found at", [round(float(kink), 6) for kink in own.kinks])
 print("C(1/2) of the signed logarithm:", logarithm.c_map(0.5))
