@@ -103,7 +103,7 @@ def test_names_and_ids_that_are_taken_are_errors(tmp_path: Path) -> None:
         claims.verify(paper=taken)
     with pytest.raises(kc.KcalcError, match="OWN-mean"):
         claims.verify("OWN-maen", own())
-    with pytest.raises(kc.KcalcError, match="not of the paper 'own'"):
+    with pytest.raises(kc.KcalcError, match="not to the paper 'own'"):
         claims.verify("DKS-eq4", own())
     with pytest.raises(kc.KcalcError, match="journal"):
         claims.verify(paper=own(), journal=tmp_path / "j")

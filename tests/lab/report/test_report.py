@@ -331,8 +331,8 @@ def test_nothing_stands_in_for_activations_without_tables(phi: str) -> None:
 def test_outputs_are_named() -> None:
     found = kc.report(two_heads())
     for words in (
-        "figures of the output b",
-        "those of the output b",
+        "These figures are for the output b.",
+        "The figures are for the output b;",
         "Variance of log q at the output b",
         "orthogonal inputs at b",
     ):
