@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import sympy as sp
+
 from ..activations import X
 from ..foundation.errors import KcalcError
 from ..foundation.process_state import cached_property
@@ -125,8 +127,12 @@ class Target:
         return same.pop() if returned == X else ""
 
     def _number(self, name: str) -> Any:
-        held = self.ops[name]
-        return Constant(held).number if isinstance(held, Held) else None
+        """The number that an operation returns, a symbol for other arrays."""
+        op = self.ops[name]
+        if isinstance(op, Pointwise) and name not in self.reading.places:
+            return simplified(op.function(*map(self._number, op.reads)))
+        number = Constant(op).number if isinstance(op, Held) else None
+        return sp.Symbol(name, real=True) if number is None else number
 
     def read_from(self, node: Node, name: str) -> list[list[str]]:
         """Return, by parent, the operations from whose values ``name`` makes the feature map."""
@@ -151,6 +157,8 @@ class Target:
                 continue
             seen.add(read)
             place = self.reading.places.get(read)
+            if place not in self.model:  # of a node that reaches no output
+                place = None
             if place in parents:
                 yield read, place
             elif place is None or {*self.model.parents(place)} <= {*parents}:

@@ -104,6 +104,19 @@ class InLoops(Net):
         return total
 
 
+class TimesZero(Net):
+    """A branch that starts at 0, as in ConvNeXt V2: its nodes reach no output."""
+
+    def twice(self, p: Any) -> Any:
+        q = F.silu(p)
+        gates = q / (q.norm(dim=1, keepdim=True) + 1e-6)
+        return self.b(torch.addcmul(self.zero, self.zero, q * gates) + q)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zero = nn.Parameter(torch.zeros(N))
+
+
 # parts of one activation that are used elsewhere
 
 
@@ -133,7 +146,7 @@ class SharedInside(Net):
 
 ALL = (
     Net, Written, OneModule, Modules, Different, InOtherLayouts, Helpers, InOneSum,
-    FactorsInSteps, InLoops,
+    FactorsInSteps, InLoops, TimesZero,
 )  # fmt: skip
 PARTS = (Part, FactorPart, RepeatedInside, SharedInside, Factors)
 X = torch.randn(5, N, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
